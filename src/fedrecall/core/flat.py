@@ -1,0 +1,127 @@
+"""f(w, x): a module whose weights are one vector, and its float buffers a second one.
+
+The module's parameters are views of the vectors, never copies: an optimiser, a penalty or an average is arithmetic
+on one vector, and nothing is scattered between it and the layers.
+"""
+
+from collections.abc import Iterable, Sequence
+from copy import deepcopy
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from fedrecall.core.types import Examples, Output, Score
+from fedrecall.errors import UserError
+
+CHUNK = 500  # examples heard at once; part of the result where a network normalises by batch statistics
+
+
+class Flat:
+    """A model f(state, x) with state = weights w [d] followed by float buffers b [e]."""
+
+    def __init__(self, model: nn.Module) -> None:
+        """Take over a module whose forward gives (features, logits); w, b and counters are its first values."""
+        weights, buffers, counters = _weights(model), _buffers(model), _counters(model)
+        if not weights or len({t.dtype for t in [*weights, *buffers]}) > 1:
+            raise UserError(
+                "the model's trainable parameters and float buffers must exist and be of one type: "
+                "convert it first, e.g. with model.float()"
+            )
+        self.model = model.train()
+        self.w = _vector(weights, weights[0].dtype)
+        self.b = _vector(buffers, weights[0].dtype)
+        self.counters = _vector(counters, torch.int64)
+        self.needs_pairs = any(isinstance(m, _BatchNorm) for m in model.modules())  # one example has no variance
+        self._ears: dict[str, nn.Module] = {}
+        self._shapes = [p.shape for p in weights]
+        self._sizes = [p.numel() for p in weights]
+
+    def join(self, w: Tensor, b: Tensor) -> Tensor:
+        """The complete model as one vector."""
+        return torch.cat([w, b]) if len(self.b) else w
+
+    def split(self, state: Tensor) -> tuple[Tensor, Tensor]:
+        """(w, b) of a complete model."""
+        return state[: len(self.w)], state[len(self.w) :]
+
+    def live(self, w: Tensor, b: Tensor, counters: Tensor) -> list[nn.Parameter]:
+        """Let the vectors be the memory of the trained module; returns its parameters, in w's order."""
+        parameters = self._bind(self.model, w, b)
+        _view(_counters(self.model), counters)
+        return parameters
+
+    def freeze(self, state: Tensor, ear: str = "") -> nn.Module:
+        """A module in evaluation mode that says what the model with this state says; there is one per ear."""
+        if ear not in self._ears:
+            # The weights become views at once, so the copy takes the module's structure and none of its weights.
+            hollow = {id(p): nn.Parameter(p.new_empty(0)) if p.requires_grad else p for p in self.model.parameters()}
+            self._ears[ear] = deepcopy(self.model, hollow).eval()
+        self._bind(self._ears[ear], *self.split(state.detach()))
+        return self._ears[ear]
+
+    def module(self, w: Tensor, b: Tensor, counters: Tensor) -> nn.Module:
+        """A module of its own with these values, in evaluation mode."""
+        out = deepcopy(self.model).eval()
+        self._bind(out, w.clone(), b.clone())
+        _view(_counters(out), counters.clone())
+        return out
+
+    @torch.no_grad()
+    def __call__(self, state: Tensor, x: Tensor) -> Output:
+        """What a frozen model says of a batch."""
+        return Output(*self.freeze(state)(x))
+
+    @torch.no_grad()
+    def hear(self, state: Tensor, data: Examples) -> Output:
+        """What a frozen model says of all examples, as the test-time transforms show them."""
+        frozen = self.freeze(state)
+        said = [Output(*frozen(data.batch(rows))) for rows in chunks(len(data))]
+        return Output(torch.cat([o.h for o in said]), torch.cat([o.z for o in said]))
+
+    @torch.no_grad()
+    def score(self, state: Tensor, data: Examples) -> Score:
+        """Accuracy and cross-entropy of a complete model."""
+        frozen, y = self.freeze(state), data.y
+        correct, loss = 0, 0.0
+        for rows in chunks(len(data)):
+            z = Output(*frozen(data.batch(rows))).z
+            correct += int((z.argmax(-1) == y[rows]).sum())
+            loss += float(F.cross_entropy(z, y[rows], reduction="sum"))
+        return Score(correct, loss, len(data))
+
+    def _bind(self, model: nn.Module, w: Tensor, b: Tensor) -> list[nn.Parameter]:
+        parameters = _weights(model)
+        for p, part, shape in zip(parameters, w.split_with_sizes(self._sizes), self._shapes, strict=True):
+            p.data = part.view(shape)
+        _view(_buffers(model), b)
+        return parameters
+
+
+def chunks(n: int) -> list[slice]:
+    """Rows 0..n-1 in consecutive pieces."""
+    return [slice(start, min(start + CHUNK, n)) for start in range(0, n, CHUNK)]
+
+
+def _weights(model: nn.Module) -> list[nn.Parameter]:
+    return [p for p in model.parameters() if p.requires_grad]
+
+
+def _buffers(model: nn.Module) -> list[Tensor]:
+    return [t for t in model.buffers() if t.is_floating_point()]
+
+
+def _counters(model: nn.Module) -> list[Tensor]:
+    return [t for t in model.buffers() if t.dtype == torch.int64]
+
+
+def _vector(tensors: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+    return torch.cat([torch.empty(0, dtype=dtype), *(t.detach().flatten() for t in tensors)])
+
+
+def _view(tensors: Iterable[Tensor], vector: Tensor) -> None:
+    start = 0
+    for t in tensors:
+        t.data = vector[start : start + t.numel()].view(t.shape)
+        start += t.numel()

@@ -1,0 +1,102 @@
+"""The training loop: one client, one round. There is no other."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor
+
+from fedrecall.core import seeds
+from fedrecall.core.method import Method
+from fedrecall.core.optim import SGD
+from fedrecall.core.types import Local, Output, Payload, Reply, Step
+
+_STREAMS: tuple[seeds.Purpose, ...] = ("batches", "augment")
+
+
+@dataclass(frozen=True)
+class Training:
+    """How every client trains, whatever the method."""
+
+    epochs: int = 5
+    batch: int = 50
+    sgd: SGD = SGD()
+    drop_last: bool = False  # leave out a last batch that is not full, as some public code does
+
+
+def batches(n: int, how: Training, rng: Generator, *, needs_pairs: bool = False) -> Iterator[Tensor]:
+    """Rows of every mini-batch of a client's round; a batch of one is skipped where the network forbids it."""
+    least = how.batch if how.drop_last else 2 if needs_pairs else 1
+    for _ in range(how.epochs):
+        order = torch.randperm(n, generator=rng)
+        pieces = (order[start : start + how.batch] for start in range(0, n, how.batch))
+        yield from (rows for rows in pieces if len(rows) >= least)
+
+
+class Ears:
+    """What the frozen models say of each batch.
+
+    Without augmentation they are heard once, on all the client's examples. With it a cached answer would be about
+    another image, so they are heard on the very batch that the student sees.
+    """
+
+    def __init__(self, method: Method, r: Local) -> None:
+        states = {name: w if len(w) > len(r.w) else r.f.join(w, r.b) for name, w in method.frozen(r).items()}
+        self._live = {name: r.f.freeze(w, ear=name) for name, w in states.items()} if r.data.augmented else {}
+        self._heard = {} if r.data.augmented else {name: r.f.hear(w, r.data) for name, w in states.items()}
+
+    @torch.no_grad()
+    def __call__(self, rows: Tensor, x: Tensor) -> dict[str, Output]:
+        """What they say of these rows, which the student sees as x."""
+        cached = {name: Output(o.h[rows], o.z[rows]) for name, o in self._heard.items()}
+        return cached | {name: Output(*ear(x)) for name, ear in self._live.items()}
+
+
+def _gradient(loss: Tensor, leaves: list[Tensor]) -> Sequence[Tensor | None]:
+    """d loss / d leaf, None for a leaf that the loss does not depend on."""
+    return torch.autograd.grad(loss, leaves, allow_unused=True)
+
+
+def train(
+    method: Method, r: Local, how: Training, seed: int, client: int, probe: Callable[[Tensor], Payload] | None = None
+) -> Reply:
+    """A client's round: a fresh optimiser, `epochs` passes over shuffled batches, then the method's reply.
+
+    A pure function of its arguments: the same seed gives the same bits wherever and whenever it runs. The probe, if
+    any, sees the trained model before it leaves; what it says is reported beside the reply.
+    """
+    ears = Ears(method, r)
+    w, b, counters = r.w.clone(), r.b.clone(), r.down.get("counters", r.f.counters).clone()
+    parameters = r.f.live(w, b, counters)
+    live = w.detach().requires_grad_()  # the same memory, for the losses that speak of w itself
+    g, v = torch.empty_like(w), torch.zeros_like(w)
+    total, steps = torch.zeros((), dtype=w.dtype), 0
+    shuffle, augment = (seeds.generator(seed, purpose, r.t, client) for purpose in _STREAMS)
+    with seeds.fork(seed, "module", r.t, client):
+        for rows in batches(len(r.y), how, shuffle, needs_pairs=r.f.needs_pairs):
+            x = r.data.batch(rows, augment)
+            out = Output(*r.f.model(x))
+            loss = method.loss(Step(live, out.h, out.z, r.y[rows], ears(rows, x)), r)
+            *slopes, penalty = _gradient(loss, [*parameters, live])
+            with torch.no_grad():
+                torch.cat([_flat(slope, p) for slope, p in zip(slopes, parameters, strict=True)], out=g)
+                if penalty is not None:
+                    g += penalty
+                if how.sgd.prox:
+                    g += how.sgd.prox * (w - r.w)
+                how.sgd.step(w, method.correct(g, r), v, r.lr)
+                total += loss
+            steps += 1
+    up, memory = method.reply(w, steps, r._replace(b=b))
+    report: Payload = {"loss": total / max(steps, 1), "steps": torch.tensor(float(steps))}
+    if probe is not None:
+        report |= probe(r.f.join(w, b))
+    if len(b):
+        up = {**up, "b": b}
+    if len(counters):
+        up = {**up, "counters": counters}
+    return Reply(up, len(r.y), memory, report)
+
+
+def _flat(slope: Tensor | None, p: Tensor) -> Tensor:
+    return torch.zeros_like(p).view(-1) if slope is None else slope.reshape(-1)

@@ -1,0 +1,57 @@
+"""The words that losses are written with. Pure, branch-free, no boolean indexing: safe to vmap and to compile.
+
+z are logits [B, K], q a distribution [B, K] taken as a constant, tau a temperature; results are per example [B],
+summed over classes, so that a loss ends in `.mean()` and nothing else.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def is_class(y: Tensor, classes: int) -> Tensor:
+    """One-hot, as booleans [B, K]."""
+    return y[:, None] == torch.arange(classes, device=y.device)
+
+
+def keep(z: Tensor, mask: Tensor) -> Tensor:
+    """Logits with the classes outside the mask switched off, before any softmax."""
+    return torch.where(mask, z, torch.finfo(z.dtype).min)
+
+
+def soften(z: Tensor, tau: float, mask: Tensor | None = None) -> Tensor:
+    """A teacher's distribution: softmax(z / tau) over the classes in the mask, 0 elsewhere; no gradient.
+
+    Where the mask leaves no class the row is all zero: nothing to distil.
+    """
+    z = z.detach()
+    return F.softmax(z / tau, -1) if mask is None else F.softmax(keep(z, mask) / tau, -1) * mask
+
+
+def soft_ce(z: Tensor, q: Tensor, tau: float) -> Tensor:
+    """-sum_c q_c log softmax(z / tau)_c; a class with q_c = 0 adds exactly 0, whatever its logit."""
+    return -torch.where(q > 0, q * F.log_softmax(z / tau, -1), 0.0).sum(-1)
+
+
+def kl(z: Tensor, q: Tensor, tau: float) -> Tensor:
+    """KL(q || softmax(z / tau)); a class with q_c = 0 adds exactly 0, whatever its logit."""
+    return torch.where(q > 0, q * (q.clamp_min(torch.finfo(q.dtype).tiny).log() - F.log_softmax(z / tau, -1)), 0.0).sum(
+        -1
+    )
+
+
+def prob_of(z: Tensor, y: Tensor, tau: float = 1.0) -> Tensor:
+    """Probability given to the label [B]."""
+    return F.softmax(z / tau, -1).gather(-1, y[:, None])[:, 0]
+
+
+def class_mean(t: Tensor, y: Tensor, classes: int) -> Tensor:
+    """Mean of t [B, ...] over the examples of each class [K, ...]; 0 where a class has none."""
+    hot = is_class(y, classes).to(t.dtype)
+    return torch.einsum("bk,b...->k...", hot / hot.sum(0).clamp(min=1), t)
+
+
+def confusion(z: Tensor, y: Tensor) -> Tensor:
+    """A[a, b]: share of the examples of class a whose largest logit is b's [K, K]; 0 where a class has none."""
+    classes = z.shape[-1]
+    return class_mean(is_class(z.argmax(-1), classes).to(z.dtype), y, classes)

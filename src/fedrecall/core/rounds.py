@@ -1,0 +1,67 @@
+"""The round loop: sample, method.round, evaluate, yield a record. Whoever iterates logs, saves or stops."""
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from fedrecall.core import seeds
+from fedrecall.core.exchange import Diverged, Exchange
+from fedrecall.core.method import Method
+from fedrecall.core.types import Engine, Score, Server
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long, and with whom."""
+
+    rounds: int
+    population: int
+    sample: int  # clients a round
+    seed: int
+    evaluate_every: int = 1
+
+
+class Round(NamedTuple):
+    """What one round did, and the server after it."""
+
+    number: int  # from 1: how many aggregations the server has seen
+    server: Server
+    score: Score | None  # None in rounds that are not evaluated
+    seconds: float
+    bytes_up: int  # per participating client
+    bytes_down: int
+    clients: list[int]
+    train_loss: float | None  # mean over the participants, during their training
+    local_accuracy: float | None  # mean over the participants, on the global test set, before aggregation
+
+
+def sample(plan: Plan, t: int) -> list[int]:
+    """The clients of round t: a function of the seed and the round alone, so that all methods see the same ones."""
+    rng = seeds.numpy_generator(plan.seed, "sample", t)
+    return sorted(rng.choice(plan.population, plan.sample, replace=False).tolist())
+
+
+def rounds(method: Method, server: Server, engine: Engine, plan: Plan) -> Iterator[Round]:
+    """Run rounds server.t, server.t + 1, ... until there have been plan.rounds of them."""
+    for t in range(server.t, plan.rounds):
+        began = time.perf_counter()
+        clients = sample(plan, t)
+        exchange = Exchange(server, engine.cohort(t, clients))
+        server = replace(exchange.settle(method.round(server, exchange)), t=t + 1)
+        due = server.t % plan.evaluate_every == 0 or server.t == plan.rounds
+        score = engine.evaluate(server.state) if due else None
+        if score is not None and not math.isfinite(score.loss):
+            raise Diverged(f"round {server.t}: the global model's test loss is not finite: try a smaller local.lr")
+        yield Round(
+            server.t,
+            server,
+            score,
+            time.perf_counter() - began,
+            exchange.bytes_up,
+            exchange.bytes_down,
+            clients,
+            exchange.reported("loss"),
+            exchange.reported("local_accuracy"),
+        )

@@ -1,0 +1,38 @@
+"""Every random number comes from (seed, purpose, keys): no global generator is read, and none is left changed."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import blake2b
+from typing import Literal
+
+import numpy as np
+import torch
+
+Purpose = Literal["partition", "auxiliary", "init", "sample", "batches", "augment", "module"]
+
+
+def stream(seed: int, purpose: Purpose, *keys: int) -> int:
+    """The number that starts one independent stream, e.g. `stream(seed, "batches", round, client)`."""
+    text = "/".join(map(str, (seed, purpose, *keys)))
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little") >> 1  # torch wants an int64
+
+
+def generator(seed: int, purpose: Purpose, *keys: int) -> torch.Generator:
+    """A torch generator for one purpose."""
+    return torch.Generator().manual_seed(stream(seed, purpose, *keys))
+
+
+def numpy_generator(seed: int, purpose: Purpose, *keys: int) -> np.random.Generator:
+    """A numpy generator for one purpose."""
+    return np.random.default_rng(stream(seed, purpose, *keys))
+
+
+@contextmanager
+def fork(seed: int, purpose: Purpose, *keys: int) -> Iterator[None]:
+    """Torch's global generator on this stream inside, and as it was before outside.
+
+    For the code that knows no other: a module's initialisation, dropout.
+    """
+    with torch.random.fork_rng():
+        torch.manual_seed(stream(seed, purpose, *keys))
+        yield

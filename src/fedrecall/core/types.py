@@ -1,0 +1,196 @@
+"""The vocabulary, sorted by lifetime: Server and memory last a run, Local a client's round, Step a batch.
+
+Shapes: B batch, K classes, D features, d weights, e float buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+
+from torch import Generator, Tensor
+
+if TYPE_CHECKING:
+    from fedrecall.core.flat import Flat
+    from fedrecall.core.optim import ServerOptimiser
+
+Payload = dict[str, Tensor]
+"""All that ever crosses the wire, or stays in a client's memory: named, flat, tensors only."""
+
+Weights = Literal["size", "uniform"]
+
+
+class Output(NamedTuple):
+    """What a model says of a batch."""
+
+    h: Tensor  # features: the input of the last linear layer [B, D]
+    z: Tensor  # logits [B, K]
+
+
+class Step(NamedTuple):
+    """One batch, as the loss sees it."""
+
+    w: Tensor  # live weights [d]
+    h: Tensor  # features [B, D]
+    z: Tensor  # logits [B, K]
+    y: Tensor  # labels [B]
+    frozen: dict[str, Output]  # what the frozen models say of this batch
+
+
+class Examples(Protocol):
+    """Labelled examples, wherever they lie: a client's, the server's auxiliary set, the test set."""
+
+    @property
+    def y(self) -> Tensor:
+        """Labels, int64 [n]."""
+        ...
+
+    @property
+    def augmented(self) -> bool:
+        """Whether a batch drawn with a generator is random, so that nothing said of it can be cached."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def batch(self, rows: Tensor | slice, rng: Generator | None = None) -> Tensor:
+        """Model-ready inputs of these rows: augmented with `rng`, by the test-time transforms without."""
+        ...
+
+
+class Local(NamedTuple):
+    """One client's round: what came down, what it kept, what it owns. Read-only."""
+
+    f: Flat
+    w: Tensor  # the global weights w^t [d]
+    b: Tensor  # float buffers [e]: the ones received; in `reply`, the ones after training
+    down: Payload
+    memory: Payload
+    data: Examples
+    y: Tensor  # all its labels [n]
+    counts: Tensor  # examples per class [K]
+    lr: float  # of this round, after decay
+    momentum: float
+    prox: float
+    t: int  # the round, from 0
+
+
+class Reply(NamedTuple):
+    """What one client answers."""
+
+    up: Payload
+    n: int  # examples
+    memory: Payload
+    report: Payload  # how the training went, for the record: no method sees it, no byte is counted
+
+
+class Score(NamedTuple):
+    """How a model does on a set of examples: sums, so that parts can be added."""
+
+    correct: int
+    loss: float  # summed cross-entropy
+    n: int
+
+    @property
+    def accuracy(self) -> float:
+        """Share of examples whose largest logit is the label's."""
+        return self.correct / self.n
+
+    @property
+    def mean_loss(self) -> float:
+        """Mean cross-entropy."""
+        return self.loss / self.n
+
+
+@dataclass(frozen=True)
+class Server:
+    """What lasts from round to round at the server; every change makes a new one."""
+
+    f: Flat
+    w: Tensor  # global weights [d]
+    b: Tensor  # global float buffers [e], averaged by the core whatever a method does with w
+    counters: Tensor  # integer buffers, such as the number of batches a batch norm has seen
+    optimiser: ServerOptimiser
+    extra: Payload = field(default_factory=dict)  # the method's own state
+    moments: Payload = field(default_factory=dict)  # the optimiser's state
+    weights: Weights = "size"  # how replies are weighted
+    aux: Examples | None = None
+    t: int = 0
+
+    @property
+    def state(self) -> Tensor:
+        """The complete model, weights and buffers: one vector for teachers and evaluation."""
+        return self.f.join(self.w, self.b)
+
+    def mean(self, replies: Iterable[Reply]) -> Payload:
+        """The replies' mean, weighted as the experiment says."""
+        return mean(replies, self.weights)
+
+    def step(self, target: Tensor) -> Server:
+        """Move towards the target (usually the mean of the clients' weights), as the server optimiser does."""
+        w, moments = self.optimiser.step(self.w, target, self.moments)
+        return replace(self, w=w, moments=moments)
+
+    def keep(self, **extra: Tensor) -> Server:
+        """The same server with these entries of the method's state replaced."""
+        return replace(self, extra={**self.extra, **extra})
+
+
+class Cohort(Protocol):
+    """The clients sampled for one round, wherever they live: the whole engine interface."""
+
+    @property
+    def size(self) -> int:
+        """|S_t|: how many were asked; once replies have come, how many came."""
+        ...
+
+    @property
+    def population(self) -> int:
+        """N: all clients there are."""
+        ...
+
+    def run(self, task: str, down: Payload) -> Iterator[Reply]:
+        """Every client's answer to a task ("train", or a method's own), in an order fixed by the cohort."""
+        ...
+
+
+class Engine(Protocol):
+    """Where clients run. It knows no method."""
+
+    def cohort(self, t: int, clients: Sequence[int]) -> Cohort:
+        """These clients, for round t."""
+        ...
+
+    def evaluate(self, state: Tensor) -> Score:
+        """A complete model on the global test set."""
+        ...
+
+
+class Mean:
+    """A running mean of payloads: no more than one of them is held.
+
+    Each addend moves the mean by its share of the weight so far, so that a single one, or many equal ones, come out
+    to the bit.
+    """
+
+    def __init__(self) -> None:
+        self.value: Payload = {}
+        self._weight: dict[str, float] = {}
+
+    def add(self, addend: Payload, weight: float) -> None:
+        """Take one more into the mean, name by name; a name may be missing from some."""
+        for name, t in addend.items():
+            if name in self.value:
+                self._weight[name] += weight
+                self.value[name].lerp_(t, weight / self._weight[name])
+            else:
+                self._weight[name] = weight
+                self.value[name] = t.clone()
+
+
+def mean(replies: Iterable[Reply], weights: Weights = "size") -> Payload:
+    """The replies' mean, by their numbers of examples or uniform."""
+    out = Mean()
+    for reply in replies:
+        out.add(reply.up, reply.n if weights == "size" else 1)
+    return out.value

@@ -1,0 +1,32 @@
+"""The server's auxiliary set (SPEC A07): a few labelled examples per class, drawn from the training set."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrecall.errors import UserError, unknown
+
+
+def auxiliary(labels: Tensor, per_class: int, mode: str, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+    """Rows of the auxiliary set, and the rows that are left to the clients, both ascending.
+
+    "overlap" leaves every row with the clients, so that their data stays comparable with the baselines'; a class with
+    fewer examples than asked gives all it has. "holdout" takes the rows away from the clients; a class that would have
+    nothing left is refused, because then no client could learn it and the comparison would mean something else.
+    """
+    if mode not in ("overlap", "holdout"):
+        raise unknown("data.aux", mode, ["overlap", "holdout"])
+    if per_class < 1:
+        raise UserError(f"data.aux_per_class = {per_class} must be at least 1")
+    y = labels.numpy()
+    taken = np.zeros(len(y), dtype=bool)
+    for c in np.unique(y):
+        rows = np.flatnonzero(y == c)
+        if mode == "holdout" and len(rows) <= per_class:
+            raise UserError(
+                f'data.aux = "holdout" with aux_per_class = {per_class} would leave the clients nothing of class {c}, '
+                f'which has {len(rows)} training examples; lower aux_per_class or use aux = "overlap"'
+            )
+        taken[rng.permutation(rows)[:per_class]] = True
+    left = ~taken if mode == "holdout" else np.ones_like(taken)
+    return torch.from_numpy(np.flatnonzero(taken)), torch.from_numpy(np.flatnonzero(left))

@@ -1,0 +1,108 @@
+"""Labelled examples as a view: which rows of the big shared tensors, and what they go through on the way out.
+
+And what is done with labels before: numbering them, and choosing rows by them.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+
+from fedrecall.data.augment import Transform
+from fedrecall.errors import UserError
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """Some examples of a store: a client's, the server's auxiliary set, the test set.
+
+    `x` and `labels` are the whole store (in shared memory or a mapped file) and are never copied; a hundred clients are
+    a hundred index vectors.
+    """
+
+    x: Tensor  # uint8 images [N, C, H, W], or float32 of any shape [N, ...]
+    labels: Tensor  # int64 [N]
+    transform: Transform
+    rows: Tensor | None = None  # which of the N, int64 [n]; None: all
+
+    @cached_property
+    def y(self) -> Tensor:
+        """Labels of the view, int64 [n]."""
+        return self.labels if self.rows is None else self.labels.index_select(0, self.rows)
+
+    @property
+    def augmented(self) -> bool:
+        """Whether a batch drawn with a generator is random, so that nothing said of it can be cached."""
+        return self.transform.random
+
+    def __len__(self) -> int:
+        return len(self.labels if self.rows is None else self.rows)
+
+    def batch(self, rows: Tensor | slice, rng: Generator | None = None) -> Tensor:
+        """Model-ready inputs of these rows: augmented with `rng`, by the test-time transforms without.
+
+        A slice of float inputs that need no normalisation is a view of the store: read it, do not write to it.
+        """
+        if self.rows is not None:
+            rows = self.rows[rows]
+        # index_select: twenty times as fast as x[rows] on images
+        x = self.x[rows] if isinstance(rows, slice) else self.x.index_select(0, rows)
+        return self.transform.plain(x) if rng is None or not self.augmented else self.transform.augment(x, rng)
+
+    def take(self, rows: Tensor) -> "Examples":
+        """A view of the view: its rows, counted from its own beginning."""
+        return Examples(self.x, self.labels, self.transform, rows if self.rows is None else self.rows[rows])
+
+    def counts(self, classes: int) -> Tensor:
+        """How many examples of each class, int64 [K]."""
+        return torch.bincount(self.y, minlength=classes)
+
+
+def numbered(
+    columns: Iterable[Sequence[Any]], names: tuple[str, ...] | None, what: str
+) -> tuple[list[Tensor], tuple[str, ...]]:
+    """Values of several splits as ids 0..K-1, with their names: the given ones, else the values in order."""
+    arrays = [np.asarray(column) for column in columns]
+    if any(a.ndim != 1 or a.dtype.kind not in "biuSUf" for a in arrays):
+        raise UserError(f"{what}: some values are missing, or are neither whole numbers nor words")
+    if any(a.dtype.kind == "f" and not np.equal(np.mod(a, 1), 0).all() for a in arrays):
+        raise UserError(f"{what}: values must be whole numbers or words, not fractions or missing values")
+    arrays = [a.astype(np.int64) if a.dtype.kind in "biuf" else a.astype(str) for a in arrays]
+    if names is None:
+        values = np.unique(np.concatenate(arrays))
+        return [torch.from_numpy(np.searchsorted(values, a)) for a in arrays], tuple(str(v) for v in values)
+    for a in arrays:
+        if a.dtype.kind != "i" or (len(a) and not 0 <= a.min() <= a.max() < len(names)):
+            low, high = (a.min(), a.max()) if a.dtype.kind == "i" else (a[0], a[-1])
+            raise UserError(f"{what}: values from {low} to {high}, but they must be in 0..{len(names) - 1}")
+    return [torch.from_numpy(a) for a in arrays], names
+
+
+def holdout(groups: Tensor, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
+    """Rows that stay and rows that are held out: this share of every group, rounded up, drawn at random.
+
+    A group of two or more has some on either side, a single example stays. Rows come group by group in drawn order, so
+    that the first of a group are a random choice of it.
+    """
+    order = np.lexsort((np.random.default_rng(seed).random(len(groups)), groups.numpy()))
+    place, size = _places_in_group(groups[torch.from_numpy(order)])
+    # The small number keeps a product such as 0.1 * 30 from being rounded up for its last bit.
+    held = place < np.minimum(np.ceil(fraction * size - 1e-9), size - 1)
+    return torch.from_numpy(order[~held]), torch.from_numpy(order[held])
+
+
+def first_of_each(groups: Tensor, limit: int) -> Tensor:
+    """Rows of the first `limit` examples of every group, ascending."""
+    order = torch.argsort(groups, stable=True)
+    place, _ = _places_in_group(groups[order])
+    return order[torch.from_numpy(place < limit)].sort().values
+
+
+def _places_in_group(ordered: Tensor) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """For ids in ascending order: the place of each in its group, and the size of that group."""
+    _, start, size = np.unique(ordered.numpy(), return_index=True, return_counts=True)
+    return np.arange(len(ordered)) - np.repeat(start, size), np.repeat(size, size)

@@ -1,0 +1,235 @@
+"""Which samples each client holds: made by a law or by a Flower partitioner, described, saved and verified."""
+
+import hashlib
+import json
+import logging
+import os
+import warnings
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from inspect import signature
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load as load_tensors
+from safetensors.numpy import save as dump_tensors
+
+from fedrecall.data.laws import PARTITIONS, GroupIds, Ints, Law
+from fedrecall.errors import UserError, needs_extra
+
+log = logging.getLogger(__name__)
+
+MATRIX_ROWS = 10_000  # clients above which the manifest leaves the count matrix out
+ROW = "__row__"  # the column that a Flower partitioner carries along
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """The rows of each client, in two arrays: a million clients cost megabytes."""
+
+    indices: Ints  # rows of the data set, client after client
+    offsets: Ints  # client i holds indices[offsets[i]:offsets[i+1]] [N+1]
+    samples: int  # size of the data set; rows that are not in `indices` are unused
+    law: Mapping[str, Any]  # name and parameters
+    seed: int
+    notes: tuple[str, ...] = ()  # what happened that the law does not say
+
+    def __post_init__(self) -> None:
+        bounds = self.offsets[0] == 0 and self.offsets[-1] == len(self.indices) and (np.diff(self.offsets) >= 0).all()
+        in_range = len(self.indices) == 0 or 0 <= self.indices.min() <= self.indices.max() < self.samples
+        if not (bounds and in_range and np.bincount(self.indices, minlength=1).max() <= 1):
+            raise ValueError("a partition's offsets must rise from 0 to its length, and its rows be valid and distinct")
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def rows(self, client: int) -> Ints:
+        """Rows of a client, as a view."""
+        if not 0 <= client < len(self):
+            raise IndexError(f"client {client} of {len(self)}")
+        return self.indices[self.offsets[client] : self.offsets[client + 1]]
+
+    @property
+    def sizes(self) -> Ints:
+        """Samples of each client [N]."""
+        return np.diff(self.offsets)
+
+    @cached_property
+    def hash(self) -> str:
+        """SHA-256 of who holds what, in which order; the same on every machine."""
+        digest = hashlib.sha256()
+        for part in (self.offsets, self.indices):
+            digest.update(np.ascontiguousarray(part, dtype="<i8").data)
+        return digest.hexdigest()
+
+    def counts(self, labels: Ints, classes: int) -> Ints:
+        """Samples by client and class [N, K]."""
+        if len(labels) != self.samples:
+            raise UserError(
+                f"the partition is of {self.samples} samples, these are {len(labels)} labels: another data set"
+            )
+        if len(labels) and not 0 <= labels.min() <= labels.max() < classes:
+            raise UserError(
+                f"labels go from {labels.min()} to {labels.max()}; with {classes} classes they must lie in"
+                f" 0 to {classes - 1}: correct the labels, or the number of classes"
+            )
+        owner = np.repeat(np.arange(len(self)), self.sizes)
+        flat = np.bincount(owner * classes + labels[self.indices], minlength=len(self) * classes)
+        return flat.reshape(len(self), classes)
+
+    def manifest(self, labels: Ints, classes: int) -> dict[str, Any]:
+        """Describe the partition in plain data, ready for JSON."""
+        sizes, notes = self.sizes, list(self.notes)
+        counts = None
+        if len(self) <= MATRIX_ROWS:
+            counts = self.counts(labels, classes).tolist()
+        else:
+            notes.append(f"the count matrix is left out above {MATRIX_ROWS} clients")
+        return {
+            "law": dict(self.law),
+            "seed": self.seed,
+            "hash": self.hash,
+            "clients": len(self),
+            "samples": self.samples,
+            "unused": self.samples - len(self.indices),
+            "sizes": {"min": int(sizes.min()), "median": float(np.median(sizes)), "max": int(sizes.max())},
+            "notes": notes,
+            "counts": counts,
+        }
+
+    def save(self, directory: Path, labels: Ints, classes: int) -> None:
+        """Write `partition.safetensors` (who holds what) and `partition.json` (the manifest), each atomically."""
+        directory.mkdir(parents=True, exist_ok=True)
+        arrays = {"indices": self.indices, "offsets": self.offsets}
+        _write(directory / "partition.safetensors", dump_tensors(arrays))
+        _write(directory / "partition.json", json.dumps(self.manifest(labels, classes), indent=1).encode())
+
+    @classmethod
+    def load(cls, directory: Path) -> Self:
+        """Read what `save` wrote; refuse it if it was altered since."""
+        try:
+            manifest = json.loads((directory / "partition.json").read_text())
+            arrays = load_tensors((directory / "partition.safetensors").read_bytes())
+            law, seed, notes = manifest["law"], manifest["seed"], tuple(manifest["notes"])
+            partition = cls(arrays["indices"], arrays["offsets"], manifest["samples"], law, seed, notes)
+            intact = partition.hash == manifest["hash"]
+        except OSError as e:
+            raise UserError(f"cannot read the partition in {directory}: {e.strerror}; run the experiment anew") from e
+        except (SafetensorError, KeyError, ValueError, TypeError, IndexError) as e:
+            raise UserError(
+                f"the partition in {directory} is damaged: restore its files, or run the experiment anew"
+            ) from e
+        if not intact:
+            raise UserError(
+                f"the partition in {directory} was altered since it was saved (its hash differs): restore it"
+            )
+        return partition
+
+
+def make_partition(
+    law: Law, labels: Ints, groups: GroupIds | None, clients: int, *, rng: np.random.Generator, seed: int
+) -> Partition:
+    """Deal the samples out by a law. `seed` is only recorded: what is random comes from `rng`."""
+    if clients < 1:
+        raise UserError(f"federation.clients = {clients}: a federation has at least one client")
+    if clients > len(labels):
+        raise UserError(f"{clients} clients, but the data has {len(labels)} samples: use at most {len(labels)} clients")
+    if groups is not None and len(groups) != len(labels):
+        raise UserError(f"{len(labels)} labels, but {len(groups)} group entries: there must be one for each sample")
+    owner, notes = law.assign(labels, groups, clients, rng)
+    order = rng.permutation(len(labels))  # so that each client's rows are shuffled
+    order = order[owner[order] >= 0]
+    indices = order[np.argsort(owner[order], kind="stable")]
+    sizes = np.bincount(owner[order], minlength=clients)
+    return _finished(indices, sizes, len(labels), _describe(law), seed, notes)
+
+
+def from_flower(
+    partitioner: Any, labels: Ints, groups: GroupIds | None = None, *, group: str = "group", seed: int = 0
+) -> Partition:
+    """Deal the samples out by any partitioner of `flwr_datasets` (the extra `flower-datasets`).
+
+    What it divides by is the groups if the partitioner calls that column `group`, or divides by natural identities
+    that are not called "label"; otherwise it is the labels, under whatever name. `seed` is only recorded: the
+    partitioner has its own. What it warns of becomes a note.
+    """
+    try:
+        from datasets import Dataset  # noqa: PLC0415
+        from flwr_datasets import partitioner as flower  # noqa: PLC0415
+    except ImportError as e:
+        raise needs_extra("flwr-datasets", "flower-datasets") from e
+    name = type(partitioner).__name__
+    if not isinstance(partitioner, flower.Partitioner) or name.startswith("Vertical"):  # those divide columns
+        raise UserError(f"{name} is no flwr_datasets partitioner of samples: pass one such as IidPartitioner(10)")
+    if partitioner.is_dataset_assigned():
+        raise UserError(f"this {name} already has a data set and divides only once: pass a new one")
+    column = getattr(partitioner, "_partition_by", "label")
+    natural = isinstance(partitioner, flower.NaturalIdPartitioner | flower.GroupedNaturalIdPartitioner)
+    by_group = column == group or (natural and column != "label")
+    if by_group and groups is None:
+        raise UserError(
+            f'{name} divides by "{column}", the group of each sample, and this data has no groups: name the column'
+            " that holds them, or use a partitioner that divides by label"
+        )
+    partitioner = deepcopy(partitioner)  # the caller's can then be used again
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            partitioner.dataset = Dataset.from_dict(
+                {column: groups if by_group else labels, ROW: np.arange(len(labels))}
+            )
+            parts = [
+                np.asarray(partitioner.load_partition(client).with_format("numpy")[ROW][:], dtype=np.int64)
+                for client in range(partitioner.num_partitions)
+            ]
+        meant = [w for w in caught if w.category is UserWarning]  # the others are of its libraries' deprecations
+        notes = tuple(dict.fromkeys(" ".join(str(w.message).split()) for w in meant))
+        sizes = np.array([len(part) for part in parts], dtype=np.int64)
+        return _finished(np.concatenate(parts), sizes, len(labels), _describe_flower(partitioner), seed, notes)
+    except (ValueError, KeyError, TypeError, IndexError) as e:
+        raise UserError(f"{name} cannot divide this data: {' '.join(str(e).split())}") from e
+
+
+def _finished(
+    indices: Ints, sizes: Ints, samples: int, law: Mapping[str, Any], seed: int, notes: tuple[str, ...]
+) -> Partition:
+    """Build the partition that a law or a partitioner has decided on; refuse empty clients, say what is unusual."""
+    if not sizes.all():
+        raise UserError(
+            f"{np.count_nonzero(sizes == 0)} of {len(sizes)} clients would have no samples (client"
+            f" {np.argmin(sizes)} is the first) by the {law['name']} partition: use fewer clients or a milder skew"
+        )
+    unused = samples - len(indices)
+    if unused and not notes:
+        notes = (f"{unused} of {samples} samples stay unused",)
+    for note in notes:
+        log.warning("%s partition: %s", law["name"], note)
+    offsets = np.concatenate(([0], np.cumsum(sizes)))
+    return Partition(indices, offsets, samples, law, seed, notes)
+
+
+def _describe(law: Law) -> dict[str, Any]:
+    names = {kind: name for name, kind in PARTITIONS.items()}
+    return {"name": names.get(type(law), type(law).__name__), **asdict(law)}
+
+
+def _describe_flower(partitioner: Any) -> dict[str, Any]:
+    """Name and parameters: the arguments it was built with, as far as it keeps them as plain values."""
+    values = {p: getattr(partitioner, f"_{p}", None) for p in signature(type(partitioner)).parameters}
+    values = {p: v.tolist() if isinstance(v, np.ndarray) else v for p, v in values.items()}
+    plain = {p: v for p, v in values.items() if isinstance(v, bool | int | float | str | list)}
+    return {"name": f"flwr_datasets.{type(partitioner).__name__}", **plain}
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all."""
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        part.write_bytes(content)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)

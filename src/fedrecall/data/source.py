@@ -1,0 +1,281 @@
+"""Where stored examples come from: Parquet files, the Hugging Face hub, folders of images. Read, decoded, numbered."""
+
+import io
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrecall.data.augment import Transform
+from fedrecall.errors import UserError
+
+if TYPE_CHECKING:
+    from datasets import Dataset as HubDataset
+    from datasets import IterableDataset as HubStream
+    from PIL.Image import Image
+
+_CHUNK = 1000  # images decoded between two steps of the progress bar
+_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
+
+
+@dataclass(frozen=True)
+class Source:
+    """A named data set: where it lies, what its columns are called, what it should hold."""
+
+    about: str
+    folders: tuple[str, ...]  # names of its folder under `data.root`
+    repo: str | None  # on the hub
+    sizes: tuple[int, ...]  # examples in each split of the full set
+    num_classes: int
+    plain: Transform  # the usual constants
+    splits: tuple[str, ...] = ("train", "test")  # training first
+    holdout: float = 0.0  # where there is no test split: the share of every group that becomes one
+    image: str = "image"
+    label: str = "label"
+    group: str | None = None
+    channels: int = 3
+    size: int | None = None  # resize to so many pixels when decoding; None: as stored
+
+
+class Chunk(NamedTuple):
+    """Some stored examples: encoded images, what they are called in messages, their labels and groups."""
+
+    images: list[bytes]
+    where: Sequence[str]
+    labels: list[Any]
+    groups: list[Any] | None
+
+
+class Table(NamedTuple):
+    """All stored examples of a split, read as they are asked for."""
+
+    chunks: Iterator[Chunk]
+    total: int | None
+    classes: tuple[str, ...] | None  # the names, when labels are numbers of names
+    groups: tuple[str, ...] | None
+
+
+class Decoded(NamedTuple):
+    """A split in memory. Labels and groups are as stored, not numbered yet."""
+
+    x: Tensor  # uint8 [n, C, H, W]
+    labels: list[Any]
+    groups: list[Any] | None
+
+
+Place = tuple[Path, ...] | Path
+"""Of a split on disk: its Parquet files, or the folder above its classes (or its groups)."""
+
+
+def places(name: str, source: Source, root: Path) -> dict[str, Place]:
+    """Where the splits of a data set lie under a folder of data sets."""
+    found = [root / f for f in source.folders if (root / f).is_dir()] or [root] * (root.name in source.folders)
+    if not found:
+        raise UserError(
+            f'{root} has no data set "{name}": there is no folder {" or ".join(source.folders)} in it; put the Parquet '
+            "files or the images there, or give neither data.root nor FEDRECALL_DATA to use the hub"
+        )
+    return {split: _place(found[0], split, grouped=source.group is not None) for split in source.splits}
+
+
+def _place(folder: Path, split: str, *, grouped: bool) -> Place:
+    names = (split, "val") if split == "valid" else (split,)
+    patterns = [f"{below}{name}{end}.parquet" for below in ("", "data/") for name in names for end in ("-*", "")]
+    for pattern in patterns:
+        if files := sorted(folder.glob(pattern)):
+            return tuple(files)
+    for name in names:
+        if (folder / name).is_dir():
+            return folder / name
+    if grouped and class_folders(folder):  # groups with classes in them, and no split above
+        return folder
+    raise UserError(f"{folder} is incomplete: it has neither {split}-*.parquet nor a folder {split}/ of images")
+
+
+def parquet(files: Sequence[Path], image: str, label: str, group: str | None) -> Table:
+    """Examples in Parquet files that Hugging Face `datasets` wrote (features are in the schema's metadata)."""
+    import pyarrow.parquet as pq  # noqa: PLC0415
+    from datasets import load_dataset  # noqa: PLC0415
+
+    tables, total = [], 0
+    for file in files:
+        try:
+            total += pq.read_metadata(file).num_rows
+            stream = load_dataset("parquet", data_files=str(file), split="train", streaming=True)
+        except Exception as error:  # pyarrow, datasets and fsspec each have their own
+            raise _unreadable(file, error) from error
+        tables.append(hub_table(stream, str(file), image, label, group))
+    chunks = (chunk for table in tables for chunk in table.chunks)
+    return Table(chunks, total, tables[0].classes, tables[0].groups)
+
+
+def hub(repo: str, split: str, image: str, label: str, group: str | None) -> Table:
+    """Examples of a repository on the hub, streamed: the cache holds the only copy that stays on this disk."""
+    import huggingface_hub  # noqa: PLC0415
+    from datasets import load_dataset  # noqa: PLC0415
+
+    try:
+        revision = huggingface_hub.dataset_info(repo, timeout=20).sha  # fails at once where streaming would retry long
+        stream = load_dataset(repo, split=split, revision=revision, streaming=True)
+    except Exception as error:
+        raise UserError(
+            f"cannot get {repo} from the Hugging Face hub ({_first_line(error)}); go online once, or set data.root or "
+            "FEDRECALL_DATA to a folder that has the data"
+        ) from error
+    known = (stream.info.splits or {}).get(split)
+    table = hub_table(stream, f"{repo} {split}", image, label, group)
+    return table._replace(total=known.num_examples if known else None)
+
+
+def hub_table(data: "HubDataset | HubStream", where: str, image: str, label: str, group: str | None) -> Table:
+    """Examples of a Hugging Face dataset, in memory or streamed, with the images left encoded."""
+    from datasets import ClassLabel  # noqa: PLC0415
+
+    present = list(data.column_names or ())
+    for column in (image, label, group):
+        if column is not None and present and column not in present:
+            raise UserError(f'{where} has no column "{column}"; it has {", ".join(sorted(present))}')
+
+    def names(column: str | None) -> tuple[str, ...] | None:
+        feature = (data.features or {}).get(column)
+        return tuple(feature.names) if isinstance(feature, ClassLabel) else None
+
+    def chunks() -> Iterator[Chunk]:
+        done = 0
+        try:
+            for batch in data.with_format("arrow").iter(batch_size=_CHUNK):
+                stored = batch.column(image).combine_chunks()
+                encoded = (stored.field("bytes") if hasattr(stored, "field") else stored).to_pylist()
+                rows = [f"{where}, row {done + i}" for i in range(len(encoded))]
+                groups = None if group is None else batch.column(group).to_pylist()
+                yield Chunk(encoded, rows, batch.column(label).to_pylist(), groups)
+                done += len(encoded)
+        except UserError:
+            raise
+        except Exception as error:  # a page that does not decompress, a connection that breaks
+            raise _unreadable(where, error) from error
+
+    return Table(chunks(), None, names(label), names(group))
+
+
+def class_folders(folder: Path) -> dict[str, Path]:
+    """Sub-folders in alphabetical order; hidden ones are not meant."""
+    return {p.name: p for p in sorted(folder.iterdir()) if p.is_dir() and not p.name.startswith(".")}
+
+
+def image_files(folder: Path) -> list[Path]:
+    """All images in a folder and below it."""
+    return sorted(p for p in folder.rglob("*") if p.suffix.lower() in _SUFFIXES and p.is_file())
+
+
+def folder_table(folder: Path, classes: tuple[str, ...] | None = None, *, grouped: bool = False) -> Table:
+    """Images under folder/<class>, or under folder/<group>/<class>. `classes` fixes the numbering (training's)."""
+    groups = class_folders(folder) if grouped else {"": folder}
+    names = classes or tuple(sorted({name for g in groups.values() for name in class_folders(g)}))
+    if not names:
+        raise UserError(f"{folder} has no sub-folders; images belong in one folder per class, {folder.name}/<class>/")
+    files: list[tuple[Path, str, str]] = []
+    for group, below in groups.items():
+        annotated = _annotations(below)
+        files += [(file, annotated[file.name], group) for file in image_files(below) if file.name in annotated]
+        for name, inner in {} if annotated else class_folders(below).items():
+            if name not in names:
+                raise UserError(f'{below} has a class "{name}" that the training data does not have')
+            files += [(file, name, group) for file in image_files(inner)]
+    if not files:
+        raise UserError(f"{folder} has no images in its class folders ({', '.join(sorted(_SUFFIXES))})")
+
+    def chunks() -> Iterator[Chunk]:
+        for start in range(0, len(files), _CHUNK):
+            paths, labels, members = zip(*files[start : start + _CHUNK], strict=True)
+            ids = [names.index(label) for label in labels]
+            images = [path.read_bytes() for path in paths]
+            yield Chunk(images, [str(path) for path in paths], ids, list(members) if grouped else None)
+
+    return Table(chunks(), len(files), names, None)
+
+
+def _annotations(folder: Path) -> dict[str, str]:
+    """Tiny-ImageNet's validation set as published: all images in one folder, the classes in a text file beside it."""
+    listed = sorted(folder.glob("*_annotations.txt"))
+    return dict(line.split("\t")[:2] for line in listed[0].read_text().splitlines() if line) if listed else {}
+
+
+def decoded(table: Table, what: str, channels: int | None, size: int | None) -> Decoded:
+    """Decode a split, with a progress bar on a terminal. Without `channels`: grey if every image is, else colour."""
+    parts: list[np.ndarray[Any, np.dtype[np.uint8]]] = []
+    labels: list[Any] = []
+    groups: list[Any] = []
+    for chunk in _shown(table, f"decoding {what}"):
+        arrays = _pixels(chunk, channels, size)
+        wrong = [
+            i for i, a in enumerate(arrays) if a.shape[:2] != (parts[0].shape[2:] if parts else arrays[0].shape[:2])
+        ]
+        if wrong:
+            raise UserError(
+                f"{chunk.where[wrong[0]]} has another size than the images before it; set size to resize all"
+            )
+        depth = max(a.shape[2] for a in arrays)
+        stacked = np.stack([a if a.shape[2] == depth else a.repeat(depth, axis=2) for a in arrays])
+        parts.append(np.ascontiguousarray(stacked.transpose(0, 3, 1, 2)))
+        labels += chunk.labels
+        groups += chunk.groups or []
+    if not parts:
+        raise UserError(f"{what} has no examples")
+    depth = max(p.shape[1] for p in parts)
+    x = np.concatenate([p if p.shape[1] == depth else p.repeat(depth, axis=1) for p in parts])
+    return Decoded(torch.from_numpy(x), labels, groups or None)
+
+
+def _pixels(chunk: Chunk, channels: int | None, size: int | None) -> list[np.ndarray[Any, np.dtype[np.uint8]]]:
+    """The images of a chunk as [H, W, C] bytes."""
+    from PIL import Image  # noqa: PLC0415
+
+    arrays = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        for data, where in zip(chunk.images, chunk.where, strict=True):
+            try:
+                image = _in_mode(Image.open(io.BytesIO(data)), channels)
+                if size is not None and image.size != (size, size):
+                    image = image.resize((size, size), Image.Resampling.BILINEAR)
+                array = np.asarray(image)
+            except Exception as error:  # every image format fails in its own way on damaged bytes
+                raise UserError(f"{where} is not an image that can be read: {_first_line(error)}") from error
+            arrays.append(array if array.ndim == 3 else array[:, :, None])
+    return arrays
+
+
+def _in_mode(image: "Image", channels: int | None) -> "Image":
+    if image.mode.startswith(("I", "F")):
+        raise ValueError("its pixels have more than 8 bits; save it with 8 bits a channel")
+    mode = "L" if channels == 1 or (channels is None and image.mode in ("1", "L", "LA")) else "RGB"
+    if image.mode == "P":
+        image = image.convert("RGBA")  # a palette may have transparent entries, which RGB alone cannot express
+    return image if image.mode == mode else image.convert(mode)
+
+
+def _shown(table: Table, description: str) -> Iterator[Chunk]:
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+
+    console = Console(stderr=True)
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(description, total=table.total)
+        for chunk in table.chunks:
+            yield chunk
+            progress.advance(task, len(chunk.images))
+
+
+def _unreadable(where: object, error: Exception) -> UserError:
+    return UserError(f"{where} cannot be read ({_first_line(error)}); get it again, it may be incomplete")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -1,0 +1,60 @@
+"""A client's task, as a pure function: the same bits in whatever process and however often it runs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedrecall.core.flat import Flat
+from fedrecall.core.local import Training, train
+from fedrecall.core.method import Method
+from fedrecall.core.types import Local, Payload, Reply
+from fedrecall.data.examples import Examples
+from fedrecall.data.partition import Partition
+
+
+@dataclass(frozen=True)
+class World:
+    """What every client's task may look at, the same in every process."""
+
+    method: Method
+    training: Training
+    train: Examples
+    test: Examples
+    partition: Partition
+    classes: int
+    seed: int
+    local_accuracy: bool = False  # score every trained client on the test set, before aggregation
+
+    def order(self, clients: Sequence[int]) -> list[int]:
+        """The clients with most examples first: the order in which every engine starts and sums them."""
+        return sorted(clients, key=lambda client: (-len(self.partition.rows(client)), client))
+
+    def perform(self, f: Flat, task: str, client: int, t: int, down: Payload, memory: Payload | None) -> Reply:
+        """One client's answer to one task of round t; no memory means that it never took part."""
+        data = self.train.take(torch.from_numpy(self.partition.rows(client)))
+        if memory is None:
+            memory = self.method.memory(down.get("w", f.w))
+        known = {"w": f.w, "b": f.b} | memory | down  # without global weights a client goes on with its own
+        r = Local(
+            f=f,
+            w=known["w"],
+            b=known["b"],
+            down=down,
+            memory=memory,
+            data=data,
+            y=data.y,
+            counts=data.counts(self.classes),
+            lr=self.training.sgd.rate(t),
+            momentum=self.training.sgd.momentum,
+            prox=self.training.sgd.prox,
+            t=t,
+        )
+        if task == "train":
+            probe = (lambda state: self._score(f, state)) if self.local_accuracy else None
+            return train(self.method, r, self.training, self.seed, client, probe)
+        return Reply(getattr(self.method, task)(r), len(r.y), r.memory, {})
+
+    def _score(self, f: Flat, state: Tensor) -> Payload:
+        return {"local_accuracy": torch.tensor(f.score(state, self.test).accuracy)}

@@ -1,0 +1,66 @@
+"""A table such as {name = "dirichlet", alpha = 0.1}: a name chooses a dataclass, the other keys are its fields."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, cast
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from fedrecall.errors import UserError, unknown
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One kind of thing that a configuration chooses by name."""
+
+    kind: str  # as it is called in messages
+    valid: Mapping[str, type[Any]]
+
+    def build(self, table: Any) -> Any:
+        """The object that a table (or a bare name) describes; an object that is one already passes through."""
+        if isinstance(table, tuple(self.valid.values())) or not isinstance(table, str | Mapping):
+            return table
+        values = {"name": table} if isinstance(table, str) else dict(table)
+        name = values.pop("name", None)
+        if name is None:
+            raise UserError(f'the {self.kind} needs a name, such as {self.kind} = {{ name = "{next(iter(self.valid))}" }}')
+        if name not in self.valid:
+            raise unknown(self.kind, name, self.valid)
+        cls = self.valid[name]
+        known = [f.name for f in fields(cls)]
+        for key in values:
+            if key not in known:
+                raise self._unknown_key(name, key, known)
+        try:  # JSON has the types of TOML, and lets a list be a tuple under strict rules
+            return TypeAdapter(cls).validate_json(json.dumps(values, default=str), strict=True)
+        except ValidationError as error:
+            first = error.errors()[0]
+            key = ".".join(map(str, first["loc"]))
+            raise UserError(f"{self.kind}.{key} = {first['input']!r}: {first['msg']}") from None
+
+    def _unknown_key(self, name: str, key: str, known: list[str]) -> UserError:
+        if not known:
+            return UserError(f'unknown key "{key}": the {self.kind} {name} has no settings')
+        return unknown(f"key of the {self.kind} {name}", key, known)
+
+    def dump(self, chosen: Any) -> dict[str, Any]:
+        """The complete table of a chosen object, with every field."""
+        name = next((name for name, cls in self.valid.items() if type(chosen) is cls), type(chosen).__name__)
+        return {"name": name} | {k: v for k, v in asdict(chosen).items() if v is not None}
+
+
+def explain(error: ValidationError, model: type[BaseModel]) -> UserError:
+    """The first thing wrong with a configuration, as one line that names the key."""
+    first = error.errors()[0]
+    path = [str(part) for part in first["loc"]]
+    if first["type"] == "extra_forbidden":
+        *sections, key = path
+        for section in sections:
+            model = cast(type[BaseModel], model.model_fields[section].annotation)
+        where = f"key in [{'.'.join(sections)}]" if sections else "section"
+        return unknown(where, key, model.model_fields)
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "value_error":
+        return UserError(message)
+    return UserError(f"{'.'.join(path)} = {first['input']!r}: {message}")

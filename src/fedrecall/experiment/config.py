@@ -1,0 +1,196 @@
+"""The configuration: typed, complete, the same from TOML, the command line and Python.
+
+Nothing runs before all of it is valid; an unknown or ill-typed key is refused by name, with the nearest valid one.
+"""
+
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SkipValidation, ValidationError, model_validator
+
+from fedrecall.core.method import Method
+from fedrecall.data.laws import PARTITIONS, Law
+from fedrecall.errors import UserError
+from fedrecall.experiment.choice import Choice, explain
+from fedrecall.methods import METHODS
+from fedrecall.models import MODELS, Architecture
+
+Positive = Annotated[int, Field(ge=1)]
+Rate = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(gt=0, le=1)]
+
+method_choice = Choice("method", METHODS)
+partition_choice = Choice("partition", PARTITIONS)
+model_choice = Choice("model", MODELS)
+
+
+class Section(BaseModel):
+    """One table of the configuration."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, arbitrary_types_allowed=True)
+
+
+class Data(Section):
+    """Which examples."""
+
+    name: str = "digits"  # a named data set, "folder", "table", or "own" for data given in Python
+    root: Annotated[Path, Field(strict=False)] | None = None  # folder of data sets, for work offline; else FEDRECALL_DATA
+    path: Annotated[Path, Field(strict=False)] | None = None  # of a folder of images or a table
+    label: str | None = None  # the table's label column
+    client: str | None = None  # the table's client column; for a folder, any value means <client>/<class>/<image>
+    classes: Positive | None = None  # femnist: 10, 26 or 62
+    size: Positive | None = None  # resize images to size x size when they are decoded
+    limit: Positive | None = None  # training examples kept per group (office-caltech-10: 62)
+    test: Annotated[float, Field(gt=0, lt=1)] = 0.2  # share held out where the data has no test set of its own
+    augment: str | dict[str, Any] = "none"  # a preset, or a table of transforms
+    aux: Literal["overlap", "holdout"] = "overlap"  # whether clients keep the auxiliary examples
+    aux_per_class: Annotated[int, Field(ge=0)] = 32  # the server's auxiliary set, for the methods that need one
+
+
+class Federation(Section):
+    """Who has which examples, and how many take part in a round."""
+
+    clients: Positive = 10
+    sample: Positive | None = None  # clients a round, or
+    fraction: Share | None = None  # their share; neither: all
+    partition: Annotated[Law, SkipValidation, BeforeValidator(partition_choice.build)] = PARTITIONS["dirichlet"]()
+
+    @model_validator(mode="after")
+    def _one_of(self) -> Self:
+        if self.sample is not None and self.fraction is not None:
+            raise ValueError("give either federation.sample or federation.fraction, not both")
+        if self.sample is not None and self.sample > self.clients:
+            raise ValueError(f"federation.sample = {self.sample} is more than federation.clients = {self.clients}")
+        return self
+
+    @property
+    def cohort(self) -> int:
+        """Clients a round."""
+        if self.sample is not None:
+            return self.sample
+        return max(1, int((self.fraction or 1.0) * self.clients + 1e-9))  # 0.29 * 100 is 28.999...
+
+
+class LocalTraining(Section):
+    """How every client trains."""
+
+    epochs: Positive = 5
+    batch: Positive = 50
+    lr: Rate = 0.01
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    weight_decay: Rate = 0.0
+    lr_decay: Annotated[float, Field(gt=0)] = 1.0  # factor a round
+    prox: Rate = 0.0  # mu of FedProx, added to whatever method runs
+    drop_last: bool = False  # leave out a last batch that is not full
+
+
+class ServerStep(Section):
+    """What the server does with the replies."""
+
+    optimiser: Literal["average", "adagrad", "adam", "yogi"] = "average"
+    lr: Annotated[float, Field(gt=0)] | None = None  # 1 for averaging, 0.01 for the adaptive ones
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0  # of averaging: FedAvgM
+    damped: bool = False
+    nesterov: bool = False
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9  # of the adaptive ones
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.99
+    tau: Annotated[float, Field(gt=0)] = 1e-3
+    weights: Literal["size", "uniform"] = "size"
+
+
+class EngineChoice(Section):
+    """Where the clients run."""
+
+    name: Literal["serial"] = "serial"
+
+
+class Run(Section):
+    """How long, and from which seeds."""
+
+    rounds: Positive = 20
+    seed: int = 0
+    partition_seed: int | None = None  # each of these defaults to seed
+    init_seed: int | None = None
+    sample_seed: int | None = None
+    evaluate_every: Positive = 1
+    local_accuracy: bool = False  # score every client's model on the test set too, before aggregation
+    targets: Annotated[tuple[Share, ...], Field(strict=False)] = ()  # accuracies whose first round is reported
+
+
+class Experiment(Section):
+    """One run, completely described. Every section has defaults: `Experiment()` is the quickstart on digits."""
+
+    data: Data = Data()
+    federation: Federation = Federation()
+    model: Annotated[Architecture, SkipValidation, BeforeValidator(model_choice.build)] | None = None  # None: what suits the data
+    local: LocalTraining = LocalTraining()
+    method: Annotated[Method, SkipValidation, BeforeValidator(method_choice.build)] = METHODS["fedavg"]()
+    server: ServerStep = ServerStep()
+    engine: EngineChoice = EngineChoice()
+    run: Run = Run()
+
+    def __init__(self, **sections: Any) -> None:
+        """Sections as tables, e.g. `Experiment(method={"name": "fedprox", "mu": 0.1}, run={"rounds": 5})`."""
+        try:
+            super().__init__(**sections)
+        except ValidationError as error:
+            raise explain(error, type(self)) from None
+
+    @classmethod
+    def load(cls, path: str | Path | None = None, overrides: Iterable[str] = ()) -> Self:
+        """Read a TOML file (none: the quickstart), then apply overrides such as "method.mu=0.1"."""
+        tables: dict[str, Any] = {}
+        if path is not None:
+            try:
+                tables = tomllib.loads(Path(path).read_text())
+            except (OSError, UnicodeDecodeError) as error:
+                raise UserError(f"cannot read the configuration {path}: {_reason(error)}") from None
+            except tomllib.TOMLDecodeError as error:
+                raise UserError(f"{path} is not valid TOML: {error}") from None
+        for text in overrides:
+            override(tables, text)
+        return cls(**tables)
+
+    def tables(self) -> dict[str, Any]:
+        """The complete configuration as plain tables: what config.toml holds, and `Experiment(**tables)` reads."""
+        out: dict[str, Any] = {}
+        for name in type(self).model_fields:
+            section = getattr(self, name)
+            if name == "method":
+                out[name] = method_choice.dump(section)
+            elif name == "model":
+                out[name] = model_choice.dump(section) if section is not None else None
+            else:
+                out[name] = {k: v for k, v in section.model_dump(mode="json", exclude={"partition"}).items() if v is not None}
+        out["federation"]["partition"] = partition_choice.dump(self.federation.partition)
+        return {name: table for name, table in out.items() if table is not None}
+
+
+def override(tables: dict[str, Any], text: str) -> None:
+    """Apply one "a.b=value" to nested tables; naming another method, model or partition drops the old one's keys."""
+    key, equals, value = text.partition("=")
+    *path, last = key.strip().split(".")
+    if not equals or not all([*path, last]):
+        raise UserError(f'"{text}" is not of the form key=value, such as method.name=fedprox')
+    for part in path:
+        inner = tables.setdefault(part, {})
+        if not isinstance(inner, dict):
+            raise UserError(f'"{text}": {part} is a value, not a table')
+        tables = inner
+    if last == "name" and tables.get("name") != _value(value):
+        tables.clear()
+    tables[last] = _value(value)
+
+
+def _value(text: str) -> Any:
+    """A TOML value; what is none is a string, so that quotes can be left out."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text.strip()
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

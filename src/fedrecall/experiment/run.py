@@ -1,0 +1,91 @@
+"""One run, from a configuration to a result."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedrecall.core.exchange import Diverged
+from fedrecall.core.rounds import rounds
+from fedrecall.core.types import Server
+from fedrecall.engines import ENGINES
+from fedrecall.experiment.config import Experiment
+from fedrecall.experiment.record import Record, RunDirectory, record, summarise
+from fedrecall.experiment.setup import Setup, setup
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run gave."""
+
+    experiment: Experiment  # complete
+    rounds: list[Record]  # one per round, as in rounds.jsonl
+    summary: dict[str, Any]  # final, best, last10, ... as in summary.json
+    directory: Path | None
+    server: Server
+
+    def model(self) -> nn.Module:
+        """The global model after the last round; its forward gives (features, logits)."""
+        return self.server.f.module(self.server.w, self.server.b, self.server.counters)
+
+
+def run(
+    experiment: Experiment | None = None,
+    *,
+    data: object = None,
+    model: nn.Module | None = None,
+    partition: object = None,
+    out: str | Path | None = None,
+    watch: Callable[[Setup, Record], None] | None = None,
+) -> Result:
+    """Run an experiment (none: the quickstart on digits).
+
+    `data`, `model` and `partition` take your own: arrays, a Dataset, a module, a flwr-datasets partitioner. With
+    `out` the run directory is written there; `watch` sees every round as it ends.
+    """
+    ready = setup(experiment or Experiment(), data=data, model=model, partition=partition)
+    directory = None if out is None else RunDirectory.create(Path(out), ready)
+    with one_thread():
+        return _run(ready, directory, watch)
+
+
+def _run(ready: Setup, directory: RunDirectory | None, watch: Callable[[Setup, Record], None] | None) -> Result:
+    engine = ENGINES[ready.experiment.engine.name](ready.world, ready.server.f)
+    server, records = ready.server, list[Record]()
+    initial = engine.evaluate(server.state).accuracy
+    failed: Diverged | None = None
+    try:
+        for done in rounds(ready.world.method, server, engine, ready.plan):
+            server = done.server
+            records.append(record(done))
+            if directory is not None:
+                directory.append(records[-1])
+            if watch is not None:
+                watch(ready, records[-1])
+    except Diverged as error:
+        failed = error
+    summary = summarise(records, initial, ready.experiment.run.targets)
+    if failed is not None:
+        summary["failed"] = str(failed)
+    result = Result(ready.experiment, records, summary, directory.path if directory else None, server)
+    if directory is not None:
+        directory.write_json("summary.json", summary)
+        directory.write_model({name: t.clone() for name, t in result.model().state_dict().items()})
+    if failed is not None:
+        raise failed
+    return result
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One intra-op thread inside: what every engine computes with, so that all give the same bits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

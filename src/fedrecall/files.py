@@ -1,0 +1,19 @@
+"""Files that are whole or not there."""
+
+import os
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write aside, sync, rename: whoever opens the path finds the old content or the new, never a part."""
+    with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+        try:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+            Path(file.name).chmod(0o644)
+            Path(file.name).replace(path)
+        except BaseException:
+            Path(file.name).unlink(missing_ok=True)
+            raise

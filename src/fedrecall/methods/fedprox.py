@@ -1,0 +1,25 @@
+"""FedProx: Federated Optimization in Heterogeneous Networks.
+
+Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. MLSys 2020. https://arxiv.org/abs/1812.06127
+
+The norm is squared and halved, as in the paper; some public code leaves out the square.
+"""
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedrecall.core.method import Method
+from fedrecall.core.types import Local, Step
+
+
+@dataclass(frozen=True)
+class FedProx(Method):
+    """Cross-entropy and a pull towards the global weights; to add the pull to another method, set local.prox."""
+
+    mu: float = 0.001  # weight of the proximal term, Eq. (2)
+
+    def loss(self, s: Step, r: Local) -> Tensor:
+        """CE + mu/2 ||w - w^t||^2."""
+        return F.cross_entropy(s.z, s.y) + self.mu / 2 * (s.w - r.w).square().sum()  # Eq. (2)

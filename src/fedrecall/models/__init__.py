@@ -1,0 +1,40 @@
+"""Models: `MODELS` maps a name to a frozen dataclass, the model's configuration, whose `build` makes the module.
+
+A module's `forward` returns (h, z): the features that enter the last linear layer, and the logits. Initial weights come
+from torch's global generator, which the caller seeds. `adapt` does the same for anyone's own module.
+"""
+
+from dataclasses import Field
+from typing import Any, ClassVar, Protocol
+
+from torch import nn
+
+from fedrecall.models.alexnet import AlexNet
+from fedrecall.models.cnn import Cnn, Cnn3264
+from fedrecall.models.mlp import Mlp
+from fedrecall.models.mobilenet import MobileNet
+from fedrecall.models.own import adapt
+from fedrecall.models.resnet import ResNet8, ResNet50
+
+
+class Model(Protocol):
+    """A model's configuration, a frozen dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        """Build the module for samples of this shape, without the batch; a UserError if it cannot take them."""
+        ...
+
+
+MODELS: dict[str, type[Model]] = {
+    "cnn": Cnn,
+    "cnn-32-64": Cnn3264,
+    "resnet50": ResNet50,
+    "resnet8": ResNet8,
+    "mobilenet": MobileNet,
+    "alexnet": AlexNet,
+    "mlp": Mlp,
+}
+
+__all__ = ["MODELS", "AlexNet", "Cnn", "Cnn3264", "Mlp", "MobileNet", "Model", "ResNet8", "ResNet50", "adapt"]

@@ -1,0 +1,66 @@
+"""The two small convolutional networks.
+
+Both pool before they rectify: ReLU is monotone, so the function and its gradient are those of the papers' order, and
+ReLU has a quarter of the work.
+"""
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from fedrecall.models.net import HEAD, Net, image, with_head
+
+
+@dataclass(frozen=True)
+class Cnn:
+    """The 6/16 CNN: LeNet-5 as in MOON, FedCAD, FedSSD and NIID-Bench ("simple-cnn"); h has 84 dimensions.
+
+    "Model-Contrastive Federated Learning", Li, He, Song, CVPR 2021, section 4.1.
+    """
+
+    head: bool = False  # MOON's projection head: h then has 256 dimensions
+
+    def build(self, shape: tuple[int, ...], classes: int) -> Net:
+        """Build it for images of this shape."""
+        channels, height, width = image("cnn", shape, smallest=16)
+        rows, columns = (((side - 4) // 2 - 4) // 2 for side in (height, width))
+        features = nn.Sequential(
+            nn.Conv2d(channels, 6, 5),
+            nn.MaxPool2d(2),
+            nn.ReLU(),
+            nn.Conv2d(6, 16, 5),
+            nn.MaxPool2d(2),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(16 * rows * columns, 120),
+            nn.ReLU(),
+            nn.Linear(120, 84),
+            nn.ReLU(),
+        )
+        if self.head:
+            return Net(with_head(features, 84), HEAD, classes)
+        return Net(features, 84, classes)
+
+
+@dataclass(frozen=True)
+class Cnn3264:
+    """The 32/64 CNN of FedNTD and FedLMD, McMahan's; h has 512 dimensions.
+
+    "Preservation of the Global Knowledge by Not-True Distillation in Federated Learning", Lee et al., NeurIPS 2022.
+    """
+
+    def build(self, shape: tuple[int, ...], classes: int) -> Net:
+        """Build it for images of this shape."""
+        channels, height, width = image("cnn-32-64", shape, smallest=4)
+        features = nn.Sequential(
+            nn.Conv2d(channels, 32, 5, padding=2),
+            nn.MaxPool2d(2),
+            nn.ReLU(),
+            nn.Conv2d(32, 64, 5, padding=2),
+            nn.MaxPool2d(2),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(64 * (height // 4) * (width // 4), 512),
+            nn.ReLU(),
+        )
+        return Net(features, 512, classes)

@@ -1,0 +1,31 @@
+"""The multi-layer perceptron, for inputs of any shape."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+
+from torch import nn
+
+from fedrecall.errors import UserError
+from fedrecall.models.net import Net
+
+
+@dataclass(frozen=True)
+class Mlp:
+    """Flatten, then linear layers with ReLU; h is the last hidden layer.
+
+    One layer of 200 as default is half of the "2NN" of "Communication-Efficient Learning of Deep Networks from
+    Decentralized Data", McMahan et al., AISTATS 2017; `hidden = (200, 200)` is it.
+    """
+
+    hidden: tuple[int, ...] = (200,)  # width of each hidden layer; none makes it logistic regression
+
+    def __post_init__(self) -> None:
+        if any(width < 1 for width in self.hidden):
+            raise UserError(f"model.hidden = {list(self.hidden)}: each width must be at least 1")
+
+    def build(self, shape: tuple[int, ...], classes: int) -> Net:
+        """Build it for samples of this shape."""
+        widths = (prod(shape), *self.hidden)
+        layers = [layer for a, b in pairwise(widths) for layer in (nn.Linear(a, b), nn.ReLU())]
+        return Net(nn.Sequential(nn.Flatten(), *layers), widths[-1], classes)

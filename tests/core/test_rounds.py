@@ -1,0 +1,169 @@
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedrecall.core.exchange import Diverged, Exchange
+from fedrecall.core.local import Training, train
+from fedrecall.core.method import Method
+from fedrecall.core.optim import SGD, Average
+from fedrecall.core.rounds import Plan, rounds, sample
+from fedrecall.core.types import Reply, mean
+from fedrecall.errors import UserError
+from fedrecall.methods import METHODS
+from support.toy import Toy, flat, local, server, vectors
+
+CLIENTS = [vectors(20 + 9 * k, seed=k) for k in range(4)]
+PLAN = Plan(rounds=3, population=4, sample=3, seed=0)
+
+
+def toy(method: Method = Method(), *, clients=CLIENTS, lost=(), **kwargs) -> Toy:
+    return Toy(method, flat(**kwargs), clients, lost=lost)
+
+
+def final(method: Method, plan: Plan = PLAN, optimiser=Average(), **kwargs) -> Tensor:
+    engine = toy(method, **kwargs)
+    *_, last = rounds(method, server(engine.f, method, optimiser), engine, plan)
+    return last.server.state
+
+
+def test_sampling_depends_on_seed_and_round_only() -> None:
+    plan = Plan(rounds=1, population=100, sample=10, seed=3)
+    cohorts = [sample(plan, t) for t in range(5)]
+    assert cohorts == [sample(replace(plan, rounds=9), t) for t in range(5)]
+    assert len({tuple(c) for c in cohorts}) == 5
+    assert all(len(set(c)) == 10 and c == sorted(c) for c in cohorts)
+    assert sample(replace(plan, seed=4), 0) != cohorts[0]
+    assert sample(replace(plan, sample=100), 0) == list(range(100))
+
+
+def test_fedavg_is_the_mean_weighted_by_samples() -> None:
+    engine = toy()
+    first = next(iter(rounds(Method(), server(engine.f, Method()), engine, PLAN)))
+    expected = torch.zeros_like(engine.f.w, dtype=torch.float64)
+    total = sum(len(CLIENTS[k]) for k in first.clients)
+    for k in first.clients:
+        w = train(Method(), local(engine.f, CLIENTS[k], how=engine.how), engine.how, 0, k).up["w"]
+        expected += len(CLIENTS[k]) / total * w.double()
+    torch.testing.assert_close(first.server.w.double(), expected, rtol=0, atol=1e-6)
+
+
+def test_one_client_is_plain_sgd_to_the_bit() -> None:
+    engine = toy(clients=CLIENTS[:1])
+    plan = Plan(rounds=2, population=1, sample=1, seed=0)
+    *_, last = rounds(Method(), server(engine.f, Method()), engine, plan)
+    w = engine.f.w
+    for t in range(2):
+        w = train(Method(), local(engine.f, CLIENTS[0], how=engine.how, t=t, w=w), engine.how, 0, 0).up["w"]
+    assert torch.equal(last.server.w, w)
+
+
+def test_strength_zero_is_fedavg_to_the_bit() -> None:
+    assert torch.equal(final(METHODS["fedprox"](mu=0.0)), final(Method()))
+    assert torch.equal(final(METHODS["fedavgm"](beta_s=0.0)), final(Method()))
+    assert not torch.equal(final(METHODS["fedprox"](mu=0.1)), final(Method()))
+
+
+def test_methods_and_settings_say_the_same_thing() -> None:
+    proximal = Toy(Method(), flat(), CLIENTS, how=Training(2, 7, SGD(0.1, prox=0.3)))
+    *_, last = rounds(Method(), server(proximal.f, Method()), proximal, PLAN)
+    assert torch.equal(last.server.w, final(METHODS["fedprox"](mu=0.3)))
+    for kwargs in ({}, {"damped": True}, {"nesterov": True}):
+        setting = final(Method(), optimiser=Average(momentum=0.7, **kwargs))
+        assert torch.equal(setting, final(METHODS["fedavgm"](beta_s=0.7, **kwargs)))
+
+
+def test_buffers_are_averaged_by_samples_whatever_the_server_rule() -> None:
+    engine = toy(batch_norm=True)
+    for optimiser in (Average(), Average(lr=3.0, momentum=0.9)):
+        first = next(iter(rounds(Method(), server(engine.f, Method(), optimiser), engine, PLAN)))
+        replies = [
+            train(Method(), local(engine.f, CLIENTS[k], how=engine.how), engine.how, 0, k) for k in first.clients
+        ]
+        total = sum(r.n for r in replies)
+        expected = sum(r.n / total * r.up["b"] for r in replies)
+        torch.testing.assert_close(first.server.b, expected)
+        assert (first.server.b[8:] > 0).all(), "a variance"
+        assert first.server.counters.tolist() == [max(int(r.up["counters"]) for r in replies)]
+
+
+def test_bytes_are_four_a_float() -> None:
+    engine = toy()
+    for done in rounds(Method(), server(engine.f, Method()), engine, PLAN):
+        assert done.bytes_up == done.bytes_down == 4 * len(engine.f.w)
+    with_buffers = toy(batch_norm=True)
+    done = next(iter(rounds(Method(), server(with_buffers.f, Method()), with_buffers, PLAN)))
+    assert done.bytes_up == done.bytes_down == 4 * (len(with_buffers.f.w) + 16) + 8  # and one integer counter
+
+
+@dataclass(frozen=True)
+class TwoExchanges(Method):
+    def round(self, server, cohort):
+        replies = list(cohort.run("train", {"w": server.w}))
+        assert cohort.size == len(replies)
+        return self.merge(server, cohort.run("train", {"w": server.w, "hint": server.w[:1]}), cohort)
+
+
+def test_what_a_client_has_is_not_sent_again_in_the_round() -> None:
+    method = TwoExchanges()
+    engine = toy(method)
+    first, second, _ = rounds(method, server(engine.f, method), engine, PLAN)
+    assert first.bytes_down == second.bytes_down == 4 * (len(engine.f.w) + 1)
+    assert first.bytes_up == 2 * 4 * len(engine.f.w)
+
+
+def test_lost_replies_are_left_out() -> None:
+    plan = replace(PLAN, sample=4, rounds=1)
+    lossy, engine = toy(lost=(1, 2)), toy()
+    (done,) = rounds(Method(), server(lossy.f, Method()), lossy, plan)
+    replies = [r for k, r in enumerate(engine.cohort(0, range(4)).run("train", {"w": engine.f.w})) if k in (0, 3)]
+    assert torch.equal(done.server.w, mean(replies)["w"])
+    exchange = Exchange(server(lossy.f, Method()), lossy.cohort(0, range(4)))
+    assert exchange.size == 4
+    list(exchange.run("train", {"w": lossy.f.w}))
+    assert exchange.size == 2
+    assert exchange.population == 4
+
+
+def test_no_reply_at_all_stops_with_a_clear_line() -> None:
+    engine = toy(lost=(0, 1, 2, 3))
+    with pytest.raises(UserError, match="round 1: none of the 3 clients replied"):
+        next(iter(rounds(Method(), server(engine.f, Method()), engine, PLAN)))
+
+
+def test_a_loss_that_is_not_finite_stops_the_run() -> None:
+    engine = Toy(Method(), flat(), CLIENTS, how=Training(2, 7, SGD(1e20)))
+    with pytest.raises(Diverged, match=r"round \d: .*not finite.*local\.lr"):
+        list(rounds(Method(), server(engine.f, Method()), engine, PLAN))
+
+
+def test_evaluation_every_other_round_and_after_the_last() -> None:
+    engine = toy()
+    plan = replace(PLAN, rounds=5, evaluate_every=2)
+    done = list(rounds(Method(), server(engine.f, Method()), engine, plan))
+    assert [r.score is not None for r in done] == [False, True, False, True, True]
+    assert [r.number for r in done] == [1, 2, 3, 4, 5]
+
+
+def test_a_run_goes_on_where_the_server_stands() -> None:
+    engine = toy()
+    done = list(rounds(Method(), server(engine.f, Method()), engine, PLAN))
+    again = list(rounds(Method(), done[0].server, toy(), PLAN))
+    assert [r.number for r in again] == [2, 3]
+    assert torch.equal(again[-1].server.w, done[-1].server.w)
+
+
+def reply(value: float, n: int) -> Reply:
+    return Reply({"w": torch.tensor([float(value)])}, n, {}, {})
+
+
+def test_mean() -> None:
+    assert mean([reply(1, 100), reply(2, 300)])["w"].item() == pytest.approx(1.75)
+    assert mean([reply(1, 100), reply(2, 300)], "uniform")["w"].item() == pytest.approx(1.5)
+    odd = 0.1 + 1e-7
+    assert mean([reply(odd, n) for n in (3, 7, 11)])["w"].item() == reply(odd, 1).up["w"].item(), (
+        "equal ones, to the bit"
+    )
+    equal = [reply(v, 500) for v in (0.1, 0.7, -0.3)]
+    assert torch.equal(mean(equal)["w"], mean(equal, "uniform")["w"])

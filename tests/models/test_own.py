@@ -1,0 +1,183 @@
+"""Anyone's own module becomes one that returns (features, logits)."""
+
+import pickle
+from copy import deepcopy
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.functional import linear, relu
+
+from fedrecall.errors import UserError
+from fedrecall.models import adapt
+
+
+def sequential() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(144, 9),
+        nn.Dropout(0.5),
+        nn.Linear(9, 3),
+    )
+
+
+class Backwards(nn.Module):
+    """The classifier is registered first, runs last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.classifier = nn.Linear(5, 3)
+        self.body = nn.Linear(64, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classifier(relu(self.body(x.flatten(1))))
+
+
+class Two(NamedTuple):
+    features: Tensor
+    logits: Tensor
+
+
+class Pair(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 2, 3)
+        self.last = nn.Linear(72, 3)
+
+    def forward(self, x: Tensor) -> Two:
+        h = self.conv(x)
+        return Two(h, self.last(h.flatten(1)))
+
+
+class Tied(nn.Module):
+    """Two layers, one weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.last = nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 3)
+        self.b.weight = self.a.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(relu(self.b(relu(self.a(x.flatten(1))))))
+
+
+class Returns(nn.Module):
+    """Returns whatever the function makes of its input."""
+
+    def __init__(self, make: object) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 8)
+        self.make = make
+
+    def forward(self, x: Tensor) -> object:
+        return self.make(self.layer(x.flatten(1)))
+
+
+X = torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(("make", "width"), [(sequential, 9), (Backwards, 5), (Pair, 72), (Tied, 64)])
+def test_gives_features_and_logits_and_keeps_names_and_weights(make: type[nn.Module], width: int) -> None:
+    torch.manual_seed(0)
+    own = make()
+    net = adapt(own, X, 3)
+    assert list(net.state_dict()) == list(own.state_dict())
+    assert [n for n, _ in net.named_parameters()] == [n for n, _ in own.named_parameters()]
+    with torch.no_grad():
+        h, z = net.eval()(X)
+        output = own.eval()(X)
+    assert h.shape == (4, width)
+    assert torch.equal(z, output if isinstance(output, Tensor) else output[1])
+    last = [m for m in net.modules() if isinstance(m, nn.Linear) and m.out_features == 3][-1]
+    assert torch.allclose(last(h), z)
+    own.load_state_dict(net.state_dict())
+
+
+def test_the_callers_module_is_left_alone() -> None:
+    own = sequential()
+    before = deepcopy(own.state_dict())
+    adapt(own.train(), X)
+    assert isinstance(own(X[:3]), Tensor)
+    assert own.training
+    own = sequential()
+    own.load_state_dict(before)
+    net = adapt(own, X)
+    assert all(torch.equal(a, b) for a, b in zip(net.state_dict().values(), before.values(), strict=True))
+    assert net.training
+
+
+def test_gradients_flow_through_features_and_logits() -> None:
+    net = adapt(Tied())
+    h, z = net(X)
+    (h.sum() + z.square().sum()).backward()
+    assert len(list(net.parameters())) == 5
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in net.parameters())
+
+
+@pytest.mark.parametrize("copy", [deepcopy, lambda m: pickle.loads(pickle.dumps(m))], ids=["deepcopy", "pickle"])
+def test_copies_are_independent(copy: object) -> None:
+    net = adapt(Backwards(), X)
+    net(X)[1].sum().backward()
+    twin = copy(net)
+    with torch.no_grad():
+        for p in twin.parameters():
+            p.add_(1.0)
+    (h, z), (h2, z2) = net(X), twin(X)
+    assert torch.equal(net.classifier(h), z)
+    assert torch.equal(twin.classifier(h2), z2)
+    assert not torch.equal(h, h2)
+
+
+def test_works_with_weights_from_outside() -> None:
+    net = adapt(Backwards(), X)
+    weights = {k: torch.zeros_like(v) for k, v in net.state_dict().items()}
+    h, z = functional_call(net, weights, X)
+    assert not h.any()
+    assert not z.any()
+    assert net(X)[0].any()
+
+
+def test_can_be_copied_after_a_forward_that_failed() -> None:
+    def fail(h: Tensor) -> Tensor:
+        raise RuntimeError("no")
+
+    net = adapt(Returns(fail))
+    with pytest.raises(RuntimeError):
+        net(X)
+    deepcopy(net)
+
+
+def test_twice_is_once() -> None:
+    net = adapt(Backwards(), X)
+    again = adapt(net, X)
+    assert all(torch.equal(a, b) for a, b in zip(net(X), again(X), strict=True))
+
+
+def test_a_batch_of_one_keeps_its_dimension() -> None:
+    h, z = adapt(Backwards(), X)(X[:1])
+    assert (h.shape, z.shape) == ((1, 5), (1, 3))
+
+
+@pytest.mark.parametrize(
+    ("module", "sample", "classes", "says"),
+    [
+        (nn.Sequential(nn.Conv2d(1, 3, 8), nn.Flatten()), X, 3, r"not made by a torch.nn.Linear.*\(features, logits\)"),
+        (Returns(lambda h: linear(h, torch.ones(3, 8))), X, 3, "not made by a torch.nn.Linear"),
+        (Returns(lambda h: {"logits": h}), X, 8, "a dict, neither logits nor two tensors"),
+        (Returns(lambda h: (h, h, h)), X, 8, "a tuple of 3, neither"),
+        (Returns(lambda h: (h, h.sum(1))), X, 8, "must be"),
+        (Backwards(), X, 7, "gives 3 logits, the data has 7 classes"),
+        (Backwards(), X[:, :, :5], 3, r"cannot take samples of shape \(1, 5, 8\)"),
+    ],
+)
+def test_what_cannot_be_adapted_is_refused_in_one_line(
+    module: nn.Module, sample: Tensor, classes: int, says: str
+) -> None:
+    with pytest.raises(UserError, match=says) as e:
+        adapt(module, sample, classes)
+    assert "\n" not in str(e.value)
