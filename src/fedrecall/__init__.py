@@ -1,3 +1,37 @@
-"""Federated learning that does not forget."""
+"""Federated learning that does not forget.
+
+>>> import fedrecall as fr
+>>> result = fr.run(fr.Experiment(method={"name": "fedprox", "mu": 0.1}, run={"rounds": 2}))
+>>> sorted(result.summary)[:2]
+['best', 'best_round']
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedrecall.core.method import Method as Method
+    from fedrecall.errors import UserError as UserError
+    from fedrecall.experiment.config import Experiment as Experiment
+    from fedrecall.experiment.run import Result as Result
+    from fedrecall.experiment.run import run as run
+    from fedrecall.methods import METHODS as METHODS
 
 __version__ = "0.1.0.dev0"
+
+_PUBLIC = {
+    "METHODS": "fedrecall.methods",
+    "Experiment": "fedrecall.experiment.config",
+    "Method": "fedrecall.core.method",
+    "Result": "fedrecall.experiment.run",
+    "UserError": "fedrecall.errors",
+    "run": "fedrecall.experiment.run",
+}
+__all__ = list(_PUBLIC)
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used: `fedrecall --help` must not wait for torch."""
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'fedrecall' has no attribute {name!r}")
+    return getattr(import_module(_PUBLIC[name]), name)

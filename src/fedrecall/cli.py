@@ -1,4 +1,4 @@
-"""The command line. It translates arguments; each command is a few lines, and imports what it needs when it runs."""
+"""The command line. It translates arguments; each command imports what it needs when it runs, so that help is quick."""
 
 import sys
 from pathlib import Path
@@ -6,38 +6,103 @@ from typing import Annotated
 
 import typer
 
+from fedrecall import __version__
+from fedrecall.errors import UserError
+
 app = typer.Typer(
     help="Federated learning that does not forget.",
     no_args_is_help=True,
-    add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-show = typer.Typer(help="Show what there is to choose from, or how a configuration deals out its data.", no_args_is_help=True)
+show = typer.Typer(
+    help="Show what there is to choose from, or how a configuration deals out its data.", no_args_is_help=True
+)
 app.add_typer(show, name="show")
 
 Config = Annotated[
     Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Configuration; without one, the quickstart on digits.")
 ]
-Overrides = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Override a key, e.g. method.mu=0.1.")]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key, e.g. method.mu=0.1; repeatable.")
+]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fedrecall {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
 
 
 @app.command()
 def run(
     config: Config = None,
-    overrides: Overrides = [],  # noqa: B006 (typer's way)
+    overrides: Overrides = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Run directory; default: a new one in runs/.")] = None,
 ) -> None:
-    """Train a federation."""
-    from fedrecall.experiment.console import run_and_show
+    """Train a federation and keep what came of it in a run directory."""
+    from fedrecall.experiment import console
 
-    run_and_show(config, overrides, out)
+    console.run_and_show(config, overrides or [], out)
 
 
 @show.command()
 def methods() -> None:
-    """The methods, with their hyper-parameters and defaults."""
-    from fedrecall.experiment.console import show_choices
-    from fedrecall.methods import METHODS
+    """The methods, with their hyper-parameters."""
+    from fedrecall.experiment import console
 
-    show_choices("method", METHODS)
+    console.show_choices("method")
+
+
+@show.command()
+def models() -> None:
+    """The models, with their settings."""
+    from fedrecall.experiment import console
+
+    console.show_choices("model")
+
+
+@show.command()
+def partitions() -> None:
+    """The laws that deal data out to clients, with their settings."""
+    from fedrecall.experiment import console
+
+    console.show_choices("partition")
+
+
+@show.command()
+def datasets() -> None:
+    """The named data sets."""
+    from fedrecall.experiment import console
+
+    console.show_datasets()
+
+
+@show.command()
+def partition(
+    config: Config = None,
+    overrides: Overrides = None,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The picture: PNG, SVG or PDF.")] = Path("partition.png"),
+) -> None:
+    """Who has which classes: a table, and a picture to a file."""
+    from fedrecall.experiment import console
+
+    console.show_partition(config, overrides or [], out)
+
+
+def main() -> None:
+    """Run the command line; what the user can fix is one line and exit code 2."""
+    try:
+        app()
+    except UserError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(2)

@@ -1,12 +1,12 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from support.toy import flat, local, vectors
 
 from fedrecall.core import seeds
 from fedrecall.core.local import Training, batches, train
 from fedrecall.core.method import Method
 from fedrecall.core.optim import SGD
+from support.toy import flat, local, vectors
 
 HOW = Training(epochs=3, batch=10, sgd=SGD(lr=0.1, momentum=0.9, weight_decay=1e-3))
 

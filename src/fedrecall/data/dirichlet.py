@@ -56,6 +56,8 @@ def cut_classes(classes: Ints, logs: Iterable[Floats], balance: bool) -> Ints:
         # Renormalising what the cap leaves is a softmax over the others. There always are some: if all clients held
         # n/N samples, nothing would be left to share out.
         log_p = np.where(held * log_w.shape[1] >= n, -np.inf, log_w) if balance else log_w
+        # Cumulated before it is normalised, so that the proportions end in exactly 1. The other way round, as in the
+        # released code, rounding hands the last client a sample of a class that it was capped from.
         cumulated = np.cumsum(np.exp(log_p - log_p.max(axis=1, keepdims=True)), axis=1)
         cuts = (cumulated / cumulated[:, -1:] * size).astype(np.int64)
         cuts[:, -1] = size

@@ -66,12 +66,9 @@ def numbered(
     columns: Iterable[Sequence[Any]], names: tuple[str, ...] | None, what: str
 ) -> tuple[list[Tensor], tuple[str, ...]]:
     """Values of several splits as ids 0..K-1, with their names: the given ones, else the values in order."""
-    arrays = [np.asarray(column) for column in columns]
-    if any(a.ndim != 1 or a.dtype.kind not in "biuSUf" for a in arrays):
-        raise UserError(f"{what}: some values are missing, or are neither whole numbers nor words")
-    if any(a.dtype.kind == "f" and not np.equal(np.mod(a, 1), 0).all() for a in arrays):
-        raise UserError(f"{what}: values must be whole numbers or words, not fractions or missing values")
-    arrays = [a.astype(np.int64) if a.dtype.kind in "biuf" else a.astype(str) for a in arrays]
+    arrays = [_words_or_numbers(column, what) for column in columns]
+    if len({a.dtype.kind for a in arrays if len(a)}) > 1:
+        raise UserError(f"{what} are numbers in one part of the data and words in another")
     if names is None:
         values = np.unique(np.concatenate(arrays))
         return [torch.from_numpy(np.searchsorted(values, a)) for a in arrays], tuple(str(v) for v in values)
@@ -80,6 +77,17 @@ def numbered(
             low, high = (a.min(), a.max()) if a.dtype.kind == "i" else (a[0], a[-1])
             raise UserError(f"{what}: values from {low} to {high}, but they must be in 0..{len(names) - 1}")
     return [torch.from_numpy(a) for a in arrays], names
+
+
+def _words_or_numbers(column: Sequence[Any], what: str) -> np.ndarray[Any, Any]:
+    array = np.asarray(column)
+    if array.dtype.kind == "O" and all(isinstance(value, str) for value in array):
+        array = array.astype(str)  # words as pandas has them
+    kind = array.dtype.kind
+    whole = kind in "biu" or (kind == "f" and bool((np.isfinite(array) & (array == np.floor(array))).all()))
+    if array.ndim != 1 or not (whole or kind in "SU"):
+        raise UserError(f"{what} must be one whole number or word for each example, with none missing")
+    return array.astype(np.int64) if whole else array.astype(str)
 
 
 def holdout(groups: Tensor, fraction: float, seed: int) -> tuple[Tensor, Tensor]:

@@ -141,6 +141,8 @@ def make_partition(
     if groups is not None and len(groups) != len(labels):
         raise UserError(f"{len(labels)} labels, but {len(groups)} group entries: there must be one for each sample")
     owner, notes = law.assign(labels, groups, clients, rng)
+    if len(owner) != len(labels) or owner.max() >= clients:
+        raise ValueError(f"{type(law).__name__} must name an owner below {clients} for each of {len(labels)} samples")
     order = rng.permutation(len(labels))  # so that each client's rows are shuffled
     order = order[owner[order] >= 0]
     indices = order[np.argsort(owner[order], kind="stable")]

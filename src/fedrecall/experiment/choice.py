@@ -16,16 +16,21 @@ class Choice:
 
     kind: str  # as it is called in messages
     valid: Mapping[str, type[Any]]
+    does: str  # the attribute by which a Python user's own object is known
 
     def build(self, table: Any) -> Any:
         """The object that a table (or a bare name) describes; an object that is one already passes through."""
-        if isinstance(table, tuple(self.valid.values())) or not isinstance(table, str | Mapping):
+        if hasattr(table, self.does):
             return table
+        if not isinstance(table, str | Mapping):
+            raise UserError(f"{self.kind} = {table!r}: give a name, or a table with a name and settings")
         values = {"name": table} if isinstance(table, str) else dict(table)
         name = values.pop("name", None)
         if name is None:
-            raise UserError(f'the {self.kind} needs a name, such as {self.kind} = {{ name = "{next(iter(self.valid))}" }}')
-        if name not in self.valid:
+            raise UserError(
+                f'the {self.kind} needs a name, such as {self.kind} = {{ name = "{next(iter(self.valid))}" }}'
+            )
+        if not isinstance(name, str) or name not in self.valid:
             raise unknown(self.kind, name, self.valid)
         cls = self.valid[name]
         known = [f.name for f in fields(cls)]

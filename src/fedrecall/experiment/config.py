@@ -15,15 +15,17 @@ from fedrecall.data.laws import PARTITIONS, Law
 from fedrecall.errors import UserError
 from fedrecall.experiment.choice import Choice, explain
 from fedrecall.methods import METHODS
-from fedrecall.models import MODELS, Architecture
+from fedrecall.models import MODELS, Model
 
 Positive = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(gt=0, le=1)]
 
-method_choice = Choice("method", METHODS)
-partition_choice = Choice("partition", PARTITIONS)
-model_choice = Choice("model", MODELS)
+CHOICES = {
+    "method": Choice("method", METHODS, does="loss"),
+    "model": Choice("model", MODELS, does="build"),
+    "partition": Choice("partition", PARTITIONS, does="assign"),
+}
 
 
 class Section(BaseModel):
@@ -36,7 +38,9 @@ class Data(Section):
     """Which examples."""
 
     name: str = "digits"  # a named data set, "folder", "table", or "own" for data given in Python
-    root: Annotated[Path, Field(strict=False)] | None = None  # folder of data sets, for work offline; else FEDRECALL_DATA
+    root: Annotated[Path, Field(strict=False)] | None = (
+        None  # folder of data sets, for work offline; else FEDRECALL_DATA
+    )
     path: Annotated[Path, Field(strict=False)] | None = None  # of a folder of images or a table
     label: str | None = None  # the table's label column
     client: str | None = None  # the table's client column; for a folder, any value means <client>/<class>/<image>
@@ -55,7 +59,7 @@ class Federation(Section):
     clients: Positive = 10
     sample: Positive | None = None  # clients a round, or
     fraction: Share | None = None  # their share; neither: all
-    partition: Annotated[Law, SkipValidation, BeforeValidator(partition_choice.build)] = PARTITIONS["dirichlet"]()
+    partition: Annotated[Law, SkipValidation, BeforeValidator(CHOICES["partition"].build)] = PARTITIONS["dirichlet"]()
 
     @model_validator(mode="after")
     def _one_of(self) -> Self:
@@ -124,9 +128,11 @@ class Experiment(Section):
 
     data: Data = Data()
     federation: Federation = Federation()
-    model: Annotated[Architecture, SkipValidation, BeforeValidator(model_choice.build)] | None = None  # None: what suits the data
+    model: Annotated[Model, SkipValidation, BeforeValidator(CHOICES["model"].build)] | None = (
+        None  # None: what suits the data
+    )
     local: LocalTraining = LocalTraining()
-    method: Annotated[Method, SkipValidation, BeforeValidator(method_choice.build)] = METHODS["fedavg"]()
+    method: Annotated[Method, SkipValidation, BeforeValidator(CHOICES["method"].build)] = METHODS["fedavg"]()
     server: ServerStep = ServerStep()
     engine: EngineChoice = EngineChoice()
     run: Run = Run()
@@ -159,12 +165,14 @@ class Experiment(Section):
         for name in type(self).model_fields:
             section = getattr(self, name)
             if name == "method":
-                out[name] = method_choice.dump(section)
+                out[name] = CHOICES["method"].dump(section)
             elif name == "model":
-                out[name] = model_choice.dump(section) if section is not None else None
+                out[name] = CHOICES["model"].dump(section) if section is not None else None
             else:
-                out[name] = {k: v for k, v in section.model_dump(mode="json", exclude={"partition"}).items() if v is not None}
-        out["federation"]["partition"] = partition_choice.dump(self.federation.partition)
+                out[name] = {
+                    k: v for k, v in section.model_dump(mode="json", exclude={"partition"}).items() if v is not None
+                }
+        out["federation"]["partition"] = CHOICES["partition"].dump(self.federation.partition)
         return {name: table for name, table in out.items() if table is not None}
 
 

@@ -1,24 +1,29 @@
 """What the commands print."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from datetime import datetime
 from pathlib import Path
+from typing import Literal
 
 from rich.console import Console
 from rich.table import Table
 
+from fedrecall.data.datasets import DATASETS
 from fedrecall.data.draw import draw
-from fedrecall.experiment.config import Experiment, method_choice
+from fedrecall.experiment.config import CHOICES, Experiment
 from fedrecall.experiment.progress import RunProgress
 from fedrecall.experiment.run import run
-from fedrecall.experiment.setup import deal, read, setup
+from fedrecall.experiment.setup import deal
+
+SHOWN = 20  # clients listed on the console; the picture has all
+FEW = 10  # classes listed in columns
 
 
 def run_and_show(config: Path | None, overrides: Sequence[str], out: Path | None) -> None:
     """Run a configuration with a live display, then print the summary and where the files are."""
     experiment = Experiment.load(config, overrides)
-    method = method_choice.dump(experiment.method)["name"]
+    method = CHOICES["method"].dump(experiment.method)["name"]
     title = f"{method} on {experiment.data.name}"
     out = out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{method}-{experiment.data.name}"
     console = Console()
@@ -30,10 +35,52 @@ def run_and_show(config: Path | None, overrides: Sequence[str], out: Path | None
     console.print(f"{title}: {summary['rounds']} rounds, {summary['seconds']:.1f} s, files in {out}", highlight=False)
 
 
-def show_choices(kind: str, table: Mapping[str, type]) -> None:
+def show_choices(kind: Literal["method", "model", "partition"]) -> None:
     """Names, what they are, and their settings with defaults."""
-    grid = Table(kind, "what it is", "settings", box=None, header_style="bold")
-    for name, cls in table.items():
+    choice = CHOICES[kind]
+    grid = _grid(kind, "what it is", "settings")
+    for name, cls in choice.valid.items():
         settings = ", ".join(f"{f.name} = {f.default}" for f in fields(cls))
         grid.add_row(name, (cls.__doc__ or "").splitlines()[0], settings)
     Console().print(grid)
+
+
+def show_datasets() -> None:
+    """The named data sets, and what else can be given."""
+    grid = _grid("data set", "what it is", "examples", "classes")
+    for name, source in DATASETS.items():
+        sizes = " + ".join(f"{n:,}" for n in source.sizes)
+        grid.add_row(name, source.about, sizes, str(source.num_classes))
+    grid.add_row("folder", "your images: data.path/<class>/<image>", "", "")
+    grid.add_row("table", "your CSV or Parquet file: data.path, data.label", "", "")
+    Console().print(grid)
+
+
+def show_partition(config: Path | None, overrides: Sequence[str], out: Path) -> None:
+    """Who has which classes, as a table on the console and a picture in a file."""
+    experiment = Experiment.load(config, overrides)
+    dealt = deal(experiment)
+    counts = dealt.partition.counts(dealt.clients.y.numpy(), dealt.dataset.num_classes)
+    law = ", ".join(f"{k} {v}" if k != "name" else str(v) for k, v in dealt.partition.law.items())
+    title = f"{dealt.dataset.name}: {law}, {len(counts)} clients"
+    draw(counts, out, class_names=dealt.dataset.classes, title=title)
+    console, few = Console(), dealt.dataset.num_classes <= FEW
+    grid = _grid("client", "samples", "classes", "largest", *(dealt.dataset.classes if few else ()))
+    for client, row in enumerate(counts[:SHOWN]):
+        share = f"{100 * row.max() / max(row.sum(), 1):.0f} %"
+        cells = [str(n) if n else "." for n in row] if few else []
+        grid.add_row(str(client), str(row.sum()), str((row > 0).sum()), share, *cells)
+    console.print(title, highlight=False)
+    console.print(grid)
+    if len(counts) > SHOWN:
+        console.print(f"... and {len(counts) - SHOWN} more clients")
+    for note in dealt.partition.notes:
+        console.print(f"note: {note}", highlight=False)
+    console.print(f"picture in {out}", highlight=False)
+
+
+def _grid(*columns: str) -> Table:
+    grid = Table(box=None, header_style="bold", pad_edge=False)
+    for column in columns:
+        grid.add_column(column, overflow="fold")
+    return grid

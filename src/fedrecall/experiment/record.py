@@ -80,17 +80,17 @@ class RunDirectory:
         directory = cls(path)
         write(path / "config.toml", tomli_w.dumps(setup.experiment.tables()).encode())
         directory.write_json("environment.json", environment(setup))
-        setup.partition.save(path, setup.world.train.y.numpy(), setup.world.classes)
+        setup.dealt.partition.save(path, setup.dealt.clients.y.numpy(), setup.dealt.dataset.num_classes)
         return directory
 
     def append(self, line: Record) -> None:
         """One more round."""
         with (self.path / "rounds.jsonl").open("a") as file:
-            file.write(json.dumps(line) + "\\n")
+            file.write(json.dumps(line) + "\n")
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         """A JSON file, whole or not at all."""
-        write(self.path / name, (json.dumps(content, indent=2) + "\\n").encode())
+        write(self.path / name, (json.dumps(content, indent=2) + "\n").encode())
 
     def write_model(self, tensors: Mapping[str, Tensor]) -> None:
         """The global model, under its module's own names."""
@@ -107,7 +107,7 @@ def environment(setup: Setup) -> dict[str, Any]:
         "platform": platform.platform(),
         "cpu": torch.backends.cpu.get_cpu_capability(),
         "cores": os.cpu_count(),
-        "data": setup.dataset.fingerprint,
-        "partition": setup.partition.hash,
+        "data": setup.dealt.dataset.fingerprint,
+        "partition": setup.dealt.partition.hash,
         "parameters": len(setup.server.w),
     }

@@ -40,7 +40,7 @@ def run(
     model: nn.Module | None = None,
     partition: object = None,
     out: str | Path | None = None,
-    watch: Callable[[Setup, Record], None] | None = None,
+    watch: Callable[[Record], None] | None = None,
 ) -> Result:
     """Run an experiment (none: the quickstart on digits).
 
@@ -53,7 +53,7 @@ def run(
         return _run(ready, directory, watch)
 
 
-def _run(ready: Setup, directory: RunDirectory | None, watch: Callable[[Setup, Record], None] | None) -> Result:
+def _run(ready: Setup, directory: RunDirectory | None, watch: Callable[[Record], None] | None) -> Result:
     engine = ENGINES[ready.experiment.engine.name](ready.world, ready.server.f)
     server, records = ready.server, list[Record]()
     initial = engine.evaluate(server.state).accuracy
@@ -65,7 +65,7 @@ def _run(ready: Setup, directory: RunDirectory | None, watch: Callable[[Setup, R
             if directory is not None:
                 directory.append(records[-1])
             if watch is not None:
-                watch(ready, records[-1])
+                watch(records[-1])
     except Diverged as error:
         failed = error
     summary = summarise(records, initial, ready.experiment.run.targets)

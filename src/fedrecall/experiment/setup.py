@@ -1,10 +1,9 @@
 """From a configuration to everything a run needs, all of it checked before the first round."""
 
 from dataclasses import dataclass
-from typing import TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fedrecall.core import seeds
 from fedrecall.core.flat import Flat
@@ -12,20 +11,30 @@ from fedrecall.core.local import Training
 from fedrecall.core.optim import SGD, Adaptive, Average, ServerOptimiser
 from fedrecall.core.rounds import Plan
 from fedrecall.core.types import Server
-from fedrecall.data import own
 from fedrecall.data.augment import transform_for
 from fedrecall.data.auxiliary import auxiliary
 from fedrecall.data.datasets import Dataset, load
 from fedrecall.data.examples import Examples
-from fedrecall.data.laws import Law
+from fedrecall.data.laws import Ints, Law
+from fedrecall.data.own import as_dataset, from_folder, from_table
 from fedrecall.data.partition import Partition, from_flower, make_partition
 from fedrecall.engines.world import World
 from fedrecall.errors import UserError
 from fedrecall.experiment.config import Data, Experiment, ServerStep
-from fedrecall.models import MODELS, Architecture
+from fedrecall.models import MODELS, Model
 from fedrecall.models.own import adapt
 
 T = TypeVar("T")
+
+
+class Dealt(NamedTuple):
+    """Examples in their places."""
+
+    dataset: Dataset
+    clients: Examples  # all that the clients hold together, of which the partition gives rows
+    aux: Examples  # the server's
+    test: Examples
+    partition: Partition
 
 
 @dataclass(frozen=True)
@@ -33,8 +42,7 @@ class Setup:
     """A federation that is ready to run."""
 
     experiment: Experiment  # complete: the model is named
-    dataset: Dataset
-    partition: Partition
+    dealt: Dealt
     world: World
     server: Server
     plan: Plan
@@ -44,29 +52,18 @@ def setup(
     experiment: Experiment, *, data: object = None, model: nn.Module | None = None, partition: object = None
 ) -> Setup:
     """Load the data, deal it out, build the model; `data`, `model` and `partition` are a Python user's own."""
-    dataset = read(experiment.data) if data is None else own.as_dataset(data)
-    seed, federation = experiment.run.seed, experiment.federation
-    chosen = seeds.numpy_generator(_or(experiment.run.partition_seed, seed), "auxiliary")
-    aux_rows, client_rows = auxiliary(
-        dataset.train_y.numpy(), experiment.data.aux_per_class, experiment.data.aux, chosen
-    )
-    transform = transform_for(experiment.data.augment, dataset.name, dataset.plain)
-    everything = Examples(dataset.train_x, dataset.train_y, transform)
-    pool = everything.take(torch.from_numpy(client_rows))
-    dealt = deal(experiment, pool.y, None if dataset.train_groups is None else dataset.train_groups[pool.rows], partition)
-    if len(dealt) != federation.clients:
-        raise UserError(f"the partition has {len(dealt)} clients, but federation.clients = {federation.clients}")
+    dealt = deal(experiment, data=data, partition=partition)
     if model is None:
-        experiment = complete(experiment, dataset)
-    f = Flat(build(experiment, dataset, model))
-    method = experiment.method
+        experiment = complete(experiment, dealt.dataset)
+    f = Flat(build(experiment, dealt.dataset, model))
+    seed, method = experiment.run.seed, experiment.method
     world = World(
         method=method,
         training=training(experiment),
-        train=pool,
-        test=Examples(dataset.test_x, dataset.test_y, transform),
-        partition=dealt,
-        classes=dataset.num_classes,
+        train=dealt.clients,
+        test=dealt.test,
+        partition=dealt.partition,
+        classes=dealt.dataset.num_classes,
         seed=seed,
         local_accuracy=experiment.run.local_accuracy,
     )
@@ -78,40 +75,57 @@ def setup(
         optimiser=server_optimiser(experiment.server),
         extra=method.init(f.w),
         weights=experiment.server.weights,
-        aux=everything.take(torch.from_numpy(aux_rows)),
+        aux=dealt.aux,
     )
     plan = Plan(
         rounds=experiment.run.rounds,
-        population=federation.clients,
-        sample=federation.cohort,
+        population=len(dealt.partition),
+        sample=experiment.federation.cohort,
         seed=_or(experiment.run.sample_seed, seed),
         evaluate_every=experiment.run.evaluate_every,
     )
-    return Setup(experiment, dataset, dealt, world, server, plan)
+    return Setup(experiment, dealt, world, server, plan)
+
+
+def deal(experiment: Experiment, *, data: object = None, partition: object = None) -> Dealt:
+    """Load the data, set the server's auxiliary examples aside or not, deal the rest out to the clients."""
+    dataset = read(experiment.data) if data is None else as_dataset(data)
+    seed = _or(experiment.run.partition_seed, experiment.run.seed)
+    aux, left = auxiliary(
+        dataset.train_y, experiment.data.aux_per_class, experiment.data.aux, seeds.numpy_generator(seed, "auxiliary")
+    )
+    transform = transform_for(experiment.data.augment, dataset.name, dataset.plain)
+    train = Examples(dataset.train_x, dataset.train_y, transform)
+    clients = train.take(left)
+    groups = None if dataset.train_groups is None else dataset.train_groups[left].numpy()
+    dealt = divide(experiment, clients.y.numpy(), groups, seed, partition)
+    if len(dealt) != experiment.federation.clients:
+        raise UserError(f"the partition has {len(dealt)} clients: set federation.clients = {len(dealt)}")
+    return Dealt(dataset, clients, train.take(aux), Examples(dataset.test_x, dataset.test_y, transform), dealt)
+
+
+def divide(experiment: Experiment, labels: Ints, groups: Ints | None, seed: int, partition: object) -> Partition:
+    """Who has which of the clients' examples: by the configured law, or by a Python user's own object."""
+    if isinstance(partition, Partition):
+        return partition
+    if partition is not None and not hasattr(partition, "assign"):
+        return from_flower(partition, labels, groups, seed=seed)
+    law = experiment.federation.partition if partition is None else cast(Law, partition)
+    rng = seeds.numpy_generator(seed, "partition")
+    return make_partition(law, labels, groups, experiment.federation.clients, rng=rng, seed=seed)
 
 
 def read(data: Data) -> Dataset:
     """The examples that a configuration names."""
     if data.name == "folder":
-        return own.from_folder(_required(data.path, "path", data), size=data.size, client=data.client is not None, test=data.test)
+        return from_folder(
+            _required(data.path, "path", data), size=data.size, client=data.client is not None, test=data.test
+        )
     if data.name == "table":
-        return own.from_table(
+        return from_table(
             _required(data.path, "path", data), _required(data.label, "label", data), client=data.client, test=data.test
         )
     return load(data.name, root=data.root, classes=data.classes, size=data.size, limit=data.limit)
-
-
-def deal(experiment: Experiment, labels: Tensor, groups: Tensor | None, partition: object) -> Partition:
-    """Who has which of the clients' examples."""
-    seed = _or(experiment.run.partition_seed, experiment.run.seed)
-    ids = None if groups is None else groups.numpy()
-    if isinstance(partition, Partition):
-        return partition
-    if partition is not None and not hasattr(partition, "assign"):
-        return from_flower(partition, labels.numpy(), ids)
-    law = experiment.federation.partition if partition is None else cast(Law, partition)
-    rng = seeds.numpy_generator(seed, "partition")
-    return make_partition(law, labels.numpy(), ids, experiment.federation.clients, rng, seed)
 
 
 def complete(experiment: Experiment, dataset: Dataset) -> Experiment:
@@ -125,8 +139,9 @@ def complete(experiment: Experiment, dataset: Dataset) -> Experiment:
 def build(experiment: Experiment, dataset: Dataset, model: nn.Module | None) -> nn.Module:
     """A module whose initial weights depend on the seed alone, not on the method or on what ran before."""
     if model is not None:
-        return adapt(model, Examples(dataset.train_x, dataset.train_y, dataset.plain).batch(slice(0, 2)))
-    architecture = cast(Architecture, experiment.model)
+        sample = Examples(dataset.train_x, dataset.train_y, dataset.plain).batch(slice(0, 2))
+        return adapt(model, sample, dataset.num_classes)
+    architecture = cast(Model, experiment.model)
     with seeds.fork(_or(experiment.run.init_seed, experiment.run.seed), "init"):
         return architecture.build(dataset.shape, dataset.num_classes)
 

@@ -1,0 +1,35 @@
+# The commands of the README. Each sets up what it needs: a .venv by pip, reused when it is there.
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: setup demo test test-slow lint types pytest clean
+
+setup: .venv/ready
+
+.venv/ready: pyproject.toml
+	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "fedrecall needs Python 3.11 or newer: make PYTHON=python3.11"'
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
+demo: setup  ## the main job, on embedded data
+	$(BIN)/fedrecall run
+
+test: lint types pytest  ## what CI runs
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup
+	$(BIN)/mypy
+
+pytest: setup
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+test-slow: setup  ## the tests that take minutes
+	$(BIN)/python -m pytest -m slow
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,5 @@
+"""`python -m fedrecall`."""
+
+from fedrecall.cli import main
+
+main()

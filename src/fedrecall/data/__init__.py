@@ -1,0 +1,1 @@
+"""Examples: where they come from, how they are shown, who holds which."""

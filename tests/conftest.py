@@ -1,0 +1,29 @@
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+torch.set_num_threads(1)  # two test processes share two cores
+
+SHARED = Path(os.environ.get("FEDRECALL_DATA") or Path(__file__).parents[2] / "shared" / "data")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _cache(tmp_path_factory: pytest.TempPathFactory):
+    """Decoded data goes to a folder of this test run, never to the user's own cache."""
+    before = os.environ.get("FEDRECALL_CACHE")
+    os.environ["FEDRECALL_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    yield
+    if before is None:
+        del os.environ["FEDRECALL_CACHE"]
+    else:
+        os.environ["FEDRECALL_CACHE"] = before
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The folder of real data sets; tests that need it are skipped where it is absent."""
+    if not SHARED.is_dir():
+        pytest.skip(f"needs the real data sets: set FEDRECALL_DATA (looked in {SHARED})")
+    return SHARED

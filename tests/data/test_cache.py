@@ -1,0 +1,161 @@
+"""Decoded once, mapped afterwards, and never wrong."""
+
+import logging
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedrecall.data import cache
+from fedrecall.data.cache import Stored, cached, checksum, directory
+from fedrecall.errors import UserError
+
+TENSORS = {"x": torch.arange(30_000, dtype=torch.int64).view(3, 10_000).to(torch.uint8), "y": torch.arange(3)}
+ABOUT = {"classes": '["a", "b"]'}
+
+
+class Build:
+    """A builder that counts."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self) -> Stored:
+        self.calls += 1
+        return dict(TENSORS), dict(ABOUT)
+
+
+def same(stored: Stored) -> bool:
+    tensors, about = stored
+    return about == ABOUT and set(tensors) == set(TENSORS) and all(torch.equal(tensors[k], TENSORS[k]) for k in TENSORS)
+
+
+def the_file(folder: Path) -> Path:
+    (file,) = folder.glob("*.safetensors")
+    return file
+
+
+def test_where_it_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FEDRECALL_CACHE", str(tmp_path / "a"))
+    assert directory() == tmp_path / "a"
+    monkeypatch.delenv("FEDRECALL_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "b"))
+    assert directory() == tmp_path / "b" / "fedrecall"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "c"))
+    assert directory() == tmp_path / "c" / ".cache" / "fedrecall"
+
+
+def test_built_once_per_key(own_cache: Path) -> None:
+    build = Build()
+    for _ in range(3):
+        assert same(cached("toy", {"size": 1}, build))
+    assert build.calls == 1
+    cached("toy", {"size": 2}, build)
+    cached("other", {"size": 1}, build)
+    assert build.calls == 3
+    assert not list(own_cache.glob("*.part"))
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc to see what is mapped")
+def test_loaded_tensors_are_the_mapped_file(own_cache: Path) -> None:
+    tensors, _ = cached("toy", {}, Build())
+    ranges = [
+        [int(end, 16) for end in line.split()[0].split("-")]
+        for line in Path("/proc/self/maps").read_text().splitlines()
+        if str(the_file(own_cache)) in line
+    ]
+    assert any(low <= tensors["x"].data_ptr() < high for low, high in ranges)
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "empty", "text"])
+def test_damage_is_noticed_and_repaired(own_cache: Path, caplog: pytest.LogCaptureFixture, damage: str) -> None:
+    build = Build()
+    cached("toy", {}, build)
+    file = the_file(own_cache)
+    data = bytearray(file.read_bytes())
+    data[-1000] ^= 1
+    file.unlink()
+    file.write_bytes({"flip": bytes(data), "cut": bytes(data[:-1]), "empty": b"", "text": b"no tensors"}[damage])
+    with caplog.at_level(logging.WARNING):
+        assert same(cached("toy", {}, build))
+    (record,) = caplog.records
+    assert "is damaged: decoding toy again" in record.getMessage()
+    assert same(cached("toy", {}, build))
+    assert build.calls == 2
+
+
+def test_other_words_about_the_same_tensors_are_damage_too() -> None:
+    assert checksum(TENSORS, ABOUT) != checksum(TENSORS, {"classes": "[]"})
+    assert checksum(TENSORS, ABOUT) != checksum({**TENSORS, "y": TENSORS["y"] + 1}, ABOUT)
+    assert checksum(TENSORS, ABOUT) != checksum({**TENSORS, "x": TENSORS["x"].view(30_000)}, ABOUT)
+
+
+def test_a_folder_that_cannot_be_written_costs_time_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("FEDRECALL_CACHE", str(tmp_path / "file" / "below"))  # a file cannot have folders, even for root
+    with caplog.at_level(logging.WARNING):
+        assert same(cached("toy", {}, Build()))
+    (record,) = caplog.records
+    assert "decoding toy into memory" in record.getMessage()
+
+
+def test_a_full_disk_costs_time_only(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(_: object, file: Path, **kwargs: object) -> None:
+        file.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(cache, "save_file", full)
+    with caplog.at_level(logging.WARNING):
+        assert same(cached("toy", {}, Build()))
+    assert "No space left on device" in caplog.text
+    assert [p.suffix for p in own_cache.iterdir() if p.suffix != ".lock"] == []
+
+
+def test_a_builder_that_fails_leaves_nothing_and_frees_the_lock(own_cache: Path) -> None:
+    def fail() -> Stored:
+        raise UserError("broken file")
+
+    with pytest.raises(UserError, match="broken file"):
+        cached("toy", {}, fail)
+    assert not list(own_cache.glob("*.safetensors"))
+    assert same(cached("toy", {}, Build()))
+
+
+def test_what_a_killed_writer_left_is_overwritten(own_cache: Path) -> None:
+    cached("toy", {}, Build())
+    file = the_file(own_cache)
+    file.rename(file.with_suffix(".part"))
+    file.with_suffix(".part").write_bytes(b"half")
+    assert same(cached("toy", {}, Build()))
+    assert not list(own_cache.glob("*.part"))
+
+
+def test_two_processes_at_once_decode_once(own_cache: Path, tmp_path: Path) -> None:
+    script = textwrap.dedent("""
+        import sys, time, pathlib, torch
+        from fedrecall.data.cache import cached
+        folder, me = pathlib.Path(sys.argv[1]), sys.argv[2]
+        (folder / f"ready{me}").touch()
+        while len(list(folder.glob("ready*"))) < 2:
+            time.sleep(0.005)
+        def build():
+            (folder / f"built{me}").touch()
+            time.sleep(0.5)
+            return {"x": torch.arange(1000)}, {"k": "v"}
+        tensors, about = cached("toy", {}, build)
+        print(int(tensors["x"].sum()), about["k"])
+    """)
+    processes = [
+        subprocess.Popen([sys.executable, "-c", script, str(tmp_path), str(i)], stdout=subprocess.PIPE, text=True)
+        for i in range(2)
+    ]
+    assert [p.communicate(timeout=60)[0].strip() for p in processes] == ["499500 v"] * 2
+    assert len(list(tmp_path.glob("built*"))) == 1

@@ -1,0 +1,149 @@
+import math
+import tomllib
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import tomli_w
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fedrecall import Experiment, UserError
+from fedrecall.core.method import Method
+from fedrecall.data.laws import PARTITIONS
+from fedrecall.methods import METHODS
+from fedrecall.models import MODELS
+
+
+def load(text: str, tmp_path: Path, *overrides: str) -> Experiment:
+    path = tmp_path / "experiment.toml"
+    path.write_text(text)
+    return Experiment.load(path, overrides)
+
+
+def test_nothing_is_the_quickstart() -> None:
+    assert Experiment.load() == Experiment()
+    assert Experiment().data.name == "digits"
+
+
+def test_toml_python_and_overrides_say_the_same(tmp_path: Path) -> None:
+    text = """
+    [federation]
+    clients = 100
+    sample = 10
+    partition = { name = "dirichlet", alpha = 0.05 }
+    [method]
+    name = "fedprox"
+    mu = 1
+    [model]
+    name = "mlp"
+    hidden = [10, 20]
+    """
+    tables = {
+        "federation": {"clients": 100, "sample": 10, "partition": {"name": "dirichlet", "alpha": 0.05}},
+        "method": {"name": "fedprox", "mu": 1},
+        "model": {"name": "mlp", "hidden": [10, 20]},
+    }
+    overrides = ["federation.clients=100", "federation.sample=10", "federation.partition.name=dirichlet",
+                 "federation.partition.alpha=0.05", "method.name=fedprox", "method.mu=1", "model.name=mlp",
+                 "model.hidden=[10, 20]"]  # fmt: skip
+    experiment = load(text, tmp_path)
+    assert experiment == Experiment(**tables) == Experiment.load(None, overrides)
+    assert experiment.method == METHODS["fedprox"](mu=1.0)
+    assert experiment.model == MODELS["mlp"](hidden=(10, 20))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_complete_tables_read_back_as_the_same_experiment(name: str) -> None:
+    experiment = Experiment(method={"name": name}, model={"name": "cnn", "head": True}, run={"targets": [0.5, 0.65]})
+    written = tomli_w.dumps(experiment.tables())
+    assert Experiment(**tomllib.loads(written)) == experiment
+
+
+def test_naming_another_method_drops_the_old_ones_settings(tmp_path: Path) -> None:
+    text = '[method]\nname = "fedprox"\nmu = 0.5'
+    assert load(text, tmp_path, "method.name=fedavg").method == Method()
+    assert load(text, tmp_path, "method.name=fedprox").method == METHODS["fedprox"](mu=0.5)
+    assert load(text, tmp_path, "method.name=fedavgm", "method.beta_s=0.7").method == METHODS["fedavgm"](beta_s=0.7)
+
+
+def test_own_objects_pass_through() -> None:
+    law = PARTITIONS["iid"]()
+    experiment = Experiment(method=METHODS["fedprox"](mu=0.3), federation={"partition": law})
+    assert experiment.method == METHODS["fedprox"](mu=0.3)
+    assert experiment.federation.partition is law
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["method.name=fedavgg"], 'unknown method "fedavgg": did you mean "fedavg"?'),
+        (["model.name=cn"], 'unknown model "cn": did you mean "cnn"?'),
+        (["federation.partition.name=dirichelt"], 'unknown partition "dirichelt": did you mean "dirichlet"?'),
+        (["locall.epochs=3"], 'unknown section "locall": did you mean "local"?'),
+        (["local.epoch=3"], r'unknown key in \[local\] "epoch": did you mean "epochs"?'),
+        (["method.name=fedprox", "method.nu=3"], 'unknown key of the method fedprox "nu": did you mean "mu"?'),
+        (["method.name=fedavg", "method.mu=3"], 'unknown key "mu": the method fedavg has no settings'),
+        (["local.epochs=many"], "local.epochs = 'many': .*integer"),
+        (["local.epochs=1.5"], "local.epochs = 1.5: .*integer"),
+        (["local.epochs=0"], "local.epochs = 0: .*greater than or equal to 1"),
+        (["local.lr=-1"], "local.lr = -1"),
+        (["local.drop_last=1"], "local.drop_last = 1: .*boolean"),
+        (["method.name=fedprox", "method.mu=big"], "method.mu = 'big': .*number"),
+        (["method.mu=3"], "the method needs a name"),
+        (["federation.sample=3", "federation.fraction=0.5"], "either federation.sample or federation.fraction"),
+        (["federation.sample=30"], "federation.sample = 30 is more than federation.clients = 10"),
+        (["federation.fraction=0"], "federation.fraction = 0"),
+        (["engine.name=parallel"], "engine.name = 'parallel'"),
+        (["server.optimiser=lion"], "server.optimiser = 'lion'"),
+        (["run.rounds"], "not of the form key=value"),
+        (["=3"], "not of the form key=value"),
+        (["run.rounds=3", "run.rounds.x=3"], "rounds is a value, not a table"),
+        (["run=3"], "run = 3"),
+        (["method=3"], "method = 3: give a name"),
+        (["method.name=[1]"], "unknown method"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named(overrides: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message) as error:
+        Experiment.load(None, overrides)
+    assert "\n" not in str(error.value)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"cannot read the configuration .*No such file"):
+        Experiment.load(tmp_path / "missing.toml")
+    with pytest.raises(UserError, match="cannot read the configuration"):
+        Experiment.load(tmp_path)
+    (tmp_path / "bad.toml").write_text("[run\nrounds = 3")
+    with pytest.raises(UserError, match=r"not valid TOML: .*line 1"):
+        Experiment.load(tmp_path / "bad.toml")
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UserError, match="cannot read the configuration"):
+        Experiment.load(tmp_path / "binary.toml")
+
+
+@given(st.integers(1, 2000), st.floats(0.001, 1))
+def test_cohort_is_the_floor_of_the_share_and_at_least_one(clients: int, fraction: float) -> None:
+    cohort = Experiment(federation={"clients": clients, "fraction": fraction}).federation.cohort
+    assert 1 <= cohort <= clients
+    assert cohort == max(1, math.floor(round(fraction * clients, 6)))
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+sections = st.sampled_from(["data", "federation", "model", "local", "method", "server", "engine", "run", "x"])
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.dictionaries(
+        sections, values | st.dictionaries(st.sampled_from(["name", "lr", "clients", "partition", "augment"]), values)
+    )
+)
+def test_no_table_makes_anything_but_an_experiment_or_one_clear_line(tables: dict[str, object]) -> None:
+    with suppress(UserError):
+        Experiment(**tables)

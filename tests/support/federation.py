@@ -1,0 +1,84 @@
+"""Small real federations for the tests: synthetic images in two tensors, any method, any engine."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrecall.core.flat import Flat
+from fedrecall.core.local import Training
+from fedrecall.core.method import Method
+from fedrecall.core.optim import SGD, Average, ServerOptimiser
+from fedrecall.core.rounds import Plan, Round, rounds
+from fedrecall.core.types import Engine, Server
+from fedrecall.data.augment import Transform
+from fedrecall.data.examples import Examples
+from fedrecall.data.partition import Partition
+from fedrecall.engines import ENGINES
+from fedrecall.engines.world import World
+from support.toy import Net
+
+CLASSES = 3
+SKEWED = ((0, 0, 0, 1), (1, 1, 1, 1, 1, 1, 2), (2, 2), (0, 1, 2, 0, 1, 2, 0, 1, 2), (1,))
+"""Labels of five clients: two classes, a rare class, one class only, balanced, one sample."""
+
+
+def examples(labels: Sequence[int], *, augment: bool = False, seed: int = 0) -> Examples:
+    """One uint8 picture of 2 x 3 pixels per label, the classes apart."""
+    rng = torch.Generator().manual_seed(seed)
+    y = torch.tensor(labels)
+    x = torch.randint(0, 60, (len(y), 1, 2, 3), generator=rng) + 60 * y[:, None, None, None]
+    return Examples(x.to(torch.uint8), y, Transform(mean=(0.4,), std=(0.2,), flip=augment))
+
+
+class ImageNet(Net):
+    """The toy network, on pictures."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return super().forward(x.flatten(1))
+
+
+def world(
+    method: Method, clients: Sequence[Sequence[int]] = SKEWED, *, augment: bool = False, **changes: object
+) -> World:
+    sizes = [len(c) for c in clients]
+    labels = [label for c in clients for label in c]
+    offsets = np.cumsum([0, *sizes])
+    settings = {
+        "training": Training(epochs=2, batch=3, sgd=SGD(lr=0.05, momentum=0.9)),
+        "test": examples([0, 1, 2] * 5, seed=1),
+        "seed": 0,
+    } | changes
+    return World(
+        method=method,
+        train=examples(labels, augment=augment),
+        partition=Partition(np.arange(len(labels)), offsets, len(labels), {"name": "test"}, 0),
+        classes=CLASSES,
+        **settings,
+    )
+
+
+def model(*, batch_norm: bool = False, dtype: torch.dtype = torch.float32) -> Flat:
+    with torch.random.fork_rng():
+        torch.manual_seed(7)
+        return Flat(ImageNet(batch_norm=batch_norm).to(dtype))
+
+
+def federate(
+    method: Method,
+    *,
+    engine: str = "serial",
+    batch_norm: bool = False,
+    number: int = 3,
+    sample: int | None = None,
+    optimiser: ServerOptimiser = Average(),
+    **changes: object,
+) -> tuple[list[Round], Engine]:
+    """Run a few rounds; returns them and the engine they ran on."""
+    f, w = model(batch_norm=batch_norm), world(method, **changes)
+    runner = ENGINES[engine](w, f)
+    aux = examples([0, 1, 2] * 4, seed=2)
+    start = Server(f, f.w, f.b, f.counters, optimiser, extra=method.init(f.w), aux=aux)
+    plan = Plan(number, len(w.partition), sample or len(w.partition), seed=0)
+    return list(rounds(method, start, runner, plan)), runner

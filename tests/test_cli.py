@@ -1,0 +1,135 @@
+"""The command line, as a person types it."""
+
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from fedrecall import cli
+
+
+def fedrecall(*args: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "fedrecall", *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False, timeout=300)
+
+
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *args: object) -> tuple[int, str, str]:
+    """The same in this process: quicker, since torch is imported already."""
+    monkeypatch.setattr(sys, "argv", ["fedrecall", *map(str, args)])
+    with pytest.raises(SystemExit) as exit_:
+        cli.main()
+    captured = capsys.readouterr()
+    return int(exit_.value.code or 0), captured.out, captured.err
+
+
+def test_quickstart(tmp_path: Path) -> None:
+    done = fedrecall("run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert len(re.findall(r"^round +\d+/20  accuracy \d+\.\d\d %  \d+\.\d\d s$", done.stdout, re.M)) == 20
+    final = re.search(r"final (\d+\.\d\d) %", done.stdout)
+    assert final is not None
+    assert float(final[1]) > 90
+    (run,) = (tmp_path / "runs").iterdir()
+    assert run.name in done.stdout.replace("\n", "")
+    assert (run / "summary.json").exists()
+
+
+WITHOUT_TORCH = """
+import sys
+from fedrecall.cli import main
+sys.argv = ["fedrecall", "--help"]
+try:
+    main()
+finally:
+    print("torch" in sys.modules)
+"""
+
+
+def test_help_does_not_wait_for_torch() -> None:
+    began = time.perf_counter()
+    done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("False\n")
+    assert time.perf_counter() - began < 2, "typically 0.1 s; this machine may be busy"
+
+
+@pytest.mark.parametrize(
+    ("what", "names"),
+    [
+        ("methods", ["fedavg", "fedprox", "mu = 0.001"]),
+        ("datasets", ["digits", "cifar10", "office-caltech-10", "folder", "table"]),
+        ("models", ["cnn-32-64", "resnet50", "mlp"]),
+        ("partitions", ["dirichlet", "alpha = 0.5", "shards"]),
+    ],
+)
+def test_show(what: str, names: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = call(monkeypatch, capsys, "show", what)
+    assert code == 0
+    assert all(name in out for name in names)
+    assert all(len(line) <= 80 for line in out.splitlines())
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
+def test_show_partition(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    picture = tmp_path / f"p.{suffix}"
+    code, out, _ = call(monkeypatch, capsys, "show", "partition", "--set", "federation.clients=30", "--out", picture)
+    assert code == 0
+    assert "dirichlet" in out
+    assert "and 10 more clients" in out
+    assert picture.stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["run", "nowhere.toml"], "cannot read the configuration nowhere.toml"),
+        (["run", "--set", "method.name=fedavgg"], 'unknown method "fedavgg"'),
+        (["run", "--set", "data.name=mnits"], 'unknown data set "mnits": did you mean "mnist"'),
+        (["run", "--set", "local.lr=1e9", "--set", "run.rounds=2"], "not finite"),
+        (["show", "partition", "--out", "picture.xyz"], "picture.xyz"),
+        (["show", "partition", "--set", "federation.clients=0"], "federation.clients = 0"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    args: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, err = call(monkeypatch, capsys, *args)
+    assert code == 2
+    assert message in err
+    assert err.startswith("error: ")
+    assert len(err.splitlines()) == 1
+
+
+def test_usage_errors_exit_with_2_too() -> None:
+    done = fedrecall("run", "--bogus")
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_the_list_of_options_is_frozen() -> None:
+    """Settings go into files and --set: an option is added here on purpose or not at all."""
+    options: dict[str, list[str]] = {}
+
+    def collect(command, path: str) -> None:
+        options[path] = sorted(o for p in command.params for o in p.opts if o.startswith("-"))
+        for name, inner in getattr(command, "commands", {}).items():
+            collect(inner, f"{path} {name}".strip())
+
+    collect(typer.main.get_command(cli.app), "")
+    assert options == {
+        "": ["--install-completion", "--show-completion", "--version"],
+        "run": ["--out", "--set"],
+        "show": [],
+        "show methods": [],
+        "show models": [],
+        "show partitions": [],
+        "show datasets": [],
+        "show partition": ["--out", "--set"],
+    }
