@@ -27,3 +27,7 @@ def real_data() -> Path:
     if not SHARED.is_dir():
         pytest.skip(f"needs the real data sets: set FEDRECALL_DATA (looked in {SHARED})")
     return SHARED
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write the golden runs anew")

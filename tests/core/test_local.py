@@ -25,7 +25,7 @@ def test_a_clients_round_is_torch_sgd(batch_norm: bool, sgd: SGD) -> None:
     model = flat(torch.float64, batch_norm=batch_norm).model
     first = [p.detach().clone() for p in model.parameters()]
     optimiser = torch.optim.SGD(model.parameters(), sgd.lr, sgd.momentum, weight_decay=sgd.weight_decay)
-    for rows in batches(len(data), how, rng(), needs_pairs=batch_norm):
+    for _, rows in batches(len(data), how, rng(), needs_pairs=batch_norm):
         optimiser.zero_grad()
         loss = F.cross_entropy(model(data.x[rows])[1], data.y[rows])
         pull = sum((p - p0).square().sum() for p, p0 in zip(model.parameters(), first, strict=True))
@@ -42,16 +42,17 @@ def test_a_clients_round_is_torch_sgd(batch_norm: bool, sgd: SGD) -> None:
 
 
 def test_batches_cover_every_row_each_epoch() -> None:
-    rows = list(batches(41, Training(2, 10), rng()))
+    epochs, rows = zip(*batches(41, Training(2, 10), rng()), strict=True)
+    assert epochs == (0,) * 5 + (1,) * 5
     assert [len(r) for r in rows] == [10, 10, 10, 10, 1] * 2
     assert sorted(torch.cat(rows[:5]).tolist()) == list(range(41))
     assert torch.cat(rows[:5]).tolist() != torch.cat(rows[5:]).tolist()
 
 
 def test_a_batch_of_one_is_skipped_only_with_batch_norm() -> None:
-    assert [len(r) for r in batches(11, Training(1, 10), rng())] == [10, 1]
-    assert [len(r) for r in batches(11, Training(1, 10), rng(), needs_pairs=True)] == [10]
-    assert [len(r) for r in batches(15, Training(1, 10, drop_last=True), rng())] == [10]
+    assert [len(r) for _, r in batches(11, Training(1, 10), rng())] == [10, 1]
+    assert [len(r) for _, r in batches(11, Training(1, 10), rng(), needs_pairs=True)] == [10]
+    assert [len(r) for _, r in batches(15, Training(1, 10, drop_last=True), rng())] == [10]
 
 
 def test_a_client_without_a_step_returns_what_it_received() -> None:

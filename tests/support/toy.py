@@ -71,7 +71,10 @@ def local(f: Flat, data: Vectors, *, how: Training = Training(), t: int = 0, **c
         lr=how.sgd.rate(t),
         momentum=how.sgd.momentum,
         prox=how.sgd.prox,
+        batch=how.batch,
         t=t,
+        seed=0,
+        notes={},
     )
     return r._replace(**changes)
 

@@ -4,12 +4,14 @@ The module's parameters are views of the vectors, never copies: an optimiser, a 
 on one vector, and nothing is scattered between it and the layers.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
+from operator import attrgetter
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
+from torch.func import functional_call, grad, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedrecall.core.types import Examples, Output, Score
@@ -52,13 +54,20 @@ class Flat:
         _view(_counters(self.model), counters)
         return parameters
 
-    def freeze(self, state: Tensor, ear: str = "") -> nn.Module:
-        """A module in evaluation mode that says what the model with this state says; there is one per ear."""
+    def freeze(self, state: Tensor, ear: str = "", *, batch_statistics: bool = False) -> nn.Module:
+        """A module in evaluation mode that says what the model with this state says; there is one per ear.
+
+        With batch statistics its batch norms normalise by the batch at hand, and still learn nothing from it.
+        """
         if ear not in self._ears:
             # The weights become views at once, so the copy takes the module's structure and none of its weights.
             hollow = {id(p): nn.Parameter(p.new_empty(0)) if p.requires_grad else p for p in self.model.parameters()}
             self._ears[ear] = deepcopy(self.model, hollow).eval()
-        self._bind(self._ears[ear], *self.split(state.detach()))
+        w, b = self.split(state.detach())
+        self._bind(self._ears[ear], w, b.clone() if batch_statistics else b)
+        for norm in self._ears[ear].modules():
+            if isinstance(norm, _BatchNorm):
+                norm.train(batch_statistics)
         return self._ears[ear]
 
     def module(self, w: Tensor, b: Tensor, counters: Tensor) -> nn.Module:
@@ -74,22 +83,49 @@ class Flat:
         return Output(*self.freeze(state)(x))
 
     @torch.no_grad()
-    def hear(self, state: Tensor, data: Examples) -> Output:
-        """What a frozen model says of all examples, as the test-time transforms show them."""
-        frozen = self.freeze(state)
-        said = [Output(*frozen(data.batch(rows))) for rows in chunks(len(data))]
+    def hear(
+        self, state: Tensor, data: Examples, rng: Generator | None = None, *, batch_statistics: bool = False
+    ) -> Output:
+        """What a frozen model says of all examples, as the test-time transforms show them, or the random ones."""
+        frozen = self.freeze(state, batch_statistics=batch_statistics)
+        said = [Output(*frozen(data.batch(rows, rng))) for rows in chunks(len(data))]
         return Output(torch.cat([o.h for o in said]), torch.cat([o.z for o in said]))
 
     @torch.no_grad()
-    def score(self, state: Tensor, data: Examples) -> Score:
-        """Accuracy and cross-entropy of a complete model."""
+    def score(self, state: Tensor, data: Examples, judge: Callable[[Output], Tensor] = attrgetter("z")) -> Score:
+        """Accuracy and cross-entropy of a complete model, by its logits or by what `judge` makes of its output."""
         frozen, y = self.freeze(state), data.y
         correct, loss = 0, 0.0
         for rows in chunks(len(data)):
-            z = Output(*frozen(data.batch(rows))).z
+            z = judge(Output(*frozen(data.batch(rows))))
             correct += int((z.argmax(-1) == y[rows]).sum())
             loss += float(F.cross_entropy(z, y[rows], reduction="sum"))
         return Score(correct, loss, len(data))
+
+    def fisher(self, state: Tensor, data: Examples, size: int, per: int = 1) -> Tensor:
+        """Mean squared gradient of the cross-entropy [d], in evaluation mode, over at most `size` examples.
+
+        Gradients are of means over `per` examples. With more than one, the batch that passes `size` is the last, as
+        in the public code of FedNTD.
+        """
+        w, _ = self.split(state)
+        frozen, names = self.freeze(state), [n for n, p in self.model.named_parameters() if p.requires_grad]
+
+        def loss(w: Tensor, x: Tensor, y: Tensor) -> Tensor:
+            parts = zip(names, w.split_with_sizes(self._sizes), self._shapes, strict=True)
+            return F.cross_entropy(functional_call(frozen, {n: p.view(s) for n, p, s in parts}, (x,))[1], y)
+
+        slopes = vmap(grad(loss), (None, 0, 0))
+        n = min(len(data), size if per == 1 else (size // per + 1) * per)
+        total, groups = torch.zeros_like(w), 0
+        at_once = max(1, 2**24 // len(w)) if per == 1 else per  # about 64 MB of gradients
+        for start in range(0, n, at_once):
+            rows = slice(start, min(start + at_once, n))
+            x, y = data.batch(rows), data.y[rows]
+            group = 1 if per == 1 else 0  # one example each, or all together
+            total += slopes(w, x.unsqueeze(group), y.unsqueeze(group)).square().sum(0)
+            groups += len(y) if per == 1 else 1
+        return total / max(groups, 1)
 
     def _bind(self, model: nn.Module, w: Tensor, b: Tensor) -> list[nn.Parameter]:
         parameters = _weights(model)

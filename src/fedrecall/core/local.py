@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from fedrecall.core import seeds
 from fedrecall.core.method import Method
@@ -24,32 +24,48 @@ class Training:
     drop_last: bool = False  # leave out a last batch that is not full, as some public code does
 
 
-def batches(n: int, how: Training, rng: Generator, *, needs_pairs: bool = False) -> Iterator[Tensor]:
-    """Rows of every mini-batch of a client's round; a batch of one is skipped where the network forbids it."""
+def batches(n: int, how: Training, rng: Generator, *, needs_pairs: bool = False) -> Iterator[tuple[int, Tensor]]:
+    """(epoch, rows) of every mini-batch of a round; a batch of one is skipped where the network forbids it."""
     least = how.batch if how.drop_last else 2 if needs_pairs else 1
-    for _ in range(how.epochs):
+    for epoch in range(how.epochs):
         order = torch.randperm(n, generator=rng)
         pieces = (order[start : start + how.batch] for start in range(0, n, how.batch))
-        yield from (rows for rows in pieces if len(rows) >= least)
+        yield from ((epoch, rows) for rows in pieces if len(rows) >= least)
 
 
 class Ears:
-    """What the frozen models say of each batch.
+    """What the frozen models say.
 
     Without augmentation they are heard once, on all the client's examples. With it a cached answer would be about
     another image, so they are heard on the very batch that the student sees.
     """
 
     def __init__(self, method: Method, r: Local) -> None:
-        states = {name: w if len(w) > len(r.w) else r.f.join(w, r.b) for name, w in method.frozen(r).items()}
-        self._live = {name: r.f.freeze(w, ear=name) for name, w in states.items()} if r.data.augmented else {}
-        self._heard = {} if r.data.augmented else {name: r.f.hear(w, r.data) for name, w in states.items()}
+        self._r, self._by_batch = r, method.teacher_mode == "batch"
+        self._states = {name: w if len(w) > len(r.w) else r.f.join(w, r.b) for name, w in method.frozen(r).items()}
+        self._cached: dict[str, Output] = {}
+        self._live: dict[str, nn.Module] = {}
+
+    def whole(self, name: str) -> Output:
+        """What one of them says of all the client's examples, as the test-time transforms show them."""
+        if name not in self._cached:
+            self._cached[name] = self._r.f.hear(self._states[name], self._r.data, batch_statistics=self._by_batch)
+        return self._cached[name]
+
+    def open(self) -> None:
+        """Make ready for batches: run over all examples where that answers for every batch."""
+        for name, state in self._states.items():
+            if self._r.data.augmented or self._by_batch:
+                self._live[name] = self._r.f.freeze(state, ear=name, batch_statistics=self._by_batch)
+            else:
+                self.whole(name)
 
     @torch.no_grad()
     def __call__(self, rows: Tensor, x: Tensor) -> dict[str, Output]:
         """What they say of these rows, which the student sees as x."""
-        cached = {name: Output(o.h[rows], o.z[rows]) for name, o in self._heard.items()}
-        return cached | {name: Output(*ear(x)) for name, ear in self._live.items()}
+        if self._live:
+            return {name: Output(*ear(x)) for name, ear in self._live.items()}
+        return {name: Output(self._cached[name].h[rows], self._cached[name].z[rows]) for name in self._states}
 
 
 def _gradient(loss: Tensor, leaves: list[Tensor]) -> Sequence[Tensor | None]:
@@ -66,6 +82,9 @@ def train(
     any, sees the trained model before it leaves; what it says is reported beside the reply.
     """
     ears = Ears(method, r)
+    r = r._replace(down=r.down | method.prepare(r, ears.whole))
+    ears.open()
+    drift = method.drift(r)
     w, b, counters = r.w.clone(), r.b.clone(), r.down.get("counters", r.f.counters).clone()
     parameters = r.f.live(w, b, counters)
     live = w.detach().requires_grad_()  # the same memory, for the losses that speak of w itself
@@ -73,10 +92,10 @@ def train(
     total, steps = torch.zeros((), dtype=w.dtype), 0
     shuffle, augment = (seeds.generator(seed, purpose, r.t, client) for purpose in _STREAMS)
     with seeds.fork(seed, "module", r.t, client):
-        for rows in batches(len(r.y), how, shuffle, needs_pairs=r.f.needs_pairs):
+        for epoch, rows in batches(len(r.y), how, shuffle, needs_pairs=r.f.needs_pairs):
             x = r.data.batch(rows, augment)
             out = Output(*r.f.model(x))
-            loss = method.loss(Step(live, out.h, out.z, r.y[rows], ears(rows, x)), r)
+            loss = method.loss(Step(live, out.h, out.z, r.y[rows], ears(rows, x), epoch == how.epochs - 1), r)
             *slopes, penalty = _gradient(loss, [*parameters, live])
             with torch.no_grad():
                 torch.cat([_flat(slope, p) for slope, p in zip(slopes, parameters, strict=True)], out=g)
@@ -85,16 +104,16 @@ def train(
                 if how.sgd.prox:
                     g += how.sgd.prox * (w - r.w)
                 how.sgd.step(w, method.correct(g, r), v, r.lr)
+                if drift is not None:
+                    w.sub_(drift, alpha=r.lr)
                 total += loss
             steps += 1
     up, memory = method.reply(w, steps, r._replace(b=b))
     report: Payload = {"loss": total / max(steps, 1), "steps": torch.tensor(float(steps))}
     if probe is not None:
         report |= probe(r.f.join(w, b))
-    if len(b):
-        up = {**up, "b": b}
-    if len(counters):
-        up = {**up, "counters": counters}
+    if "w" in up:  # buffers go where the weights go
+        up |= {name: t for name, t in (("b", b), ("counters", counters)) if len(t)}
     return Reply(up, len(r.y), memory, report)
 
 

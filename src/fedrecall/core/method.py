@@ -1,18 +1,25 @@
-"""Method: the nine hooks. Every default is FedAvg's, so a method says only what its paper changes."""
+"""Method: the hooks. Every default is FedAvg's, so a method says only what its paper changes.
 
-from collections.abc import Iterable
+Nine hooks make almost every method; `prepare`, `drift` and `judge` are for the few that need more.
+"""
+
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedrecall.core.types import Cohort, Local, Payload, Reply, Server, Step
+from fedrecall.core.types import Cohort, Local, Output, Payload, Reply, Server, Step
+
+Hear = Callable[[str], Output]
 
 
 @dataclass(frozen=True)
 class Method:
-    """FedAvg: Communication-Efficient Learning of Deep Networks from Decentralized Data.
+    """FedAvg: every client trains on its own data, the server averages what they learned.
 
+    Communication-Efficient Learning of Deep Networks from Decentralized Data.
     McMahan, Moore, Ramage, Hampson, Aguera y Arcas. AISTATS 2017. https://arxiv.org/abs/1602.05629
 
     A method is a frozen dataclass: its fields are its hyper-parameters, and that is its configuration.
@@ -40,6 +47,13 @@ class Method:
         """What a client remembers before its first round."""
         return {}
 
+    def prepare(self, r: Local, hear: Hear) -> Payload:
+        """What a client works out once, before its first step; the loss finds it in `r.down`.
+
+        `hear` says what one of the frozen models makes of all the client's examples.
+        """
+        return {}
+
     def frozen(self, r: Local) -> dict[str, Tensor]:
         """Weights [d], or complete models [d + e], that the loss wants to hear; the loop runs and caches them."""
         return {}
@@ -52,6 +66,25 @@ class Method:
         """The gradient, as the optimiser will see it."""
         return g
 
+    def drift(self, r: Local) -> Tensor | None:
+        """A constant direction beside the optimiser's: each step ends with w <- w - lr * drift."""
+        return None
+
     def reply(self, w: Tensor, steps: int, r: Local) -> tuple[Payload, Payload]:
         """(what goes up, what is remembered) after the last local step."""
         return {"w": w}, r.memory
+
+    # --- evaluation -----------------------------------------------------------------------
+    @property
+    def personal(self) -> bool:
+        """Whether clients keep models of their own and there is no global one to test."""
+        return False
+
+    @property
+    def teacher_mode(self) -> Literal["running", "batch"]:
+        """The statistics with which frozen models normalise: their own, or those of the batch at hand."""
+        return "running"
+
+    def judge(self, out: Output, down: Payload) -> Tensor:
+        """The logits by which a client's model is scored."""
+        return out.z

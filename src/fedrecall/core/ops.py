@@ -45,13 +45,39 @@ def prob_of(z: Tensor, y: Tensor, tau: float = 1.0) -> Tensor:
     return F.softmax(z / tau, -1).gather(-1, y[:, None])[:, 0]
 
 
+def class_sum(t: Tensor, y: Tensor, classes: int) -> Tensor:
+    """Sum of t [B, ...] over the examples of each class [K, ...]."""
+    return torch.einsum("bk,b...->k...", is_class(y, classes).to(t.dtype), t)
+
+
 def class_mean(t: Tensor, y: Tensor, classes: int) -> Tensor:
     """Mean of t [B, ...] over the examples of each class [K, ...]; 0 where a class has none."""
-    hot = is_class(y, classes).to(t.dtype)
-    return torch.einsum("bk,b...->k...", hot / hot.sum(0).clamp(min=1), t)
+    counts = torch.bincount(y, minlength=classes).clamp(min=1)
+    return class_sum(t, y, classes) / counts.view(-1, *[1] * (t.ndim - 1))
 
 
 def confusion(z: Tensor, y: Tensor) -> Tensor:
     """A[a, b]: share of the examples of class a whose largest logit is b's [K, K]; 0 where a class has none."""
     classes = z.shape[-1]
     return class_mean(is_class(z.argmax(-1), classes).to(z.dtype), y, classes)
+
+
+def credibility(A: Tensor) -> Tensor:
+    """FedSSD's M_class [K]: a class's recall, times one minus the worst rate at which another is taken for it."""
+    recall = A.diagonal()
+    return recall * (1 - (A - recall.diag()).max(0).values)
+
+
+def cosine(z: Tensor, P: Tensor) -> Tensor:
+    """Cosine of each z [B, K] with each row of P [C, K]: [B, C]; 0 where either is zero."""
+    return F.normalize(z, dim=-1) @ F.normalize(P, dim=-1).T
+
+
+def blend(a: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    """(1 - a) first + a second."""
+    return (1 - a) * first + a * second
+
+
+def scale(kd_scale: str, tau: float) -> float:
+    """The factor of a distillation term: tau^2 for "T2", else 1."""
+    return tau**2 if kd_scale == "T2" else 1.0

@@ -34,6 +34,19 @@ class SGD:
             w.sub_(g, alpha=lr)
 
 
+def reach(steps: int, lr: float, momentum: float, prox: float = 0.0) -> float:
+    """How far `steps` equal gradients carry the weights, in units of lr: the L1 norm of FedNova's vector a.
+
+    Plain SGD: steps. Momentum rho: (K - rho (1 - rho^K) / (1 - rho)) / (1 - rho). Proximal term mu without momentum:
+    (1 - (1 - lr mu)^K) / (lr mu). Running the recursion gives all of them, and both together.
+    """
+    speed = distance = 0.0
+    for _ in range(steps):
+        speed = momentum * speed + 1 - lr * prox * distance
+        distance += speed
+    return distance
+
+
 class ServerOptimiser(Protocol):
     """Moves the global weights towards the target, usually the mean of the clients' weights."""
 

@@ -50,7 +50,7 @@ def rounds(method: Method, server: Server, engine: Engine, plan: Plan) -> Iterat
         clients = sample(plan, t)
         exchange = Exchange(server, engine.cohort(t, clients))
         server = replace(exchange.settle(method.round(server, exchange)), t=t + 1)
-        due = server.t % plan.evaluate_every == 0 or server.t == plan.rounds
+        due = not method.personal and (server.t % plan.evaluate_every == 0 or server.t == plan.rounds)
         score = engine.evaluate(server.state) if due else None
         if score is not None and not math.isfinite(score.loss):
             raise Diverged(f"round {server.t}: the global model's test loss is not finite: try a smaller local.lr")

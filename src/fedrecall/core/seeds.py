@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-Purpose = Literal["partition", "auxiliary", "init", "sample", "batches", "augment", "module"]
+Purpose = Literal["partition", "auxiliary", "init", "sample", "batches", "augment", "module", "method"]
 
 
 def stream(seed: int, purpose: Purpose, *keys: int) -> int:

@@ -5,7 +5,7 @@ Shapes: B batch, K classes, D features, d weights, e float buffers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
@@ -36,6 +36,7 @@ class Step(NamedTuple):
     z: Tensor  # logits [B, K]
     y: Tensor  # labels [B]
     frozen: dict[str, Output]  # what the frozen models say of this batch
+    last: bool = False  # whether the local epoch is the last one
 
 
 class Examples(Protocol):
@@ -64,7 +65,7 @@ class Local(NamedTuple):
     f: Flat
     w: Tensor  # the global weights w^t [d]
     b: Tensor  # float buffers [e]: the ones received; in `reply`, the ones after training
-    down: Payload
+    down: Payload  # what came, and what `prepare` made of it
     memory: Payload
     data: Examples
     y: Tensor  # all its labels [n]
@@ -72,7 +73,10 @@ class Local(NamedTuple):
     lr: float  # of this round, after decay
     momentum: float
     prox: float
+    batch: int  # examples a step
     t: int  # the round, from 0
+    seed: int  # of this client's round, for a method that draws
+    notes: Payload  # a pad that `loss` may write on and `reply` reads; gone with the round
 
 
 class Reply(NamedTuple):
@@ -122,9 +126,9 @@ class Server:
         """The complete model, weights and buffers: one vector for teachers and evaluation."""
         return self.f.join(self.w, self.b)
 
-    def mean(self, replies: Iterable[Reply]) -> Payload:
-        """The replies' mean, weighted as the experiment says."""
-        return mean(replies, self.weights)
+    def mean(self, replies: Iterable[Reply], uniform: Collection[str] = ()) -> Payload:
+        """The replies' mean, weighted as the experiment says, but for the names that are always averaged uniformly."""
+        return mean(replies, self.weights, uniform)
 
     def step(self, target: Tensor) -> Server:
         """Move towards the target (usually the mean of the clients' weights), as the server optimiser does."""
@@ -188,9 +192,10 @@ class Mean:
                 self.value[name] = t.clone()
 
 
-def mean(replies: Iterable[Reply], weights: Weights = "size") -> Payload:
-    """The replies' mean, by their numbers of examples or uniform."""
-    out = Mean()
+def mean(replies: Iterable[Reply], weights: Weights = "size", uniform: Collection[str] = ()) -> Payload:
+    """The replies' mean, by their numbers of examples or uniform; the names in `uniform` always uniform."""
+    weighted, plain = Mean(), Mean()
     for reply in replies:
-        out.add(reply.up, reply.n if weights == "size" else 1)
-    return out.value
+        weighted.add({k: t for k, t in reply.up.items() if k not in uniform}, reply.n if weights == "size" else 1)
+        plain.add({k: t for k, t in reply.up.items() if k in uniform}, 1)
+    return weighted.value | plain.value

@@ -187,7 +187,7 @@ def transform_for(augment: str | Mapping[str, object], dataset: str, plain: Tran
 
 
 def _with_fields(plain: Transform, given: Mapping[str, object]) -> Transform:
-    from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415
+    from pydantic import TypeAdapter, ValidationError
 
     values = {f.name: getattr(plain, f.name) for f in fields(plain)}
     for key in given:

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedrecall.data.augment import Transform
 from fedrecall.data.cache import Stored, cached, checksum
 from fedrecall.data.examples import first_of_each, holdout, numbered
-from fedrecall.data.source import Place, Source, decoded, folder_table, hub, image_files, parquet, places
+from fedrecall.data.source import Columns, Place, Source, decoded, folder_table, hub, image_files, parquet, places
 from fedrecall.errors import UserError, unknown
 
 
@@ -215,7 +215,7 @@ def load(
 
 
 def _digits(source: Source) -> Dataset:
-    from sklearn.datasets import load_digits  # noqa: PLC0415
+    from sklearn.datasets import load_digits
 
     pixels, labels = load_digits(return_X_y=True)
     x = torch.from_numpy(np.rint(pixels * (255 / 16)).astype(np.uint8)).view(-1, 1, 8, 8)  # stored as 0..16
@@ -232,7 +232,7 @@ def _files(where: dict[str, Place]) -> list[list[str | int]]:
 
 def _read(name: str, source: Source, where: dict[str, Place] | None, size: int | None) -> Stored:
     """Decode all splits. The first is called "train" in the cache and the second "test", whatever the source says."""
-    columns = (source.image, source.label, source.group)
+    columns = Columns(source.image, source.label, source.group)
     tensors: dict[str, Tensor] = {}
     labels, groups = [], []
     classes: tuple[str, ...] | None = None
@@ -244,11 +244,11 @@ def _read(name: str, source: Source, where: dict[str, Place] | None, size: int |
                     f'data set "{name}" is not on the Hugging Face hub; set data.root or FEDRECALL_DATA to a folder '
                     f"that has a folder {' or '.join(source.folders)}"
                 )
-            table = hub(source.repo, split, *columns)
+            table = hub(source.repo, split, columns)
         elif isinstance(place, Path):
             table = folder_table(place, classes, grouped=source.group is not None)
         else:
-            table = parquet(place, *columns)
+            table = parquet(place, columns)
         classes = classes or table.classes
         x, y, members = decoded(table, f"{name} {split}", source.channels, size)
         tensors[f"{part}.x"] = x

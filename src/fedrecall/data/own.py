@@ -18,7 +18,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from fedrecall.data.datasets import Dataset
 from fedrecall.data.examples import holdout, numbered
-from fedrecall.data.source import Table, class_folders, decoded, folder_table, hub_table
+from fedrecall.data.source import Columns, Table, class_folders, decoded, folder_table, hub_table
 from fedrecall.errors import UserError
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ def _columns(
     if inputs is None and len(images) != 1:
         raise UserError(f'data "{name}": say which columns are the inputs; it has {", ".join(data.column_names)}')
     chosen = images if inputs is None else [inputs] if isinstance(inputs, str) else list(inputs)
-    table = hub_table(data, name, chosen[0], label, client)
+    table = hub_table(data, name, Columns(chosen[0], label, client))
     if chosen[0] in images:
         return _images(table._replace(total=len(data)), name, None, size)
     for column in chosen:
@@ -249,13 +249,12 @@ def _columns(
 
 
 def _images(table: Table, name: str, channels: int | None, size: int | None) -> tuple[_Part, tuple[str, ...] | None]:
-    part = decoded(table, name, channels, size)
-    clients = [table.groups[g] for g in part.groups or ()] if table.groups else part.groups
-    return _Part(part.x, part.labels, clients), table.classes
+    x, y, groups = decoded(table, name, channels, size)
+    return _Part(x, y, [table.groups[g] for g in groups or ()] if table.groups else groups), table.classes
 
 
 def _read_table(file: Path) -> "dict[str, ChunkedArray]":
-    from pyarrow import ArrowException, csv, parquet  # noqa: PLC0415
+    from pyarrow import ArrowException, csv, parquet
 
     kind = file.suffix.lower()
     if kind not in (".csv", ".parquet"):
@@ -275,7 +274,7 @@ def _read_table(file: Path) -> "dict[str, ChunkedArray]":
 
 def _features(values: "ChunkedArray", what: str) -> tuple[np.ndarray[Any, np.dtype[np.float32]], bool]:
     """A column as float32 [n, 1] if it is of numbers (then True), else as one column per word."""
-    from pyarrow import types  # noqa: PLC0415
+    from pyarrow import types
 
     kind = values.type
     if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind):

@@ -160,8 +160,8 @@ def from_flower(
     partitioner has its own. What it warns of becomes a note.
     """
     try:
-        from datasets import Dataset  # noqa: PLC0415
-        from flwr_datasets import partitioner as flower  # noqa: PLC0415
+        from datasets import Dataset
+        from flwr_datasets import partitioner as flower
     except ImportError as e:
         raise needs_extra("flwr-datasets", "flower-datasets") from e
     name = type(partitioner).__name__

@@ -2,7 +2,7 @@
 
 import io
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from datasets import Dataset as HubDataset
     from datasets import IterableDataset as HubStream
     from PIL.Image import Image
+    from pyarrow import Table as ArrowTable
 
-_CHUNK = 1000  # images decoded between two steps of the progress bar
+_CHUNK = 1000  # images between two steps of the progress bar
 _SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
 
 
@@ -42,6 +43,14 @@ class Source:
     size: int | None = None  # resize to so many pixels when decoding; None: as stored
 
 
+class Columns(NamedTuple):
+    """Their names in a table."""
+
+    image: str
+    label: str
+    group: str | None = None
+
+
 class Chunk(NamedTuple):
     """Some stored examples: encoded images, what they are called in messages, their labels and groups."""
 
@@ -58,14 +67,6 @@ class Table(NamedTuple):
     total: int | None
     classes: tuple[str, ...] | None  # the names, when labels are numbers of names
     groups: tuple[str, ...] | None
-
-
-class Decoded(NamedTuple):
-    """A split in memory. Labels and groups are as stored, not numbered yet."""
-
-    x: Tensor  # uint8 [n, C, H, W]
-    labels: list[Any]
-    groups: list[Any] | None
 
 
 Place = tuple[Path, ...] | Path
@@ -85,8 +86,7 @@ def places(name: str, source: Source, root: Path) -> dict[str, Place]:
 
 def _place(folder: Path, split: str, *, grouped: bool) -> Place:
     names = (split, "val") if split == "valid" else (split,)
-    patterns = [f"{below}{name}{end}.parquet" for below in ("", "data/") for name in names for end in ("-*", "")]
-    for pattern in patterns:
+    for pattern in (f"{below}{name}{end}.parquet" for below in ("", "data/") for name in names for end in ("-*", "")):
         if files := sorted(folder.glob(pattern)):
             return tuple(files)
     for name in names:
@@ -97,27 +97,36 @@ def _place(folder: Path, split: str, *, grouped: bool) -> Place:
     raise UserError(f"{folder} is incomplete: it has neither {split}-*.parquet nor a folder {split}/ of images")
 
 
-def parquet(files: Sequence[Path], image: str, label: str, group: str | None) -> Table:
+def parquet(files: Sequence[Path], columns: Columns) -> Table:
     """Examples in Parquet files that Hugging Face `datasets` wrote (features are in the schema's metadata)."""
-    import pyarrow.parquet as pq  # noqa: PLC0415
-    from datasets import load_dataset  # noqa: PLC0415
+    import pyarrow.parquet as pq
+    from datasets import Features
 
     tables, total = [], 0
     for file in files:
         try:
             total += pq.read_metadata(file).num_rows
-            stream = load_dataset("parquet", data_files=str(file), split="train", streaming=True)
-        except Exception as error:  # pyarrow, datasets and fsspec each have their own
+            features = Features.from_arrow_schema(pq.read_schema(file))
+        except Exception as error:  # pyarrow and datasets each have their own
             raise _unreadable(file, error) from error
-        tables.append(hub_table(stream, str(file), image, label, group))
+        tables.append(_table(_batches(file, columns), features, str(file), columns))
     chunks = (chunk for table in tables for chunk in table.chunks)
     return Table(chunks, total, tables[0].classes, tables[0].groups)
 
 
-def hub(repo: str, split: str, image: str, label: str, group: str | None) -> Table:
+def _batches(file: Path, columns: Columns) -> "Iterator[ArrowTable]":
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(file) as opened:
+        for batch in opened.iter_batches(_CHUNK, columns=[column for column in columns if column is not None]):
+            yield pa.Table.from_batches([batch])
+
+
+def hub(repo: str, split: str, columns: Columns) -> Table:
     """Examples of a repository on the hub, streamed: the cache holds the only copy that stays on this disk."""
-    import huggingface_hub  # noqa: PLC0415
-    from datasets import load_dataset  # noqa: PLC0415
+    import huggingface_hub
+    from datasets import load_dataset
 
     try:
         revision = huggingface_hub.dataset_info(repo, timeout=20).sha  # fails at once where streaming would retry long
@@ -128,35 +137,37 @@ def hub(repo: str, split: str, image: str, label: str, group: str | None) -> Tab
             "FEDRECALL_DATA to a folder that has the data"
         ) from error
     known = (stream.info.splits or {}).get(split)
-    table = hub_table(stream, f"{repo} {split}", image, label, group)
+    table = hub_table(stream, f"{repo} {split}", columns)
     return table._replace(total=known.num_examples if known else None)
 
 
-def hub_table(data: "HubDataset | HubStream", where: str, image: str, label: str, group: str | None) -> Table:
+def hub_table(data: "HubDataset | HubStream", where: str, columns: Columns) -> Table:
     """Examples of a Hugging Face dataset, in memory or streamed, with the images left encoded."""
-    from datasets import ClassLabel  # noqa: PLC0415
+    return _table(data.with_format("arrow").iter(batch_size=_CHUNK), data.features or {}, where, columns)
 
-    present = list(data.column_names or ())
-    for column in (image, label, group):
-        if column is not None and present and column not in present:
-            raise UserError(f'{where} has no column "{column}"; it has {", ".join(sorted(present))}')
+
+def _table(batches: "Iterable[ArrowTable]", features: Mapping[str, object], where: str, columns: Columns) -> Table:
+    from datasets import ClassLabel
+
+    image, label, group = columns
+    for column in columns:
+        if column is not None and features and column not in features:
+            raise UserError(f'{where} has no column "{column}"; it has {", ".join(sorted(features))}')
 
     def names(column: str | None) -> tuple[str, ...] | None:
-        feature = (data.features or {}).get(column)
+        feature = None if column is None else features.get(column)
         return tuple(feature.names) if isinstance(feature, ClassLabel) else None
 
     def chunks() -> Iterator[Chunk]:
         done = 0
         try:
-            for batch in data.with_format("arrow").iter(batch_size=_CHUNK):
+            for batch in batches:
                 stored = batch.column(image).combine_chunks()
                 encoded = (stored.field("bytes") if hasattr(stored, "field") else stored).to_pylist()
                 rows = [f"{where}, row {done + i}" for i in range(len(encoded))]
                 groups = None if group is None else batch.column(group).to_pylist()
                 yield Chunk(encoded, rows, batch.column(label).to_pylist(), groups)
                 done += len(encoded)
-        except UserError:
-            raise
         except Exception as error:  # a page that does not decompress, a connection that breaks
             raise _unreadable(where, error) from error
 
@@ -181,20 +192,23 @@ def folder_table(folder: Path, classes: tuple[str, ...] | None = None, *, groupe
         raise UserError(f"{folder} has no sub-folders; images belong in one folder per class, {folder.name}/<class>/")
     files: list[tuple[Path, str, str]] = []
     for group, below in groups.items():
-        annotated = _annotations(below)
-        files += [(file, annotated[file.name], group) for file in image_files(below) if file.name in annotated]
-        for name, inner in {} if annotated else class_folders(below).items():
-            if name not in names:
-                raise UserError(f'{below} has a class "{name}" that the training data does not have')
-            files += [(file, name, group) for file in image_files(inner)]
+        if annotated := _annotations(below):
+            files += [(file, annotated[file.name], group) for file in image_files(below) if file.name in annotated]
+        else:
+            files += [(f, name, group) for name, inner in class_folders(below).items() for f in image_files(inner)]
     if not files:
         raise UserError(f"{folder} has no images in its class folders ({', '.join(sorted(_SUFFIXES))})")
+    if new := {name for _, name, _ in files}.difference(names):
+        raise UserError(f'{folder} has a class "{min(new)}" that the training data does not have')
 
     def chunks() -> Iterator[Chunk]:
         for start in range(0, len(files), _CHUNK):
             paths, labels, members = zip(*files[start : start + _CHUNK], strict=True)
             ids = [names.index(label) for label in labels]
-            images = [path.read_bytes() for path in paths]
+            try:
+                images = [path.read_bytes() for path in paths]
+            except OSError as error:
+                raise _unreadable(error.filename, error) from error
             yield Chunk(images, [str(path) for path in paths], ids, list(members) if grouped else None)
 
     return Table(chunks(), len(files), names, None)
@@ -203,23 +217,24 @@ def folder_table(folder: Path, classes: tuple[str, ...] | None = None, *, groupe
 def _annotations(folder: Path) -> dict[str, str]:
     """Tiny-ImageNet's validation set as published: all images in one folder, the classes in a text file beside it."""
     listed = sorted(folder.glob("*_annotations.txt"))
-    return dict(line.split("\t")[:2] for line in listed[0].read_text().splitlines() if line) if listed else {}
+    return dict(line.split("\t")[:2] for line in listed[0].read_text().splitlines() if "\t" in line) if listed else {}
 
 
-def decoded(table: Table, what: str, channels: int | None, size: int | None) -> Decoded:
-    """Decode a split, with a progress bar on a terminal. Without `channels`: grey if every image is, else colour."""
+def decoded(
+    table: Table, what: str, channels: int | None, size: int | None
+) -> tuple[Tensor, list[Any], list[Any] | None]:
+    """Images as uint8 [n, C, H, W], labels and groups as stored; with a progress bar on a terminal.
+
+    Without `channels`: grey if every image is, else colour.
+    """
     parts: list[np.ndarray[Any, np.dtype[np.uint8]]] = []
-    labels: list[Any] = []
-    groups: list[Any] = []
+    labels, groups = list[Any](), list[Any]()
     for chunk in _shown(table, f"decoding {what}"):
         arrays = _pixels(chunk, channels, size)
-        wrong = [
-            i for i, a in enumerate(arrays) if a.shape[:2] != (parts[0].shape[2:] if parts else arrays[0].shape[:2])
-        ]
-        if wrong:
-            raise UserError(
-                f"{chunk.where[wrong[0]]} has another size than the images before it; set size to resize all"
-            )
+        shape = parts[0].shape[2:] if parts else arrays[0].shape[:2]
+        for array, where in zip(arrays, chunk.where, strict=True):
+            if array.shape[:2] != shape:
+                raise UserError(f"{where} has another size than the images before it; set size to resize all")
         depth = max(a.shape[2] for a in arrays)
         stacked = np.stack([a if a.shape[2] == depth else a.repeat(depth, axis=2) for a in arrays])
         parts.append(np.ascontiguousarray(stacked.transpose(0, 3, 1, 2)))
@@ -229,12 +244,12 @@ def decoded(table: Table, what: str, channels: int | None, size: int | None) -> 
         raise UserError(f"{what} has no examples")
     depth = max(p.shape[1] for p in parts)
     x = np.concatenate([p if p.shape[1] == depth else p.repeat(depth, axis=1) for p in parts])
-    return Decoded(torch.from_numpy(x), labels, groups or None)
+    return torch.from_numpy(x), labels, groups or None
 
 
 def _pixels(chunk: Chunk, channels: int | None, size: int | None) -> list[np.ndarray[Any, np.dtype[np.uint8]]]:
     """The images of a chunk as [H, W, C] bytes."""
-    from PIL import Image  # noqa: PLC0415
+    from PIL import Image
 
     arrays = []
     with warnings.catch_warnings():
@@ -261,8 +276,8 @@ def _in_mode(image: "Image", channels: int | None) -> "Image":
 
 
 def _shown(table: Table, description: str) -> Iterator[Chunk]:
-    from rich.console import Console  # noqa: PLC0415
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()

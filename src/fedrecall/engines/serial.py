@@ -2,12 +2,17 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 from torch import Tensor
 
 from fedrecall.core.flat import Flat
 from fedrecall.core.types import Payload, Reply, Score
+from fedrecall.engines.cohort import Sampled
+from fedrecall.engines.faults import Attendance, Faults, described
+from fedrecall.engines.memory import Memories
 from fedrecall.engines.world import World
+from fedrecall.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -16,39 +21,37 @@ class Serial:
 
     world: World
     f: Flat
-    memories: dict[int, Payload] = field(default_factory=dict)
+    faults: Faults = Faults()
+    memories: Memories = field(default_factory=Memories)
 
-    def cohort(self, t: int, clients: Sequence[int]) -> "SerialCohort":
+    def cohort(self, t: int, clients: Sequence[int]) -> Sampled:
         """These clients, for round t."""
-        return SerialCohort(self, t, self.world.order(clients))
+        return Sampled(self, t, self.world.order(clients))
+
+    def exchange(self, t: int, clients: list[int], task: str, down: Payload) -> Iterator[Reply]:
+        """Run a task on each; a client's memory is committed when its reply is given out."""
+        attendance = Attendance(self.faults, t, len(clients))
+        for client in clients:
+            try:
+                reply = self.world.perform(self.f, task, client, t, down, self.memories.get(client))
+            except UserError:
+                raise
+            except Exception as error:
+                attendance.failed(client, *described(error), cause=error)
+                continue
+            self.memories[client] = reply.memory
+            yield reply
 
     def evaluate(self, state: Tensor) -> Score:
         """A complete model on the global test set."""
         return self.f.score(state, self.world.test)
 
+    def close(self) -> None:
+        """Give back what the engine holds outside this process's memory."""
+        self.memories.close()
 
-@dataclass(frozen=True)
-class SerialCohort:
-    """The clients of one round."""
+    def __enter__(self) -> Self:
+        return self
 
-    engine: Serial
-    t: int
-    clients: list[int]
-
-    @property
-    def size(self) -> int:
-        """How many clients were sampled."""
-        return len(self.clients)
-
-    @property
-    def population(self) -> int:
-        """All clients there are."""
-        return len(self.engine.world.partition)
-
-    def run(self, task: str, down: Payload) -> Iterator[Reply]:
-        """Run a task on each; a client's memory is committed when its reply is given out."""
-        engine = self.engine
-        for client in self.clients:
-            reply = engine.world.perform(engine.f, task, client, self.t, down, engine.memories.get(client))
-            engine.memories[client] = reply.memory
-            yield reply
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedrecall.core import seeds
 from fedrecall.core.flat import Flat
 from fedrecall.core.local import Training, train
 from fedrecall.core.method import Method
@@ -36,11 +37,14 @@ class World:
         data = self.train.take(torch.from_numpy(self.partition.rows(client)))
         if memory is None:
             memory = self.method.memory(down.get("w", f.w))
-        known = {"w": f.w, "b": f.b} | memory | down  # without global weights a client goes on with its own
+        if "w" in down:
+            w, b = down["w"], down.get("b", f.b)
+        else:  # no global weights: a client goes on with its own, which start as everyone's
+            w, b = f.split(memory.get("own", f.w))
         r = Local(
             f=f,
-            w=known["w"],
-            b=known["b"],
+            w=w,
+            b=b if len(b) else f.b,
             down=down,
             memory=memory,
             data=data,
@@ -49,12 +53,17 @@ class World:
             lr=self.training.sgd.rate(t),
             momentum=self.training.sgd.momentum,
             prox=self.training.sgd.prox,
+            batch=self.training.batch,
             t=t,
+            seed=seeds.stream(self.seed, "method", t, client),
+            notes={},
         )
         if task == "train":
-            probe = (lambda state: self._score(f, state)) if self.local_accuracy else None
+            scored = self.local_accuracy or self.method.personal
+            probe = (lambda state: self._score(f, state, down)) if scored else None
             return train(self.method, r, self.training, self.seed, client, probe)
         return Reply(getattr(self.method, task)(r), len(r.y), r.memory, {})
 
-    def _score(self, f: Flat, state: Tensor) -> Payload:
-        return {"local_accuracy": torch.tensor(f.score(state, self.test).accuracy)}
+    def _score(self, f: Flat, state: Tensor, down: Payload) -> Payload:
+        score = f.score(state, self.test, lambda out: self.method.judge(out, down))
+        return {"local_accuracy": torch.tensor(score.accuracy)}

@@ -61,8 +61,9 @@ def show_partition(config: Path | None, overrides: Sequence[str], out: Path) -> 
     experiment = Experiment.load(config, overrides)
     dealt = deal(experiment)
     counts = dealt.partition.counts(dealt.clients.y.numpy(), dealt.dataset.num_classes)
-    law = ", ".join(f"{k} {v}" if k != "name" else str(v) for k, v in dealt.partition.law.items())
-    title = f"{dealt.dataset.name}: {law}, {len(counts)} clients"
+    law, *settings = dealt.partition.law.items()
+    described = " ".join([str(law[1]), *(f"{k} = {v}" for k, v in settings[:1])])  # the first setting says how skewed
+    title = f"{dealt.dataset.name}, {described}, {len(counts)} clients"
     draw(counts, out, class_names=dealt.dataset.classes, title=title)
     console, few = Console(), dealt.dataset.num_classes <= FEW
     grid = _grid("client", "samples", "classes", "largest", *(dealt.dataset.classes if few else ()))

@@ -1,11 +1,45 @@
 """One file a method. A method is a difference from FedAvg."""
 
 from fedrecall.core.method import Method
+from fedrecall.methods.fedavg_kd import FedAvgKD, FedAvgLS
 from fedrecall.methods.fedavgm import FedAvgM
+from fedrecall.methods.fedcad import FedCAD
+from fedrecall.methods.fedcsd import FedCSD
+from fedrecall.methods.fedcurv import FedCurv
+from fedrecall.methods.feddyn import FedDyn
+from fedrecall.methods.fedgkd import FedGKD
+from fedrecall.methods.fedlmd import FedLMD, FedLMDTf
+from fedrecall.methods.fedlsd import FedLSD
+from fedrecall.methods.fednova import FedNova
+from fedrecall.methods.fedntd import FedNTD
+from fedrecall.methods.fedproto import FedProto
 from fedrecall.methods.fedprox import FedProx
+from fedrecall.methods.fedrs import FedRS
+from fedrecall.methods.fedssd import FedSSD
+from fedrecall.methods.grid import Grid
+from fedrecall.methods.moon import Moon
+from fedrecall.methods.scaffold import Scaffold
 
 METHODS: dict[str, type[Method]] = {
     "fedavg": Method,
     "fedprox": FedProx,
     "fedavgm": FedAvgM,
+    "scaffold": Scaffold,
+    "fednova": FedNova,
+    "feddyn": FedDyn,
+    "fedcurv": FedCurv,
+    "moon": Moon,
+    "fedproto": FedProto,
+    "fedrs": FedRS,
+    "fedlsd": FedLSD,
+    "fedntd": FedNTD,
+    "fedgkd": FedGKD,
+    "fedcad": FedCAD,
+    "fedssd": FedSSD,
+    "fedcsd": FedCSD,
+    "fedlmd": FedLMD,
+    "fedlmd-tf": FedLMDTf,
+    "fedavg-kd": FedAvgKD,
+    "fedavg-ls": FedAvgLS,
+    "grid": Grid,
 }

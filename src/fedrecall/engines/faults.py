@@ -1,0 +1,65 @@
+"""Clients that fail: what is kept of it, and when it is too much for a round."""
+
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from fedrecall.errors import UserError
+
+
+class Failure(NamedTuple):
+    """A client that gave no reply, because its own code raised or its process died again and again."""
+
+    t: int  # the round, from 0
+    client: int
+    error: str  # one line
+    traceback: str
+
+
+class Remote(Exception):
+    """The traceback of another process, shown as the cause of what is raised in this one."""
+
+    def __str__(self) -> str:
+        return f"in a worker process:\n{self.args[0]}"
+
+
+@dataclass(frozen=True)
+class Faults:
+    """What a run does about clients that fail.
+
+    By default it stops at the first one: in a simulation an exception is a mistake in the code far more often than a
+    fault worth simulating, and a mean over the clients that happened to survive would hide it.
+    """
+
+    min_replies: int | None = None  # a round goes on with so many; None: all
+    keep: Callable[[Failure], str | None] | None = None  # where the traceback goes; may say where that is
+
+
+@dataclass
+class Attendance:
+    """Who failed in one exchange."""
+
+    faults: Faults
+    t: int
+    asked: int
+    missing: list[int] = field(default_factory=list)
+
+    def failed(self, client: int, error: str, text: str, cause: BaseException) -> None:
+        """Keep the traceback; raise a UserError if too few replies are left."""
+        self.missing.append(client)
+        place = self.faults.keep(Failure(self.t, client, error, text)) if self.faults.keep else None
+        least = self.asked if self.faults.min_replies is None else min(self.faults.min_replies, self.asked)
+        left = self.asked - len(self.missing)
+        if left >= least:
+            return
+        line = f"round {self.t + 1}: client {client} failed: {error}"
+        if self.faults.min_replies is not None:
+            line += f"; {left} of {self.asked} replies are left, engine.min_replies = {least}"
+        raise UserError(line + (f"; its traceback is in {place}" if place else "")) from cause
+
+
+def described(error: BaseException) -> tuple[str, str]:
+    """An exception as one line, and with its traceback."""
+    line = " ".join("".join(traceback.format_exception_only(error)).split())
+    return line, "".join(traceback.format_exception(error))

@@ -1,0 +1,70 @@
+"""A worker process: it waits for orders, carries out one at a time, and never outlives its engine."""
+
+import gc
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from itertools import cycle
+from multiprocessing.connection import Connection
+
+import torch
+
+from fedrecall.core.flat import Flat
+from fedrecall.core.types import Payload
+from fedrecall.engines.faults import described
+from fedrecall.engines.shared import Channel, Message, Shelf
+from fedrecall.engines.world import World
+from fedrecall.errors import UserError
+
+
+def work(connection: Connection, world: World, f: Flat) -> None:
+    """The life of a worker. How `world` and `f` get here is the crew's affair."""
+    _settle()
+    channel = Channel(connection)
+    channel.send({"ready": True})
+    # Two places for answers: the engine can send the next order before it has taken the last answer.
+    for shelf in cycle([Shelf("even"), Shelf("odd")]):
+        try:
+            order, given = channel.receive()
+            try:
+                said, payloads = _carry_out(world, f, order, given)
+            except UserError as error:
+                said, payloads = {"refused": str(error), "kind": type(error).__name__}, {}
+            except Exception as error:
+                line, text = described(error)
+                said, payloads = {"error": line, "traceback": text}, {}
+            channel.send(said, shelf.put(payloads))
+        except (EOFError, ConnectionError):  # the engine is gone
+            return
+
+
+def _carry_out(world: World, f: Flat, order: Message, given: dict[str, Payload]) -> tuple[Message, dict[str, Payload]]:
+    down = given["down"]
+    if "score" in order:
+        score = f.score(down["state"], world.test.take(torch.arange(*order["score"])))
+        return {"correct": score.correct, "loss": score.loss}, {}
+    reply = world.perform(f, order["task"], order["client"], order["t"], down, given.get("memory"))
+    return {"n": reply.n}, {"up": reply.up, "memory": reply.memory, "report": reply.report}
+
+
+def _settle() -> None:
+    """Make a process, perhaps a fork of one with threads, a worker."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the engine, which then ends its workers
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+    # One thread each. It is also what makes a fork safe after the parent has used OpenMP, whose threads it lacks;
+    # torch's own DataLoader does the same.
+    torch.set_num_threads(1)
+    gc.freeze()  # a collection would otherwise write to, and so copy, every page shared with the parent
+    if sys.stdout is sys.__stdout__:  # another thread of the parent may have held the lock of its buffer
+        sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: PTH123, SIM115 (a file descriptor, kept open)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

@@ -1,0 +1,63 @@
+"""FedCAD: Class-Wise Adaptive Self Distillation for Heterogeneous Federated Learning.
+
+He, Chen, Yang, Zhang, Zeng. 2022. A two-page version is Class-Wise Adaptive Self Distillation for Federated Learning on
+Non-IID Data.
+
+The full version estimates the trust in the teacher on the server's auxiliary data, the short one on the client's own:
+`estimate`. Neither states the temperature; 2 is that of FedLSD. No factor tau^2 is printed: `kd_scale`.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedrecall.core.method import Hear, Method
+from fedrecall.core.ops import blend, class_mean, prob_of, scale, soft_ce, soften
+from fedrecall.core.types import Local, Payload, Server, Step
+from fedrecall.errors import UserError
+
+
+@dataclass(frozen=True)
+class FedCAD(Method):
+    """Distils each label with the weight that the teacher has earned on it."""
+
+    beta: float = 0.3  # least trust in the teacher, Eq. (6); the paper's grid is 0, 0.3, 0.5, 0.7
+    gamma: float = 0.7  # most trust in the teacher, Eq. (6)
+    tau: float = 2.0  # temperature, Eq. (2)
+    estimate: Literal["aux", "local"] = "aux"  # whose data shows what the teacher knows
+    kd_scale: Literal["none", "T2"] = "none"  # "T2": times tau^2
+    phi_tau: float | None = None  # temperature inside phi; None: tau
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.beta <= self.gamma <= 1:
+            raise UserError(f"FedCAD needs 0 <= beta <= gamma <= 1, not beta = {self.beta}, gamma = {self.gamma}")
+
+    def brief(self, server: Server) -> Payload:
+        """The trust in the teacher per class, from the auxiliary data."""
+        if self.estimate == "local":
+            return {}
+        if server.aux is None or not len(server.aux):
+            raise UserError('FedCAD needs auxiliary data: set data.aux_per_class, or method.estimate = "local"')
+        return {"alpha": self.trust(server.f.hear(server.state, server.aux).z, server.aux.y)}
+
+    def prepare(self, r: Local, hear: Hear) -> Payload:
+        """The same from the client's own data; a class it lacks has no evidence, and no sample that asks."""
+        return {"alpha": self.trust(hear("global").z, r.y)} if self.estimate == "local" else {}
+
+    def trust(self, z_g: Tensor, y: Tensor) -> Tensor:
+        """alpha_y [K], between beta (the teacher never believes the label, or no sample shows it) and gamma."""
+        phi = 2 * prob_of(z_g, y, self.phi_tau or self.tau) - 1  # p_y - sum_{c != y} p_c
+        half = (self.gamma - self.beta) / 2
+        return self.beta + half * class_mean(phi + 1, y, z_g.shape[-1])  # Eq. (6)
+
+    def frozen(self, r: Local) -> dict[str, Tensor]:
+        """The received model."""
+        return {"global": r.w}
+
+    def loss(self, s: Step, r: Local) -> Tensor:
+        """(1 - alpha_y) CE + alpha_y L_d, each sample with the weight of its own label."""
+        l_c = F.cross_entropy(s.z, s.y, reduction="none")  # Eq. (3)
+        l_d = scale(self.kd_scale, self.tau) * soft_ce(s.z, soften(s.frozen["global"].z, self.tau), self.tau)  # Eq. (2)
+        return blend(r.down["alpha"][s.y], l_c, l_d).mean()  # Eq. (5)

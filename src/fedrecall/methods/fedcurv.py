@@ -1,0 +1,65 @@
+"""FedCurv: Overcoming Forgetting in Federated Learning on Non-IID Data.
+
+Shoham, Avidor, Keren, Israel, Benditkis, Mor-Yosef, Zeitak. 2019. https://arxiv.org/abs/1910.07796
+
+Sums run over every client that ever took part, its last values, and leave out the client itself. Each keeps its own
+values and sends their change, so that the server holds two sums whatever the population (3 models up, 3 down). The
+Fisher is of per-sample gradients; public code squares batch means, which is smaller by about the batch size: `fisher`.
+That code also loses the contributions of clients trained earlier in the round, which an engine without an order cannot.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedrecall.core.method import Hear, Method
+from fedrecall.core.types import Cohort, Local, Payload, Reply, Server, Step
+
+
+@dataclass(frozen=True)
+class FedCurv(Method):
+    """Holds every weight where it matters to the other clients, as their Fisher information says."""
+
+    lam: float = (
+        1e-3  # weight of the penalty; 1e-4 on CIFAR-100, 1e-5 on Tiny-ImageNet (FedSSD); 1.0 per batch (FedLMD)
+    )
+    fisher: Literal["per_sample", "per_batch"] = "per_sample"
+    size: int = 500  # samples that the estimate looks at, at most
+
+    def init(self, w: Tensor) -> Payload:
+        """Sums over clients of u = diag(Fisher) and v = u w."""
+        return {"u": torch.zeros_like(w), "v": torch.zeros_like(w)}
+
+    def memory(self, w: Tensor) -> Payload:
+        """The client's own part of them."""
+        return self.init(w)
+
+    def brief(self, server: Server) -> Payload:
+        """Both sums go down."""
+        return dict(server.extra)
+
+    def prepare(self, r: Local, hear: Hear) -> Payload:
+        """P_k and Q_k: the sums over all other clients."""
+        return {"P": r.down["u"] - r.memory["u"], "Q": r.down["v"] - r.memory["v"]}
+
+    def loss(self, s: Step, r: Local) -> Tensor:
+        """CE + lam (<P, w w> - 2 <Q, w>): the others' quadratic penalties, but for a constant."""
+        P, Q = r.down["P"], r.down["Q"]
+        return F.cross_entropy(s.z, s.y) + self.lam * ((P * s.w * s.w).sum() - 2 * (Q * s.w).sum())
+
+    def reply(self, w: Tensor, steps: int, r: Local) -> tuple[Payload, Payload]:
+        """The weights and the change of u and v."""
+        per = 1 if self.fisher == "per_sample" else r.batch
+        u = r.f.fisher(r.f.join(w, r.b), r.data, self.size, per)
+        v = u * w
+        return {"w": w, "u": u - r.memory["u"], "v": v - r.memory["v"]}, {"u": u, "v": v}
+
+    def merge(self, server: Server, replies: Iterable[Reply], cohort: Cohort) -> Server:
+        """Average the weights, add up the changes."""
+        m = server.mean(replies, uniform={"u", "v"})
+        change = {name: server.extra[name] + cohort.size * m[name] for name in ("u", "v")}
+        return server.step(m["w"]).keep(**change)

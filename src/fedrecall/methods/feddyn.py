@@ -1,0 +1,50 @@
+"""FedDyn: Federated Learning Based on Dynamic Regularization.
+
+Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama. ICLR 2021. https://arxiv.org/abs/2111.04263
+
+The model that is sent, w^{t+1}, is also the one that is tested; the official code plots the mean of the clients' last
+models, clips gradients at 10 and scales alpha by client size, none of which is in the paper's algorithm.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedrecall.core.method import Method
+from fedrecall.core.types import Cohort, Local, Payload, Reply, Server, Step, mean
+
+
+@dataclass(frozen=True)
+class FedDyn(Method):
+    """Gives every client a linear term, so that local optima agree with the global one."""
+
+    alpha: float = 0.1  # strength of the regulariser; 0.01 in the official CIFAR-10 example
+    weights: Literal["uniform", "size"] = "uniform"  # of the clients' mean; FedNTD's code weights by size
+
+    def init(self, w: Tensor) -> Payload:
+        """h, the mean of all clients' drift."""
+        return {"h": torch.zeros_like(w)}
+
+    def memory(self, w: Tensor) -> Payload:
+        """The gradient of the client's last local objective."""
+        return {"g": torch.zeros_like(w)}
+
+    def loss(self, s: Step, r: Local) -> Tensor:
+        """CE - <g_k, w> + alpha/2 ||w - w^t||^2."""
+        linear = (r.memory["g"] * s.w).sum()
+        return F.cross_entropy(s.z, s.y) - linear + self.alpha / 2 * (s.w - r.w).square().sum()  # Eq. (1)
+
+    def reply(self, w: Tensor, steps: int, r: Local) -> tuple[Payload, Payload]:
+        """The weights go up; g_k <- g_k - alpha (w_k - w^t) stays."""
+        return {"w": w}, {"g": r.memory["g"] - self.alpha * (w - r.w)}
+
+    def merge(self, server: Server, replies: Iterable[Reply], cohort: Cohort) -> Server:
+        """h <- h - alpha/N sum_k (w_k - w^t); w^{t+1} = mean_k w_k - h/alpha."""
+        m = mean((r._replace(up={"w": r.up["w"], "plain": r.up["w"]}) for r in replies), self.weights, {"plain"})
+        moved = cohort.size * (m["plain"] - server.w)
+        h = server.extra["h"] - self.alpha / cohort.population * moved
+        return server.step(m["w"] - h / self.alpha if self.alpha else m["w"]).keep(h=h)

@@ -1,0 +1,37 @@
+"""FedLSD: local self-distillation with a constant weight, as FedCAD's paper defines and reports it.
+
+Class-Wise Adaptive Self Distillation for Heterogeneous Federated Learning (its baseline), after the loss called LSD in
+the code of Lee, Shin, Jeong, Yun, 2020.
+
+FedCAD's text has no factor tau^2, the method's first code has one: `kd_scale` chooses, the text is the default.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedrecall.core.method import Method
+from fedrecall.core.ops import blend, scale, soft_ce, soften
+from fedrecall.core.types import Local, Step
+
+
+@dataclass(frozen=True)
+class FedLSD(Method):
+    """Distils from the received model with one weight for all labels."""
+
+    alpha: float = 0.3  # weight of the distillation; the paper's grid is 0.1, 0.3, 0.5
+    tau: float = 2.0  # temperature
+    kd_scale: Literal["none", "T2"] = "none"  # "T2": times tau^2
+
+    def frozen(self, r: Local) -> dict[str, Tensor]:
+        """The received model."""
+        return {"global": r.w}
+
+    def loss(self, s: Step, r: Local) -> Tensor:
+        """(1 - alpha) CE + alpha L_d."""
+        l_c = F.cross_entropy(s.z, s.y, reduction="none")
+        l_d = scale(self.kd_scale, self.tau) * soft_ce(s.z, soften(s.frozen["global"].z, self.tau), self.tau)
+        return blend(torch.full_like(l_c, self.alpha), l_c, l_d).mean()

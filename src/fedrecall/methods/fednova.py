@@ -1,0 +1,49 @@
+"""FedNova: Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization.
+
+Wang, Liu, Liang, Joshi, Poor. NeurIPS 2020. https://arxiv.org/abs/2007.07481
+
+Probabilities are over the clients that took part. FedNTD's and FedLMD's code adds a variance reduction whose shared
+direction is never updated, so that each client's own last direction is taken from its gradients: `ccvr_code`.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedrecall.core.method import Method
+from fedrecall.core.optim import reach
+from fedrecall.core.types import Cohort, Local, Payload, Reply, Server
+
+
+@dataclass(frozen=True)
+class FedNova(Method):
+    """Normalises every client's update by how far its steps could carry it."""
+
+    ccvr_code: bool = False  # only to see what the public code does
+
+    def memory(self, w: Tensor) -> Payload:
+        """The client's last normalised direction, for ccvr_code."""
+        return {"d": torch.zeros_like(w)} if self.ccvr_code else {}
+
+    def correct(self, g: Tensor, r: Local) -> Tensor:
+        """g, or g less the client's last direction."""
+        return g - r.memory["d"] if self.ccvr_code else g
+
+    def reply(self, w: Tensor, steps: int, r: Local) -> tuple[Payload, Payload]:
+        """The weights and a_k = ||a_k||_1, Section 3."""
+        a = reach(steps, r.lr, r.momentum, r.prox)
+        memory = {"d": (r.w - w) / (r.lr * a)} if self.ccvr_code and steps else r.memory
+        return {"w": w, "a": w.new_tensor(a)}, memory
+
+    def merge(self, server: Server, replies: Iterable[Reply], cohort: Cohort) -> Server:
+        """w - tau_eff sum_k p_k d_k; a client without a step is left out."""
+
+        def normalised() -> Iterator[Reply]:
+            for r in replies:
+                if r.up["a"] > 0:
+                    yield r._replace(up={"d": (server.w - r.up["w"]) / r.up["a"], "a": r.up["a"]})
+
+        m = server.mean(normalised())
+        return server.step(server.w - m["a"] * m["d"]) if m else server

@@ -1,0 +1,36 @@
+"""FedNTD: Preservation of the Global Knowledge by Not-True Distillation in Federated Learning.
+
+Lee, Jeong, Shin, Bae, Yun. NeurIPS 2022. https://arxiv.org/abs/2106.03097
+
+The factor tau^2 is the official code's. Without a teacher it is the FedNTD-Tf of FedLMD's Table 2.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedrecall.core.method import Method
+from fedrecall.core.ops import is_class, keep, kl, soften
+from fedrecall.core.types import Local, Step
+
+
+@dataclass(frozen=True)
+class FedNTD(Method):
+    """Distils what the teacher says of the classes other than the label."""
+
+    beta: float = 1.0  # weight of the distillation
+    tau: float = 1.0  # temperature
+    teacher: bool = True  # False: a uniform target on the not-true classes (FedNTD-Tf)
+
+    def frozen(self, r: Local) -> dict[str, Tensor]:
+        """The received model."""
+        return {"global": r.w} if self.teacher else {}
+
+    def loss(self, s: Step, r: Local) -> Tensor:
+        """CE + beta tau^2 KL over the not-true classes."""
+        z_g = s.frozen["global"].z if self.teacher else torch.zeros_like(s.z)
+        not_true = ~is_class(s.y, s.z.shape[-1])
+        ntd = self.tau**2 * kl(keep(s.z, not_true), soften(z_g, self.tau, not_true), self.tau)
+        return F.cross_entropy(s.z, s.y) + self.beta * ntd.mean()

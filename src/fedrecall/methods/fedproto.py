@@ -1,0 +1,92 @@
+"""FedProto: Federated Prototype Learning across Heterogeneous Clients.
+
+Tan, Long, Liu, Zhou, Lu, Jiang, Zhang. AAAI 2022. https://arxiv.org/abs/2105.00243
+
+Published with personal models that share prototypes only (`share_weights = False`); FedCSD compares a global model,
+which needs averaged weights, the default. Prototypes are averaged uniformly, as in the official code; the paper weights
+by class counts. A class that nobody held keeps its old prototype. A row of zeros says that a class is absent.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedrecall.core.method import Method
+from fedrecall.core.ops import class_mean, class_sum
+from fedrecall.core.types import Cohort, Local, Output, Payload, Reply, Server, Step
+
+
+@dataclass(frozen=True)
+class FedProto(Method):
+    """Pulls features towards the mean feature that all clients have of the label."""
+
+    lam: float = 1.0  # weight of the pull; the official code has 0.1 on CIFAR-10
+    share_weights: bool = True  # False: personal models, only prototypes travel
+    weighting: Literal["uniform", "size"] = "uniform"  # of the clients' prototypes; "size": by class counts
+    collect: Literal["after", "last_epoch"] = "after"  # features of the trained model, or those seen while training
+    absent: Literal["keep", "drop"] = "keep"  # a class that nobody held in a round
+
+    @property
+    def personal(self) -> bool:
+        """Without shared weights there is no global model."""
+        return not self.share_weights
+
+    def round(self, server: Server, cohort: Cohort) -> Server:
+        """As always, but that personal models stay where they are."""
+        down = ({"w": server.w} if self.share_weights else {}) | self.brief(server)
+        return self.merge(server, cohort.run("train", down), cohort)
+
+    def brief(self, server: Server) -> Payload:
+        """The global prototypes G [K, D], once there are any."""
+        return dict(server.extra)
+
+    def memory(self, w: Tensor) -> Payload:
+        """A personal model, which starts as everyone's."""
+        return {} if self.share_weights else {"own": w}
+
+    def loss(self, s: Step, r: Local) -> Tensor:
+        """CE + lam mean ||h - G_y||^2 / D; a sample whose class has no prototype adds 0."""
+        if self.collect == "last_epoch" and s.last:
+            r.notes["sum"] = r.notes.get("sum", 0) + class_sum(s.h.detach(), s.y, len(r.counts))
+        ce = F.cross_entropy(s.z, s.y)
+        if "G" not in r.down:
+            return ce
+        target = r.down["G"][s.y]
+        known = target.any(-1, keepdim=True)
+        return ce + self.lam * torch.where(known, s.h - target, 0.0).square().mean()
+
+    def reply(self, w: Tensor, steps: int, r: Local) -> tuple[Payload, Payload]:
+        """The mean feature of each class held; the weights go up or stay."""
+        if self.collect == "last_epoch" and "sum" in r.notes:
+            prototypes = r.notes["sum"] / r.counts[:, None].clamp(min=1)
+        else:
+            prototypes = class_mean(r.f.hear(r.f.join(w, r.b), r.data).h, r.y, len(r.counts))
+        up = {"G": prototypes} | ({"counts": r.counts.to(w.dtype)} if self.weighting == "size" else {})
+        return (up | {"w": w}, r.memory) if self.share_weights else (up, {"own": r.f.join(w, r.b)})
+
+    def merge(self, server: Server, replies: Iterable[Reply], cohort: Cohort) -> Server:
+        """Average the prototypes over those who hold the class, and the weights if they are shared."""
+
+        def weighed() -> Iterator[Reply]:
+            for r in replies:
+                G = r.up["G"]
+                share = r.up["counts"] if self.weighting == "size" else G.any(-1).to(G.dtype)
+                up = {k: t for k, t in r.up.items() if k == "w"}
+                yield r._replace(up=up | {"rows": share[:, None] * G, "share": share})
+
+        m = server.mean(weighed(), uniform={"rows", "share"})
+        G = torch.where(m["share"][:, None] > 0, m["rows"] / m["share"][:, None], 0.0)
+        if self.absent == "keep" and "G" in server.extra:
+            G = torch.where(m["share"][:, None] > 0, G, server.extra["G"])
+        return (server.step(m["w"]) if self.share_weights else server).keep(G=G)
+
+    def judge(self, out: Output, down: Payload) -> Tensor:
+        """A personal model answers with the nearest prototype."""
+        if self.share_weights or "G" not in down:
+            return out.z
+        far = torch.cdist(out.h, down["G"])
+        return torch.where(down["G"].any(-1), -far, torch.finfo(far.dtype).min)

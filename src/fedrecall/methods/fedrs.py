@@ -1,0 +1,37 @@
+"""FedRS: Federated Learning with Restricted Softmax for Label Distribution Non-IID Data.
+
+Li, Zhan. KDD 2021.
+
+The paper scales the logits of missing classes; the official code scales every class smoothly, by its relative frequency
+(`soft`). Its classifier has no bias; with one the complete logit is scaled. Testing uses plain logits.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedrecall.core.method import Method
+from fedrecall.core.types import Local, Step
+from fedrecall.errors import UserError
+
+
+@dataclass(frozen=True)
+class FedRS(Method):
+    """Holds back the logits of classes that the client lacks, so that it does not unlearn them."""
+
+    alpha: float = 0.5  # scale of a missing class's logit, in [0, 1]
+    soft: bool = False  # scale by relative frequency
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.alpha <= 1:
+            raise UserError(f"FedRS needs 0 <= alpha <= 1, not {self.alpha}")
+
+    def loss(self, s: Step, r: Local) -> Tensor:
+        """CE on the restricted logits."""
+        if self.soft:
+            scale = self.alpha + (1 - self.alpha) * r.counts / r.counts.max()
+        else:
+            scale = torch.where(r.counts > 0, 1.0, self.alpha)
+        return F.cross_entropy(scale.to(s.z.dtype) * s.z, s.y)

@@ -1,0 +1,49 @@
+"""FedSSD: Learning Critically: Selective Self Distillation in Federated Learning on Non-IID Data.
+
+He, Chen, Yang, Yu, Huang, Gu. IEEE Transactions on Big Data, 2022.
+
+Eq. (3) weights both logit vectors, so its squared error carries M^2, which at the printed m_max is some 1e-6: no
+distillation to speak of. Table 3 suggests a linear weight. `weighting` has both; the printed equation is the default.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedrecall.core.method import Method
+from fedrecall.core.ops import class_mean, confusion, credibility, prob_of
+from fedrecall.core.types import Local, Payload, Server, Step
+from fedrecall.errors import UserError
+
+
+@dataclass(frozen=True)
+class FedSSD(Method):
+    """Distils each logit with the teacher's credibility on that class and that sample."""
+
+    m_max: float = 0.01  # upper bound of the weights, Eq. (4); 0.001 on CIFAR-100 and Tiny-ImageNet
+    weighting: Literal["squared", "linear"] = "squared"  # (M (z_g - z))^2 as printed, or M (z_g - z)^2
+    reduction: Literal["sum", "mean"] = "sum"  # over the logits
+    matrix: Literal["hard", "soft"] = "hard"  # counts of predictions, or mean probabilities
+
+    def brief(self, server: Server) -> Payload:
+        """The credibility matrix A[k1, k2]: how often class k1 is taken for k2, on the auxiliary data."""
+        if server.aux is None or not len(server.aux):
+            raise UserError("FedSSD needs auxiliary data: set data.aux_per_class")
+        z, y = server.f.hear(server.state, server.aux).z, server.aux.y
+        return {"A": confusion(z, y) if self.matrix == "hard" else class_mean(F.softmax(z, -1), y, z.shape[-1])}
+
+    def frozen(self, r: Local) -> dict[str, Tensor]:
+        """The received model."""
+        return {"global": r.w}
+
+    def loss(self, s: Step, r: Local) -> Tensor:
+        """CE + sum_c (M_c (z_g,c - z_c))^2."""
+        z_g = s.frozen["global"].z
+        m_class = credibility(r.down["A"])
+        m_sample = 1 - (1 - prob_of(z_g, s.y)).clamp_min(0).sqrt()
+        m = self.m_max * F.relu(m_class * m_sample[:, None] - 0.1)  # Eq. (4)
+        error = (m * (z_g - s.z)).square() if self.weighting == "squared" else m * (z_g - s.z).square()
+        ssd = error.sum(-1) if self.reduction == "sum" else error.mean(-1)
+        return F.cross_entropy(s.z, s.y) + ssd.mean()  # Eq. (3), (6)

@@ -1,0 +1,104 @@
+"""Grid: teacher x trust x mask x divergence, for ablations.
+
+The named methods stay written out; tests prove that they are points of it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedrecall.core.method import Method
+from fedrecall.core.ops import blend, class_mean, confusion, credibility, is_class, keep, prob_of, scale, soften
+from fedrecall.core.types import Local, Output, Payload, Server, Step
+from fedrecall.errors import UserError
+
+
+def _kl(z: Tensor, z_t: Tensor, tau: float, masks: tuple[Tensor, Tensor]) -> Tensor:
+    q = soften(z_t, tau, masks[0])
+    log_q = q.clamp_min(torch.finfo(q.dtype).tiny).log()
+    return torch.where(q > 0, q * (log_q - F.log_softmax(keep(z, masks[1]) / tau, -1)), 0.0)
+
+
+def _ce(z: Tensor, z_t: Tensor, tau: float, masks: tuple[Tensor, Tensor]) -> Tensor:
+    q = soften(z_t, tau, masks[0])
+    return -torch.where(q > 0, q * F.log_softmax(keep(z, masks[1]) / tau, -1), 0.0)
+
+
+def _l2(z: Tensor, z_t: Tensor, _: float, masks: tuple[Tensor, Tensor]) -> Tensor:
+    return (z_t.detach() - z).square() * masks[0]
+
+
+DIVERGENCE: dict[str, Callable[[Tensor, Tensor, float, tuple[Tensor, Tensor]], Tensor]] = {  # per class [B, K]
+    "kl": _kl,
+    "ce": _ce,
+    "l2": _l2,
+}
+MASK: dict[str, Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]] = {  # (not true, minority) -> teacher's, student's
+    "all": lambda nt, _: (torch.ones_like(nt), torch.ones_like(nt)),
+    "not-true": lambda nt, _: (nt, nt),
+    "minority": lambda nt, few: (nt & few, nt),
+}
+TRUST: dict[str, Callable[[Tensor, Tensor, Payload], Tensor]] = {  # (z_t, y, down) -> weights [B, 1] or [B, K]
+    "one": lambda z, *_: torch.ones_like(z[:, :1]),
+    "class": lambda _, y, down: down["alpha"][y][:, None],
+    "sample": lambda z, y, _: _sure(z, y),
+    "channel": lambda z, y, down: F.relu(credibility(down["A"]) * _sure(z, y) - 0.1),
+    "gate": lambda z, y, _: (prob_of(z, y) > 1 / z.shape[-1])[:, None].to(z.dtype),
+}
+
+
+def _sure(z: Tensor, y: Tensor) -> Tensor:
+    return 1 - (1 - prob_of(z, y)).clamp_min(0).sqrt()[:, None]
+
+
+@dataclass(frozen=True)
+class Grid(Method):
+    """Any combination of teacher, trust, mask and divergence, for ablation tables."""
+
+    teacher: Literal["global", "uniform"] = "global"
+    trust: Literal["one", "class", "sample", "channel", "gate"] = "one"
+    mask: Literal["all", "not-true", "minority"] = "all"
+    divergence: Literal["kl", "ce", "l2", "features"] = "kl"  # "features": squared distance, mean over dimensions
+    convex: bool = False  # (1 - a) CE + a KD instead of CE + a KD
+    beta: float = 1.0  # weight of the distillation, times the trust
+    tau: float = 1.0  # temperature of "kl" and "ce"
+    kd_scale: Literal["none", "T2"] = "T2"  # "T2": "kl" and "ce" times tau^2
+    low: float = 0.0  # trust "class": FedCAD's beta
+    high: float = 1.0  # trust "class": FedCAD's gamma
+
+    def brief(self, server: Server) -> Payload:
+        """What the trust needs of the auxiliary data."""
+        if self.trust not in {"class", "channel"}:
+            return {}
+        if server.aux is None or not len(server.aux):
+            raise UserError(f'trust "{self.trust}" needs auxiliary data: set data.aux_per_class')
+        z, y = server.f.hear(server.state, server.aux).z, server.aux.y
+        if self.trust == "channel":
+            return {"A": confusion(z, y)}
+        return {"alpha": self.low + (self.high - self.low) * class_mean(prob_of(z, y, self.tau), y, z.shape[-1])}
+
+    def frozen(self, r: Local) -> dict[str, Tensor]:
+        """The received model."""
+        return {"global": r.w}
+
+    def loss(self, s: Step, r: Local) -> Tensor:
+        """CE + a KD, or (1 - a) CE + a KD, with a = beta times the trust."""
+        g = s.frozen["global"]
+        trust = self.beta * TRUST[self.trust](g.z, s.y, r.down)
+        ce = F.cross_entropy(s.z, s.y, reduction="none")
+        if self.convex:  # one weight a sample
+            return blend(trust.mean(-1), ce, self._terms(s, r, g).sum(-1)).mean()
+        return ce.mean() + (trust * self._terms(s, r, g)).sum(-1).mean()
+
+    def _terms(self, s: Step, r: Local, g: Output) -> Tensor:
+        if self.divergence == "features":
+            return (s.h - g.h).square().mean(-1, keepdim=True)
+        z_t = g.z if self.teacher == "global" else torch.zeros_like(g.z)
+        majority = r.counts > len(r.y) / len(r.counts)
+        masks = MASK[self.mask](~is_class(s.y, s.z.shape[-1]), ~majority)
+        factor = scale(self.kd_scale, self.tau) if self.divergence != "l2" else 1.0
+        return factor * DIVERGENCE[self.divergence](s.z, z_t, self.tau, masks)

@@ -1,0 +1,48 @@
+"""MOON: Model-Contrastive Federated Learning.
+
+Li, He, Song. CVPR 2021. https://arxiv.org/abs/2103.16257
+
+The representation is what enters the last linear layer: with `model.head = true` the paper's projection, without it the
+plain features, as FedCSD and FedLMD compare it. A client's first round has no previous model, and no contrast: the
+public implementations differ here, and taking the received model for it would only add a constant.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedrecall.core.method import Method
+from fedrecall.core.types import Local, Payload, Step
+
+
+@dataclass(frozen=True)
+class Moon(Method):
+    """Pulls features towards the global model's and pushes them from the client's own previous model's."""
+
+    mu: float = 1.0  # weight of the contrast, Eq. (4); the paper's grid is 0.1, 1, 5, 10
+    tau: float = 0.5  # temperature, Eq. (3)
+
+    def memory(self, w: Tensor) -> Payload:
+        """No previous model yet."""
+        return {"previous": w[:0]}
+
+    def frozen(self, r: Local) -> dict[str, Tensor]:
+        """The received model and the client's own previous one, however old."""
+        previous = r.memory["previous"]
+        return {"global": r.w, "previous": previous} if len(previous) else {}
+
+    def loss(self, s: Step, r: Local) -> Tensor:
+        """CE + mu l_con."""
+        ce = F.cross_entropy(s.z, s.y)
+        if "previous" not in s.frozen:
+            return ce
+        pull = F.cosine_similarity(s.h, s.frozen["global"].h)
+        push = F.cosine_similarity(s.h, s.frozen["previous"].h)
+        contrast = -F.log_softmax(torch.stack([pull, push], -1) / self.tau, -1)[:, 0]  # Eq. (3)
+        return ce + self.mu * contrast.mean()  # Eq. (4)
+
+    def reply(self, w: Tensor, steps: int, r: Local) -> tuple[Payload, Payload]:
+        """The trained model goes up and stays."""
+        return {"w": w}, {"previous": r.f.join(w, r.b)}
