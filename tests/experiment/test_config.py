@@ -12,6 +12,7 @@ from fedrecall import Experiment, UserError
 from fedrecall.core.method import Method
 from fedrecall.data.laws import PARTITIONS
 from fedrecall.methods import METHODS
+from fedrecall.methods.presets import PRESETS
 from fedrecall.models import MODELS
 
 
@@ -67,6 +68,19 @@ def test_naming_another_method_drops_the_old_ones_settings(tmp_path: Path) -> No
     assert load(text, tmp_path, "method.name=fedavgm", "method.beta_s=0.7").method == METHODS["fedavgm"](beta_s=0.7)
 
 
+@pytest.mark.parametrize(("preset", "name"), [(p, name) for p, methods in PRESETS.items() for name in methods])
+def test_presets_are_valid_and_what_is_set_beside_them_wins(preset: str, name: str) -> None:
+    method = Experiment(method={"name": name, "preset": preset}).method
+    assert all(getattr(method, key) == value for key, value in PRESETS[preset][name].items())
+    for key, value in PRESETS[preset][name].items():
+        if isinstance(value, float):
+            assert getattr(Experiment(method={"name": name, "preset": preset, key: value / 2}).method, key) == value / 2
+
+
+def test_a_setting_without_a_name_is_the_defaults() -> None:
+    assert Experiment.load(None, ["federation.partition.alpha=0.1"]).federation.partition == PARTITIONS["dirichlet"](0.1)
+
+
 def test_own_objects_pass_through() -> None:
     law = PARTITIONS["iid"]()
     experiment = Experiment(method=METHODS["fedprox"](mu=0.3), federation={"partition": law})
@@ -90,7 +104,8 @@ def test_own_objects_pass_through() -> None:
         (["local.lr=-1"], "local.lr = -1"),
         (["local.drop_last=1"], "local.drop_last = 1: .*boolean"),
         (["method.name=fedprox", "method.mu=big"], "method.mu = 'big': .*number"),
-        (["method.mu=3"], "the method needs a name"),
+        (["method.mu=3"], 'unknown key "mu": the method fedavg has no settings'),
+        (["model.head=true"], "the model needs a name"),
         (["federation.sample=3", "federation.fraction=0.5"], "either federation.sample or federation.fraction"),
         (["federation.sample=30"], "federation.sample = 30 is more than federation.clients = 10"),
         (["federation.fraction=0"], "federation.fraction = 0"),
@@ -100,6 +115,8 @@ def test_own_objects_pass_through() -> None:
         (["=3"], "not of the form key=value"),
         (["run.rounds=3", "run.rounds.x=3"], "rounds is a value, not a table"),
         (["run=3"], "run = 3"),
+        (["method.name=fedcad", "method.preset=fedcad-w2"], 'preset of the method fedcad "fedcad-w2": did you mean'),
+        (["method.name=feddyn", "method.preset=x"], "the method feddyn has no presets"),
         (["method=3"], "method = 3: give a name"),
         (["method.name=[1]"], "unknown method"),
     ],

@@ -100,8 +100,11 @@ def test_memory_is_declared_and_keeps_its_shape(name: str) -> None:
     took_part = {k for r in done for k in r.clients}
     declared = method.memory(done[0].server.w)
     assert set(engine.memories) <= took_part
+    if not declared:
+        assert not any(engine.memories.values())
     for memory in engine.memories.values():
         assert set(memory) == set(declared)
+        assert all(t.abs().sum() > 0 for t in memory.values()), "what is declared is used"
         assert all(t.shape == declared[k].shape or len(declared[k]) == 0 for k, t in memory.items())  # 0: none yet
 
 
@@ -126,3 +129,13 @@ def test_payloads_are_flat_named_tensors(name: str, monkeypatch: pytest.MonkeyPa
     assert len(names) == 1, "every client sends the same names"
     for r in replies:
         assert all(isinstance(t, torch.Tensor) and not t.requires_grad for t in [*r.up.values(), *r.memory.values()])
+
+
+@methods
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_lost_reply_is_as_if_the_client_had_not_been_asked(name: str, engine: str) -> None:
+    asked_all, kept = federate(METHODS[name](), engine=engine, lost=(1, 3))
+    assert all(torch.isfinite(r.server.state).all() for r in asked_all)
+    assert not {1, 3} & set(kept.memories)
+    without, _ = federate(METHODS[name](), engine=engine, unasked=(1, 3))
+    assert torch.equal(asked_all[-1].server.state, without[-1].server.state)

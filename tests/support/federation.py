@@ -1,6 +1,7 @@
 """Small real federations for the tests: synthetic images in two tensors, any method, any engine."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from fedrecall.core.local import Training
 from fedrecall.core.method import Method
 from fedrecall.core.optim import SGD, Average, ServerOptimiser
 from fedrecall.core.rounds import Plan, Round, rounds
-from fedrecall.core.types import Engine, Server
+from fedrecall.core.types import Cohort, Engine, Payload, Reply, Score, Server
 from fedrecall.data.augment import Transform
 from fedrecall.data.examples import Examples
 from fedrecall.data.partition import Partition
@@ -65,6 +66,35 @@ def model(*, batch_norm: bool = False, dtype: torch.dtype = torch.float32) -> Fl
         return Flat(ImageNet(batch_norm=batch_norm).to(dtype))
 
 
+@dataclass(frozen=True)
+class Without:
+    """An engine, some of whose clients are asked and never answer, or are not asked."""
+
+    engine: Engine
+    lost: Sequence[int]
+    unasked: Sequence[int]
+
+    def cohort(self, t: int, clients: Sequence[int]) -> "WithoutCohort":
+        asked = [c for c in clients if c not in self.unasked]
+        return WithoutCohort(self.engine.cohort(t, [c for c in asked if c not in self.lost]), len(asked))
+
+    def evaluate(self, state: Tensor) -> Score:
+        return self.engine.evaluate(state)
+
+
+@dataclass(frozen=True)
+class WithoutCohort:
+    cohort: Cohort
+    size: int
+
+    @property
+    def population(self) -> int:
+        return self.cohort.population
+
+    def run(self, task: str, down: Payload) -> Iterator[Reply]:
+        return self.cohort.run(task, down)
+
+
 def federate(
     method: Method,
     *,
@@ -73,12 +103,15 @@ def federate(
     number: int = 3,
     sample: int | None = None,
     optimiser: ServerOptimiser = Average(),
+    lost: Sequence[int] = (),
+    unasked: Sequence[int] = (),
     **changes: object,
 ) -> tuple[list[Round], Engine]:
-    """Run a few rounds; returns them and the engine they ran on."""
+    """Run a few rounds; returns them and the engine they ran on. The replies of `lost` clients never come."""
     f, w = model(batch_norm=batch_norm), world(method, **changes)
     runner = ENGINES[engine](w, f)
     aux = examples([0, 1, 2] * 4, seed=2)
     start = Server(f, f.w, f.b, f.counters, optimiser, extra=method.init(f.w), aux=aux)
     plan = Plan(number, len(w.partition), sample or len(w.partition), seed=0)
-    return list(rounds(method, start, runner, plan)), runner
+    with runner:
+        return list(rounds(method, start, Without(runner, lost, unasked), plan)), runner

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, cast
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -16,7 +16,9 @@ class Choice:
 
     kind: str  # as it is called in messages
     valid: Mapping[str, type[Any]]
+    default: str | None  # the name where none is given; None: it must be
     does: str  # the attribute by which a Python user's own object is known
+    presets: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)  # preset -> name -> fields
 
     def build(self, table: Any) -> Any:
         """The object that a table (or a bare name) describes; an object that is one already passes through."""
@@ -25,13 +27,12 @@ class Choice:
         if not isinstance(table, str | Mapping):
             raise UserError(f"{self.kind} = {table!r}: give a name, or a table with a name and settings")
         values = {"name": table} if isinstance(table, str) else dict(table)
-        name = values.pop("name", None)
+        name = values.pop("name", self.default)
         if name is None:
-            raise UserError(
-                f'the {self.kind} needs a name, such as {self.kind} = {{ name = "{next(iter(self.valid))}" }}'
-            )
+            raise UserError(f'the {self.kind} needs a name, such as {self.kind}.name = "{next(iter(self.valid))}"')
         if not isinstance(name, str) or name not in self.valid:
             raise unknown(self.kind, name, self.valid)
+        values = self._preset(name, values.pop("preset", None)) | values
         cls = self.valid[name]
         known = [f.name for f in fields(cls)]
         for key in values:
@@ -43,6 +44,18 @@ class Choice:
             first = error.errors()[0]
             key = ".".join(map(str, first["loc"]))
             raise UserError(f"{self.kind}.{key} = {first['input']!r}: {first['msg']}") from None
+
+    def _preset(self, name: str, preset: Any) -> dict[str, Any]:
+        if preset is None:
+            return {}
+        valid = [p for p, settings in self.presets.items() if name in settings]
+        if preset not in valid:
+            raise (
+                unknown(f"preset of the {self.kind} {name}", preset, valid)
+                if valid
+                else UserError(f"the {self.kind} {name} has no presets")
+            )
+        return dict(self.presets[preset][name])
 
     def _unknown_key(self, name: str, key: str, known: list[str]) -> UserError:
         if not known:

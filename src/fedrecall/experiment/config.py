@@ -15,6 +15,7 @@ from fedrecall.data.laws import PARTITIONS, Law
 from fedrecall.errors import UserError
 from fedrecall.experiment.choice import Choice, explain
 from fedrecall.methods import METHODS
+from fedrecall.methods.presets import PRESETS
 from fedrecall.models import MODELS, Model
 
 Positive = Annotated[int, Field(ge=1)]
@@ -22,9 +23,9 @@ Rate = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(gt=0, le=1)]
 
 CHOICES = {
-    "method": Choice("method", METHODS, does="loss"),
-    "model": Choice("model", MODELS, does="build"),
-    "partition": Choice("partition", PARTITIONS, does="assign"),
+    "method": Choice("method", METHODS, default="fedavg", does="loss", presets=PRESETS),
+    "model": Choice("model", MODELS, default=None, does="build"),
+    "partition": Choice("partition", PARTITIONS, default="dirichlet", does="assign"),
 }
 
 
@@ -107,7 +108,9 @@ class ServerStep(Section):
 class EngineChoice(Section):
     """Where the clients run."""
 
-    name: Literal["serial"] = "serial"
+    name: Literal["pool", "serial"] = "pool"
+    workers: Positive | None = None  # processes of the pool; None: as many as there are cores
+    min_replies: Positive | None = None  # replies that a round needs; None: all, so a client that fails ends the run
 
 
 class Run(Section):
@@ -158,6 +161,13 @@ class Experiment(Section):
         for text in overrides:
             override(tables, text)
         return cls(**tables)
+
+    @model_validator(mode="after")
+    def _enough_replies(self) -> Self:
+        least, asked = self.engine.min_replies, self.federation.cohort
+        if least is not None and least > asked:
+            raise ValueError(f"engine.min_replies = {least} is more than the {asked} clients of a round")
+        return self
 
     def tables(self) -> dict[str, Any]:
         """The complete configuration as plain tables: what config.toml holds, and `Experiment(**tables)` reads."""

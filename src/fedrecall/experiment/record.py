@@ -16,6 +16,7 @@ from torch import Tensor
 
 import fedrecall
 from fedrecall.core.rounds import Round
+from fedrecall.engines import Failure
 from fedrecall.errors import UserError
 from fedrecall.experiment.setup import Setup
 from fedrecall.files import write
@@ -87,6 +88,14 @@ class RunDirectory:
         """One more round."""
         with (self.path / "rounds.jsonl").open("a") as file:
             file.write(json.dumps(line) + "\n")
+
+    def keep(self, failure: Failure) -> str:
+        """The traceback of a client that failed; returns where it is."""
+        folder = self.path / "failures"
+        folder.mkdir(exist_ok=True)
+        path = folder / f"round-{failure.t + 1}-client-{failure.client}.txt"
+        write(path, failure.traceback.encode())
+        return str(path)
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         """A JSON file, whole or not at all."""

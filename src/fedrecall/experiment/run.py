@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedrecall.core.exchange import Diverged
 from fedrecall.core.rounds import rounds
 from fedrecall.core.types import Server
-from fedrecall.engines import ENGINES
+from fedrecall.engines import Faults, Memories, Pool, Serial
+from fedrecall.errors import UserError
 from fedrecall.experiment.config import Experiment
 from fedrecall.experiment.record import Record, RunDirectory, record, summarise
 from fedrecall.experiment.setup import Setup, setup
@@ -49,15 +49,26 @@ def run(
     """
     ready = setup(experiment or Experiment(), data=data, model=model, partition=partition)
     directory = None if out is None else RunDirectory.create(Path(out), ready)
-    with one_thread():
-        return _run(ready, directory, watch)
+    with one_thread(), engine_for(ready, directory) as engine:
+        return _run(ready, engine, directory, watch)
 
 
-def _run(ready: Setup, directory: RunDirectory | None, watch: Callable[[Record], None] | None) -> Result:
-    engine = ENGINES[ready.experiment.engine.name](ready.world, ready.server.f)
+def engine_for(ready: Setup, directory: RunDirectory | None) -> Pool | Serial:
+    """The engine that the experiment names; what clients leave behind goes to the run directory."""
+    choice = ready.experiment.engine
+    faults = Faults(choice.min_replies, directory.keep if directory else None)
+    memories = Memories(directory.path if directory else None)
+    if choice.name == "serial":
+        return Serial(ready.world, ready.server.f, faults, memories)
+    return Pool(ready.world, ready.server.f, faults, memories, workers=choice.workers)
+
+
+def _run(
+    ready: Setup, engine: Pool | Serial, directory: RunDirectory | None, watch: Callable[[Record], None] | None
+) -> Result:
     server, records = ready.server, list[Record]()
     initial = engine.evaluate(server.state).accuracy
-    failed: Diverged | None = None
+    failed: UserError | None = None
     try:
         for done in rounds(ready.world.method, server, engine, ready.plan):
             server = done.server
@@ -66,7 +77,7 @@ def _run(ready: Setup, directory: RunDirectory | None, watch: Callable[[Record],
                 directory.append(records[-1])
             if watch is not None:
                 watch(records[-1])
-    except Diverged as error:
+    except UserError as error:
         failed = error
     summary = summarise(records, initial, ready.experiment.run.targets)
     if failed is not None:
