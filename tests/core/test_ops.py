@@ -1,4 +1,4 @@
-"""The words of the losses against SPEC 10's numbers and a loop written from the definitions, in float64."""
+"""The words of the losses against numbers worked out by hand and a loop written from the definitions, in float64."""
 
 import math
 

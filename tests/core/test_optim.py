@@ -23,7 +23,7 @@ def test_server_momentum_golden() -> None:
 
 
 def reference(w: float, targets: list[float], lr: float, beta: float, damped: bool, nesterov: bool) -> float:
-    """SPEC 2.3, as it is written."""
+    """The update rule, as it is written."""
     v = 0.0
     for target in targets:
         delta = w - target

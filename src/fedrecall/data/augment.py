@@ -170,7 +170,7 @@ PRESETS: dict[str, dict[str, Transform]] = {
     "fedcsd": {"cifar100": _CIFAR100, "femnist": _RAW, "office-caltech-10": _OFFICE},
     "fedbn": {"office-caltech-10": _OFFICE},
 }
-"""The papers' transforms (SPEC 7.3): preset, data set, transform."""
+"""The papers' transforms: preset, data set, transform."""
 
 
 def transform_for(augment: str | Mapping[str, object], dataset: str, plain: Transform) -> Transform:

@@ -1,4 +1,4 @@
-"""The server's auxiliary set (SPEC A07): a few labelled examples per class, drawn from the training set."""
+"""The server's auxiliary set: a few labelled examples per class, drawn from the training set."""
 
 import numpy as np
 import torch

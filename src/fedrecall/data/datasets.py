@@ -281,7 +281,7 @@ def _held_out(name: str, source: Source, stored: Stored, classes: int | None, li
 
 
 def _characters(y: Tensor, names: tuple[str, ...], classes: int) -> tuple[Tensor, Tensor, tuple[str, ...]]:
-    """FEMNIST's digits, or its letters with upper and lower case of a letter as one class (SPEC A14 leaves that open).
+    """FEMNIST's digits, or its letters with upper and lower case of a letter as one class (the papers leave that open).
 
     Rows, labels, names.
     """

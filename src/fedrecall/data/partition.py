@@ -3,7 +3,6 @@
 import hashlib
 import json
 import logging
-import os
 import warnings
 from collections.abc import Mapping
 from copy import deepcopy
@@ -20,6 +19,7 @@ from safetensors.numpy import save as dump_tensors
 
 from fedrecall.data.laws import PARTITIONS, GroupIds, Ints, Law
 from fedrecall.errors import UserError, needs_extra
+from fedrecall.files import write
 
 log = logging.getLogger(__name__)
 
@@ -105,8 +105,8 @@ class Partition:
         """Write `partition.safetensors` (who holds what) and `partition.json` (the manifest), each atomically."""
         directory.mkdir(parents=True, exist_ok=True)
         arrays = {"indices": self.indices, "offsets": self.offsets}
-        _write(directory / "partition.safetensors", dump_tensors(arrays))
-        _write(directory / "partition.json", json.dumps(self.manifest(labels, classes), indent=1).encode())
+        write(directory / "partition.safetensors", dump_tensors(arrays))
+        write(directory / "partition.json", json.dumps(self.manifest(labels, classes), indent=1).encode())
 
     @classmethod
     def load(cls, directory: Path) -> Self:
@@ -225,13 +225,3 @@ def _describe_flower(partitioner: Any) -> dict[str, Any]:
     values = {p: v.tolist() if isinstance(v, np.ndarray) else v for p, v in values.items()}
     plain = {p: v for p, v in values.items() if isinstance(v, bool | int | float | str | list)}
     return {"name": f"flwr_datasets.{type(partitioner).__name__}", **plain}
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        part.write_bytes(content)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
