@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test test-slow lint types pytest clean
+.PHONY: setup demo test bench test-slow lint types pytest clean
 
 setup: .venv/ready
 
@@ -27,6 +27,9 @@ types: setup
 
 pytest: setup
 	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+bench: setup  ## measure, print tables, write build/benchmarks.json
+	$(BIN)/python -m benchmarks
 
 test-slow: setup  ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow

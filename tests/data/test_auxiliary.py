@@ -40,5 +40,12 @@ def test_bad_input() -> None:
         auxiliary(Y, 5, "holdout", rng())
     with pytest.raises(UserError, match=r'unknown data\.aux "both"'):
         auxiliary(Y, 5, "both", rng())
-    with pytest.raises(UserError, match="at least 1"):
-        auxiliary(Y, 0, "overlap", rng())
+    with pytest.raises(UserError, match="must not be negative"):
+        auxiliary(Y, -1, "overlap", rng())
+
+
+@pytest.mark.parametrize("mode", ["overlap", "holdout"])
+def test_none_at_all(mode: str) -> None:
+    aux, left = auxiliary(Y, 0, mode, rng())
+    assert len(aux) == 0
+    assert len(left) == len(Y)

@@ -78,7 +78,8 @@ def test_presets_are_valid_and_what_is_set_beside_them_wins(preset: str, name: s
 
 
 def test_a_setting_without_a_name_is_the_defaults() -> None:
-    assert Experiment.load(None, ["federation.partition.alpha=0.1"]).federation.partition == PARTITIONS["dirichlet"](0.1)
+    experiment = Experiment.load(None, ["federation.partition.alpha=0.1"])
+    assert experiment.federation.partition == PARTITIONS["dirichlet"](alpha=0.1)
 
 
 def test_own_objects_pass_through() -> None:

@@ -99,6 +99,15 @@ def test_local_accuracy_when_asked_for() -> None:
     )
 
 
+def test_a_personal_method_is_scored_by_its_clients_models() -> None:
+    method = {"name": "fedproto", "share_weights": False}
+    result = fr.run(fr.Experiment(method=method, run={"rounds": 4}))
+    assert all(line["accuracy"] == line["local_accuracy"] for line in result.rounds)
+    assert result.rounds[-1]["loss"] is None
+    assert result.summary["final"] > 0.3
+    assert result.rounds[-1]["bytes_up"] == 4 * 10 * 200, "prototypes only"
+
+
 def test_evaluating_less_often(tmp_path: Path) -> None:
     result = fr.run(fr.Experiment(local={"epochs": 1}, run={"rounds": 5, "evaluate_every": 2}), out=tmp_path / "a")
     assert [line["accuracy"] is not None for line in result.rounds] == [False, True, False, True, True]
@@ -128,6 +137,12 @@ def test_auxiliary_set() -> None:
     held = fr.experiment.setup.setup(fr.Experiment(data={"aux_per_class": 5, "aux": "holdout"}))
     assert len(held.world.train) == 1433 - 50
     assert held.dealt.partition.sizes.sum() == 1433 - 50
+
+
+@pytest.mark.parametrize("name", ["fedcad", "fedssd"])
+def test_methods_that_need_auxiliary_data_say_so(name: str) -> None:
+    with pytest.raises(fr.UserError, match=r"needs auxiliary data: set data\.aux_per_class"):
+        fr.run(fr.Experiment(method={"name": name}, data={"aux_per_class": 0}))
 
 
 def test_own_arrays_own_module_and_a_client_column() -> None:

@@ -35,6 +35,7 @@ class Round(NamedTuple):
     clients: list[int]
     train_loss: float | None  # mean over the participants, during their training
     local_accuracy: float | None  # mean over the participants, on the global test set, before aggregation
+    personal: bool  # there is no global model: the local accuracy is the accuracy
 
 
 def sample(plan: Plan, t: int) -> list[int]:
@@ -64,4 +65,5 @@ def rounds(method: Method, server: Server, engine: Engine, plan: Plan) -> Iterat
             clients,
             exchange.reported("loss"),
             exchange.reported("local_accuracy"),
+            method.personal,
         )

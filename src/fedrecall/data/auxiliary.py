@@ -16,13 +16,13 @@ def auxiliary(labels: Tensor, per_class: int, mode: str, rng: np.random.Generato
     """
     if mode not in ("overlap", "holdout"):
         raise unknown("data.aux", mode, ["overlap", "holdout"])
-    if per_class < 1:
-        raise UserError(f"data.aux_per_class = {per_class} must be at least 1")
+    if per_class < 0:
+        raise UserError(f"data.aux_per_class = {per_class} must not be negative; 0 means no auxiliary set")
     y = labels.numpy()
     taken = np.zeros(len(y), dtype=bool)
     for c in np.unique(y):
         rows = np.flatnonzero(y == c)
-        if mode == "holdout" and len(rows) <= per_class:
+        if mode == "holdout" and 0 < per_class >= len(rows):
             raise UserError(
                 f'data.aux = "holdout" with aux_per_class = {per_class} would leave the clients nothing of class {c}, '
                 f'which has {len(rows)} training examples; lower aux_per_class or use aux = "overlap"'

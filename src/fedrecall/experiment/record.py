@@ -26,9 +26,10 @@ Record = dict[str, Any]  # one round, as a line of rounds.jsonl
 
 def record(r: Round) -> Record:
     """What rounds.jsonl keeps of a round."""
+    global_accuracy = None if r.score is None else r.score.accuracy
     out: Record = {
         "round": r.number,
-        "accuracy": None if r.score is None else r.score.accuracy,
+        "accuracy": r.local_accuracy if r.personal else global_accuracy,
         "loss": None if r.score is None else r.score.mean_loss,
         "train_loss": r.train_loss,
         "seconds": round(r.seconds, 4),

@@ -30,7 +30,7 @@ class Moon(Method):
 
     def frozen(self, r: Local) -> dict[str, Tensor]:
         """The received model and the client's own previous one, however old."""
-        previous = r.memory["previous"]
+        previous = r.memory.get("previous", r.w[:0])
         return {"global": r.w, "previous": previous} if len(previous) else {}
 
     def loss(self, s: Step, r: Local) -> Tensor:

@@ -1,0 +1,95 @@
+"""The bare limit: the same SGD steps by independent single-thread processes, and no federation at all.
+
+`nn.Module` as the papers write it, `torch.optim.SGD`, float tensors that are in memory already. Run as a process, it
+does one share of a round for every line on its standard input, and answers with a line.
+"""
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from benchmarks.federation import CLASSES, Work, pictures
+
+
+class Cnn616(nn.Module):
+    """The 6/16 CNN, rectified before pooling, as its papers have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(3, 6, 5), nn.Conv2d(6, 16, 5)
+        self.fc1, self.fc2, self.fc3 = nn.Linear(400, 120), nn.Linear(120, 84), nn.Linear(84, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits."""
+        x = F.max_pool2d(F.relu(self.conv1(x)), 2)
+        x = F.max_pool2d(F.relu(self.conv2(x)), 2)
+        return self.fc3(F.relu(self.fc2(F.relu(self.fc1(x.flatten(1))))))
+
+
+class Cnn3264(nn.Module):
+    """The FedNTD / FedLMD CNN, rectified before pooling, as its code has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(3, 32, 5, padding=2), nn.Conv2d(32, 64, 5, padding=2)
+        self.fc1, self.fc2 = nn.Linear(4096, 512), nn.Linear(512, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits."""
+        x = F.max_pool2d(F.relu(self.conv1(x)), 2)
+        x = F.max_pool2d(F.relu(self.conv2(x)), 2)
+        return self.fc2(F.relu(self.fc1(x.flatten(1))))
+
+
+MODELS = {"cnn": Cnn616, "cnn-32-64": Cnn3264}
+
+
+def share(work: Work, clients: int, model: nn.Module, x: Tensor, y: Tensor) -> None:
+    """Train some clients, one after another."""
+    for _ in range(clients):
+        optimiser = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
+        for _ in range(work.epochs):
+            for rows in torch.randperm(len(y)).split(work.batch):
+                optimiser.zero_grad()
+                F.cross_entropy(model(x[rows]), y[rows]).backward()
+                optimiser.step()
+
+
+class Bare:
+    """As many such processes as there are workers, each with its share of the clients."""
+
+    def __init__(self, work: Work, workers: int) -> None:
+        sizes = [len(work.cohort[w::workers]) for w in range(workers)]
+        command = [sys.executable, "-m", "benchmarks.bare", json.dumps(asdict(work))]
+        self._all = [
+            subprocess.Popen([*command, str(n)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            for n in sizes
+        ]
+
+    def round(self) -> None:
+        """All of them do their share at the same time."""
+        for process in self._all:
+            print("go", file=process.stdin, flush=True)
+        for process in self._all:
+            process.stdout.readline()  # type: ignore[union-attr]  # a pipe, as asked for
+
+    def close(self) -> None:
+        """End them."""
+        for process in self._all:
+            process.communicate()
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    work, clients = Work(**json.loads(sys.argv[1])), int(sys.argv[2])
+    x, y = pictures(work.images)
+    x = (x.float() / 255 - 0.5) / 0.25
+    model = MODELS[work.model]()
+    for _ in sys.stdin:
+        share(work, clients, model, x, y)
+        print("done", flush=True)

@@ -1,0 +1,37 @@
+"""Seconds a round of `pool` against the bare limit: what the federation costs, and what the loop saves."""
+
+import os
+from typing import Any
+
+from benchmarks.bare import Bare
+from benchmarks.federation import Running, Work
+from benchmarks.timing import take_turns
+from fedrecall.methods import METHODS
+
+CASES = {  # name -> work, bound of the ratio
+    "10 clients x 500 images x 5 epochs, 6/16 CNN": (Work(), 1.0),
+    "10 clients x 500 images x 5 epochs, 32/64 CNN": (Work(model="cnn-32-64"), 1.0),
+    "100 clients x 50 images x 1 epoch, 6/16 CNN": (Work(100, 50, 1), 1.25),
+    "100 clients x 50 images x 1 epoch, 32/64 CNN": (Work(100, 50, 1, model="cnn-32-64"), 1.25),
+}
+
+
+def measure() -> list[dict[str, Any]]:
+    """One row a case."""
+    workers = len(os.sched_getaffinity(0))
+    rows = []
+    for name, (work, bound) in CASES.items():
+        pool, bare = Running(work, METHODS["fedavg"]()), Bare(work, workers)
+        best = take_turns({"pool": pool.round, "bare": bare.round}, turns=3 if "5 epochs, 32" in name else 5)
+        pool.close()
+        bare.close()
+        rows.append(
+            {
+                "case": name,
+                "pool s": best["pool"],
+                "bare s": best["bare"],
+                "ratio": best["pool"] / best["bare"],
+                "bound": bound,
+            }
+        )
+    return rows

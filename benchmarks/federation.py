@@ -1,0 +1,84 @@
+"""The federation that is measured: CIFAR-shaped pictures of noise, equal clients, any model, method and engine."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrecall.core.exchange import Exchange
+from fedrecall.core.flat import Flat
+from fedrecall.core.local import Training
+from fedrecall.core.method import Method
+from fedrecall.core.optim import SGD, Average
+from fedrecall.core.types import Server
+from fedrecall.data.augment import Transform
+from fedrecall.data.examples import Examples
+from fedrecall.data.partition import Partition
+from fedrecall.engines import ENGINES
+from fedrecall.engines.world import World
+from fedrecall.models import MODELS
+
+CLASSES = 10
+PLAIN = Transform(mean=(0.5,) * 3, std=(0.25,) * 3)
+AUGMENTED = Transform(mean=(0.5,) * 3, std=(0.25,) * 3, pad=4, flip=True)
+
+
+def pictures(n: int, shape: tuple[int, ...] = (3, 32, 32), seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Uint8 noise and labels: what is in them takes no more and no less time."""
+    rng = torch.Generator().manual_seed(seed)
+    x = torch.randint(0, 256, (n, *shape), generator=rng, dtype=torch.uint8)
+    return x, torch.randint(0, CLASSES, (n,), generator=rng)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one round does."""
+
+    clients: int = 10
+    images: int = 500  # of each client
+    epochs: int = 5
+    batch: int = 50
+    model: str = "cnn"
+    sample: int | None = None  # clients a round; None: all
+    shape: tuple[int, ...] = (3, 32, 32)
+
+    @property
+    def cohort(self) -> list[int]:
+        """The clients of a round."""
+        return list(range(self.sample or self.clients))
+
+
+class Running:
+    """A federation on an engine, one round at a time."""
+
+    def __init__(self, work: Work, method: Method, *, engine: str = "pool", transform: Transform = PLAIN) -> None:
+        n = work.clients * work.images
+        x, y = pictures(n, work.shape)
+        torch.manual_seed(0)
+        f = Flat(MODELS[work.model]().build(work.shape, CLASSES))
+        offsets = np.arange(work.clients + 1) * work.images
+        world = World(
+            method=method,
+            training=Training(work.epochs, work.batch, SGD(lr=0.01, momentum=0.9)),
+            train=Examples(x, y, transform),
+            test=Examples(*pictures(1000, work.shape, seed=1), transform),
+            partition=Partition(np.arange(n), offsets, n, {"name": "equal"}, 0),
+            classes=CLASSES,
+            seed=0,
+        )
+        self.work, self.method = work, method
+        self.engine = ENGINES[engine](world, f)
+        aux = Examples(*pictures(320, work.shape, seed=2), transform)
+        self.server = Server(f, f.w, f.b, f.counters, Average(), extra=method.init(f.w), aux=aux)
+
+    def round(self) -> None:
+        """One round, without a test of the result."""
+        cohort = self.engine.cohort(self.server.t, self.work.cohort)
+        exchange = Exchange(self.server, cohort)
+        done = exchange.settle(self.method.round(self.server, exchange))
+        self.server = Server(**{**vars(done), "t": done.t + 1})
+
+    def close(self) -> None:
+        """End the engine's processes."""
+        self.engine.close()
