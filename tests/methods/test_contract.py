@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedrecall import METHODS
+from fedrecall import METHODS, UserError
 from fedrecall.core.method import Method
 from fedrecall.core.optim import Adaptive, Average
 from fedrecall.core.types import Reply
@@ -139,3 +139,14 @@ def test_a_lost_reply_is_as_if_the_client_had_not_been_asked(name: str, engine: 
     assert not {1, 3} & set(kept.memories)
     without, _ = federate(METHODS[name](), engine=engine, unasked=(1, 3))
     assert torch.equal(asked_all[-1].server.state, without[-1].server.state)
+
+
+WRONG = {"tau": 0.0, "mu": -1.0, "lam": -1.0, "beta": float("nan"), "alpha": float("inf"), "buffer": 0, "beta_s": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "key"), [(name, f.name) for name in METHODS for f in fields(METHODS[name]()) if f.name in WRONG]
+)
+def test_impossible_hyper_parameters_are_refused(name: str, key: str) -> None:
+    with pytest.raises(UserError, match=f"{METHODS[name].__name__} needs .*{key}"):
+        METHODS[name](**{key: WRONG[key]})

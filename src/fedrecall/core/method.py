@@ -4,13 +4,15 @@ Nine hooks make almost every method; `prepare`, `drift` and `judge` are for the 
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from math import inf
 from typing import Literal
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from fedrecall.core.types import Cohort, Local, Output, Payload, Reply, Server, Step
+from fedrecall.errors import UserError
 
 Hear = Callable[[str], Output]
 
@@ -24,6 +26,19 @@ class Method:
 
     A method is a frozen dataclass: its fields are its hyper-parameters, and that is its configuration.
     """
+
+    def __post_init__(self) -> None:
+        """No hyper-parameter of any method makes sense below zero, and no temperature at zero."""
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if isinstance(value, int | float):
+                self._require(0 <= value < inf, f"{f.name} >= 0")
+                self._require(value > 0 or not f.name.endswith("tau"), f"{f.name} > 0")
+
+    def _require(self, holds: bool, what: str) -> None:
+        """Refuse hyper-parameters for which `what` does not hold."""
+        if not holds:
+            raise UserError(f"{type(self).__name__} needs {what}, not {self}")
 
     # --- server ---------------------------------------------------------------------------
     def init(self, w: Tensor) -> Payload:

@@ -25,7 +25,7 @@ def soften(z: Tensor, tau: float, mask: Tensor | None = None) -> Tensor:
     Where the mask leaves no class the row is all zero: nothing to distil.
     """
     z = z.detach()
-    return F.softmax(z / tau, -1) if mask is None else F.softmax(keep(z, mask) / tau, -1) * mask
+    return F.softmax(z / tau, -1) if mask is None else F.softmax(keep(z / tau, mask), -1) * mask
 
 
 def soft_ce(z: Tensor, q: Tensor, tau: float) -> Tensor:

@@ -83,7 +83,7 @@ class LocalTraining(Section):
 
     epochs: Positive = 5
     batch: Positive = 50
-    lr: Rate = 0.01
+    lr: Annotated[float, Field(gt=0)] = 0.01
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     weight_decay: Rate = 0.0
     lr_decay: Annotated[float, Field(gt=0)] = 1.0  # factor a round

@@ -33,6 +33,10 @@ class FedAvgLS(Method):
 
     smoothing: float = 0.1
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._require(self.smoothing <= 1, "smoothing <= 1")
+
     def loss(self, s: Step, r: Local) -> Tensor:
         """Cross-entropy with (1 - smoothing) onehot + smoothing / C."""
         return F.cross_entropy(s.z, s.y, label_smoothing=self.smoothing)

@@ -22,6 +22,10 @@ class FedAvgM(Method):
     damped: bool = False  # v <- beta_s v + (1 - beta_s)(w - wbar)
     nesterov: bool = False  # step with (w - wbar) + beta_s v
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._require(self.beta_s < 1, "beta_s < 1")
+
     def merge(self, server: Server, replies: Iterable[Reply], cohort: Cohort) -> Server:
         """v <- beta_s v + (w - wbar), w <- w - eta_s v."""
         momentum = Average(self.eta_s, self.beta_s, self.damped, self.nesterov)

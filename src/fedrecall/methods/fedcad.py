@@ -31,8 +31,8 @@ class FedCAD(Method):
     phi_tau: float | None = None  # temperature inside phi; None: tau
 
     def __post_init__(self) -> None:
-        if not 0 <= self.beta <= self.gamma <= 1:
-            raise UserError(f"FedCAD needs 0 <= beta <= gamma <= 1, not beta = {self.beta}, gamma = {self.gamma}")
+        super().__post_init__()
+        self._require(self.beta <= self.gamma <= 1, "beta <= gamma <= 1")
 
     def brief(self, server: Server) -> Payload:
         """The trust in the teacher per class, from the auxiliary data."""

@@ -39,6 +39,10 @@ class FedCSD(Method):
     convex: bool = False  # (1 - mu) CE + mu L
     teacher_bn: Literal["running", "batch"] = "running"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._require(self.alpha <= 1, "alpha <= 1")
+
     @property
     def teacher_mode(self) -> Literal["running", "batch"]:
         """The statistics with which the teacher normalises."""

@@ -30,6 +30,10 @@ class FedCurv(Method):
     fisher: Literal["per_sample", "per_batch"] = "per_sample"
     size: int = 500  # samples that the estimate looks at, at most
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._require(self.size >= 1, "size >= 1")
+
     def init(self, w: Tensor) -> Payload:
         """Sums over clients of u = diag(Fisher) and v = u w."""
         return {"u": torch.zeros_like(w), "v": torch.zeros_like(w)}

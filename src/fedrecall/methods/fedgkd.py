@@ -1,6 +1,6 @@
-"""FedGKD: Local-Global Knowledge Distillation in Heterogeneous Federated Learning.
+"""FedGKD: Local-Global Knowledge Distillation in Heterogeneous Federated Learning with Non-IID Data.
 
-Yao, Pan, Dai, Wan, Ding, Yu, Jin, Xu, Sun. 2021. https://arxiv.org/abs/2107.00051
+Yao, Pan, Dai, Wan, Ding, Jin, Xu, Sun. 2021. https://arxiv.org/abs/2107.00051
 
 `coef` is the paper's gamma / 2. As in the official code the first round does not distil. The official vote variant
 computes its loss without a gradient; here it has one.
@@ -26,6 +26,10 @@ class FedGKD(Method):
     coef: float = 0.1  # weight of the distillation, gamma / 2
     tau: float = 1.0  # temperature
     vote: bool = False  # send all M models, each weighted by its loss on the auxiliary data
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._require(self.buffer >= 1, "buffer >= 1")
 
     def round(self, server: Server, cohort: Cohort) -> Server:
         """Take the model about to be sent into the buffer, then as always; the initial model is no aggregate."""

@@ -1,7 +1,7 @@
 """FedLSD: local self-distillation with a constant weight, as FedCAD's paper defines and reports it.
 
-Class-Wise Adaptive Self Distillation for Heterogeneous Federated Learning (its baseline), after the loss called LSD in
-the code of Lee, Shin, Jeong, Yun, 2020.
+Class-Wise Adaptive Self Distillation for Heterogeneous Federated Learning. He, Chen, Yang, Zhang, Zeng. 2022. The name
+is from the first version of FedNTD's paper: Lee, Shin, Jeong, Yun. 2021. https://arxiv.org/abs/2106.03097v1
 
 FedCAD's text has no factor tau^2, the method's first code has one: `kd_scale` chooses, the text is the default.
 """
@@ -25,6 +25,10 @@ class FedLSD(Method):
     alpha: float = 0.3  # weight of the distillation; the paper's grid is 0.1, 0.3, 0.5
     tau: float = 2.0  # temperature
     kd_scale: Literal["none", "T2"] = "none"  # "T2": times tau^2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._require(self.alpha <= 1, "alpha <= 1")
 
     def frozen(self, r: Local) -> dict[str, Tensor]:
         """The received model."""

@@ -52,6 +52,7 @@ class FedProto(Method):
         """CE + lam mean ||h - G_y||^2 / D; a sample whose class has no prototype adds 0."""
         if self.collect == "last_epoch" and s.last:
             r.notes["sum"] = r.notes.get("sum", 0) + class_sum(s.h.detach(), s.y, len(r.counts))
+            r.notes["seen"] = r.notes.get("seen", 0) + torch.bincount(s.y, minlength=len(r.counts))
         ce = F.cross_entropy(s.z, s.y)
         if "G" not in r.down:
             return ce
@@ -62,7 +63,7 @@ class FedProto(Method):
     def reply(self, w: Tensor, steps: int, r: Local) -> tuple[Payload, Payload]:
         """The mean feature of each class held; the weights go up or stay."""
         if self.collect == "last_epoch" and "sum" in r.notes:
-            prototypes = r.notes["sum"] / r.counts[:, None].clamp(min=1)
+            prototypes = r.notes["sum"] / r.notes["seen"][:, None].clamp(min=1)
         else:
             prototypes = class_mean(r.f.hear(r.f.join(w, r.b), r.data).h, r.y, len(r.counts))
         up = {"G": prototypes} | ({"counts": r.counts.to(w.dtype)} if self.weighting == "size" else {})

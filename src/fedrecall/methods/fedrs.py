@@ -14,7 +14,6 @@ from torch import Tensor
 
 from fedrecall.core.method import Method
 from fedrecall.core.types import Local, Step
-from fedrecall.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -25,8 +24,8 @@ class FedRS(Method):
     soft: bool = False  # scale by relative frequency
 
     def __post_init__(self) -> None:
-        if not 0 <= self.alpha <= 1:
-            raise UserError(f"FedRS needs 0 <= alpha <= 1, not {self.alpha}")
+        super().__post_init__()
+        self._require(self.alpha <= 1, "alpha <= 1")
 
     def loss(self, s: Step, r: Local) -> Tensor:
         """CE on the restricted logits."""

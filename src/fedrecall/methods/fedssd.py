@@ -1,6 +1,6 @@
 """FedSSD: Learning Critically: Selective Self Distillation in Federated Learning on Non-IID Data.
 
-He, Chen, Yang, Yu, Huang, Gu. IEEE Transactions on Big Data, 2022.
+He, Chen, Yang, Yu, Huang, Gu. IEEE Transactions on Big Data, 2022. https://arxiv.org/abs/2504.14694
 
 Eq. (3) weights both logit vectors, so its squared error carries M^2, which at the printed m_max is some 1e-6: no
 distillation to speak of. Table 3 suggests a linear weight. `weighting` has both; the printed equation is the default.

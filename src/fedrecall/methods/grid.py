@@ -82,12 +82,13 @@ class Grid(Method):
         return {"alpha": self.low + (self.high - self.low) * class_mean(prob_of(z, y, self.tau), y, z.shape[-1])}
 
     def frozen(self, r: Local) -> dict[str, Tensor]:
-        """The received model."""
-        return {"global": r.w}
+        """The received model, if anything listens to it."""
+        unheard = self.teacher == "uniform" and self.trust in {"one", "class"} and self.divergence != "features"
+        return {} if unheard else {"global": r.w}
 
     def loss(self, s: Step, r: Local) -> Tensor:
         """CE + a KD, or (1 - a) CE + a KD, with a = beta times the trust."""
-        g = s.frozen["global"]
+        g = s.frozen.get("global", Output(s.h.detach(), torch.zeros_like(s.z)))
         trust = self.beta * TRUST[self.trust](g.z, s.y, r.down)
         ce = F.cross_entropy(s.z, s.y, reduction="none")
         if self.convex:  # one weight a sample

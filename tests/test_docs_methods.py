@@ -1,0 +1,216 @@
+"""The documentation of the methods says what the code does: names, defaults, costs, snippets, links."""
+
+import importlib.util
+import re
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from inspect import isfunction
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+import fedrecall
+from fedrecall import METHODS, Experiment, Method
+from fedrecall.core.rounds import rounds
+from fedrecall.core.types import Local, Output, Reply, Server, Step
+from fedrecall.engines import ENGINES
+from fedrecall.experiment.setup import setup
+
+DOCS = Path(__file__).parents[1] / "docs"
+INDEX, VOCABULARY = DOCS / "methods" / "index.md", DOCS / "vocabulary.md"
+PAGES = sorted((DOCS / "methods").glob("*.md"))
+SECTIONS = [
+    "Equations",
+    "Parameters",
+    "What travels and what is kept",
+    "When to use it",
+    "Choices",
+    "Configuration",
+    "Reference",
+]
+SMALL = {
+    "federation": {"clients": 4},
+    "model": {"name": "mlp", "hidden": [16]},
+    "local": {"epochs": 1},
+    "engine": {"name": "serial"},
+}
+
+methods = pytest.mark.parametrize("name", METHODS)
+
+
+def prose(path: Path) -> str:
+    """The page without its code blocks."""
+    return re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def blocks(path: Path, language: str) -> list[str]:
+    """The code blocks of a page."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def table(path: Path, first: str) -> list[list[str]]:
+    """Rows of the one table of a page whose first column has this title; none if there is no such table."""
+    found = re.findall(rf"^\| {re.escape(first)} \|.*\n\|[-|]+\|\n((?:\|.*\n?)*)", prose(path), flags=re.MULTILINE)
+    assert len(found) <= 1, f"{path.name} has several tables of {first}"
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in "".join(found).splitlines()]
+
+
+def headings(path: Path) -> list[str]:
+    return re.findall(r"^#+ (.*)$", prose(path), flags=re.MULTILINE)
+
+
+def anchor(heading: str) -> str:
+    """The fragment that mkdocs and GitHub give a heading."""
+    return re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower())
+
+
+def value(cell: str) -> Any:
+    """A default, as a table writes it: a TOML value in backticks, or the word unset."""
+    return None if cell == "unset" else tomllib.loads(f"value = {cell.strip('`')}")["value"]
+
+
+SNIPPETS = [(path.stem, text) for path in PAGES for text in blocks(path, "toml")]
+
+
+@methods
+def test_every_method_has_a_page_and_the_index_links_to_it(name: str) -> None:
+    page = DOCS / "methods" / f"{name}.md"
+    assert f"[{name}]({name}.md)" in [row[0] for row in table(INDEX, "Method")]
+    _, *sections = headings(page)
+    assert [s for s in sections if s in SECTIONS] == SECTIONS
+    assert page.read_text().count("$$") % 2 == 0
+
+
+def test_there_is_no_page_without_a_method() -> None:
+    assert {path.stem for path in PAGES} == set(METHODS) | {"index"}
+    assert [row[0] for row in table(INDEX, "Method")] == [f"[{name}]({name}.md)" for name in METHODS]
+
+
+@methods
+def test_the_parameter_table_is_the_dataclass(name: str) -> None:
+    rows = table(DOCS / "methods" / f"{name}.md", "Name")
+    assert all(len(row) == 4 and all(row) for row in rows)
+    documented = [(row[0].strip("`"), value(row[2])) for row in rows]
+    declared = [(f.name, f.default) for f in fields(METHODS[name])]
+    assert documented == declared
+    assert [type(v) for _, v in documented] == [type(v) for _, v in declared]
+
+
+@methods
+def test_the_costs_in_the_index_are_those_of_a_run(name: str) -> None:
+    ready = setup(Experiment(method={"name": name}, **SMALL, run={"rounds": 3}))
+    with ENGINES["serial"](ready.world, ready.server.f) as engine:
+        *_, last = rounds(ready.world.method, ready.server, engine, ready.plan)
+        kept = [sum(t.numel() for t in memory.values()) for memory in engine.memories.values()]
+    unit = len(ready.server.state)
+    _, _, down, up, keeps, *_ = next(row for row in table(INDEX, "Method") if row[0].startswith(f"[{name}]"))
+    size = {"C": 10, "C²": 100, "C·D": 160, "a scalar": 1}
+
+    def floats(cell: str) -> int:
+        return sum(size[term] if term in size else int(term) * unit for term in cell.split(" + "))
+
+    assert last.bytes_down == 4 * floats(down)
+    assert last.bytes_up == 4 * floats(up)
+    assert kept == ([] if keeps == "nothing" else [int(keeps.partition(":")[0]) * unit] * 4)
+
+
+@pytest.mark.parametrize(("page", "text"), SNIPPETS, ids=[page for page, _ in SNIPPETS])
+def test_snippets_are_valid_and_run(page: str, text: str) -> None:
+    tables = tomllib.loads(text)
+    experiment = Experiment(**tables)
+    assert tables["method"]["name"] == page
+    assert type(experiment.method) is METHODS[page]
+    if "name" not in tables.get("data", {}):  # on the embedded digits
+        result = fedrecall.run(Experiment(**(SMALL | tables), run={"rounds": 2}))
+        assert len(result.rounds) == 2
+
+
+def test_every_method_has_a_snippet() -> None:
+    assert {page for page, _ in SNIPPETS} == set(METHODS)
+
+
+@pytest.mark.parametrize("row", table(DOCS / "methods" / "grid.md", "Method"), ids=lambda row: row[0].strip("`{ }"))
+def test_points_of_the_grid_are_the_methods(row: list[str]) -> None:
+    named, point = map(value, row)
+
+    def weights(method: dict[str, Any]) -> torch.Tensor:
+        trains = SMALL | {"local": {"epochs": 5, "lr": 0.1}}  # enough for a teacher that knows something
+        return fedrecall.run(Experiment(method=method, **trains, run={"rounds": 2})).server.w
+
+    ours = weights(named)
+    torch.testing.assert_close(weights({"name": "grid"} | point), ours, rtol=1e-4, atol=1e-5)
+    assert (ours - weights({"name": "fedavg"})).abs().max() > 1e-3  # else any method would do
+
+
+@pytest.mark.parametrize("path", [*PAGES, VOCABULARY], ids=lambda path: path.stem)
+def test_links_resolve(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(path)):
+        if target.startswith("https://"):
+            continue
+        file, _, fragment = target.partition("#")
+        there = (path.parent / file).resolve() if file else path
+        assert there.is_file(), target
+        assert not fragment or fragment in map(anchor, headings(there)), target
+
+
+@pytest.fixture
+def example(tmp_path: Path) -> Iterator[ModuleType]:
+    """The first Python block of the vocabulary, as a module."""
+    file = tmp_path / "documented_method.py"
+    file.write_text(blocks(VOCABULARY, "python")[0])
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[file.stem] = module
+    try:
+        spec.loader.exec_module(module)
+        yield module
+    finally:
+        del sys.modules[file.stem]
+
+
+def test_the_new_method_runs(example: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, Any] = {"MyMethod": example.MyMethod}
+    exec(blocks(VOCABULARY, "python")[1], names)  # what a reader would paste next
+    result = names["result"]
+    assert [r["round"] for r in result.rounds] == [1, 2]
+    assert result.rounds[-1]["bytes_down"] == 2 * result.rounds[-1]["bytes_up"]  # the weights and their slow copy
+    assert str(result.summary["final"]) in capsys.readouterr().out
+    assert torch.equal(
+        fedrecall.run(Experiment(method=example.MyMethod(mu=0.0), run={"rounds": 2})).server.w,
+        fedrecall.run(Experiment(run={"rounds": 2})).server.w,
+    )
+
+
+def test_the_vocabulary_names_every_hook_and_field() -> None:
+    text = prose(VOCABULARY)
+    words = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]*)`", text))))
+    hooks = {name for name in vars(Method) if not name.startswith("_")}
+    assert hooks <= words
+    for record in (Output, Step, Local, Reply):
+        assert {record.__name__, *record._fields} <= words
+    assert {f.name for f in fields(Server)} | {"Payload", "Server", "Cohort", "Engine"} <= words
+
+
+def test_hooks_are_called_in_the_documented_order() -> None:
+    order: list[str] = []
+
+    def noted(name: str, hook: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            order.append(name)
+            return hook(*args)
+
+        return call
+
+    hooks = {name: hook for name, hook in vars(Method).items() if isfunction(hook) and not name.startswith("_")}
+    recorder = type("Recorder", (Method,), {name: noted(name, hook) for name, hook in hooks.items()})
+    fedrecall.run(Experiment(method=recorder(), **SMALL, run={"rounds": 1, "local_accuracy": True}))
+    documented = re.findall(r"^\d+\. `(\w+)\(", prose(VOCABULARY), flags=re.MULTILINE)
+    assert list(dict.fromkeys(order)) == documented
+    assert set(documented) == set(hooks)
