@@ -52,6 +52,12 @@ def test_run_directory(tmp_path: Path) -> None:
     assert torch.equal(torch.cat([p.flatten() for p in model.parameters()]), result.server.w)
 
 
+def test_an_experiment_may_be_tables_or_a_file(tmp_path: Path) -> None:
+    (tmp_path / "quick.toml").write_text("[run]\nrounds = 3\n[local]\nepochs = 1\n")
+    results = [fr.run(given) for given in (fr.Experiment(**QUICK), QUICK, tmp_path / "quick.toml")]
+    assert len({r.summary["final"] for r in results}) == 1
+
+
 def test_the_model_predicts_what_was_scored() -> None:
     result = fr.run(fr.Experiment(**QUICK))
     test = fr.experiment.setup.deal(result.experiment).test

@@ -35,7 +35,9 @@ class Flat:
         self.w = _vector(weights, weights[0].dtype)
         self.b = _vector(buffers, weights[0].dtype)
         self.counters = _vector(counters, torch.int64)
-        self.needs_pairs = any(isinstance(m, _BatchNorm) for m in model.modules())  # one example has no variance
+        norms = [m for m in model.modules() if isinstance(m, _BatchNorm)]
+        self.needs_pairs = bool(norms)  # one example has no variance
+        self.by_batch = any(m.running_mean is None for m in norms)  # what it says of an example depends on the others
         self._ears: dict[str, nn.Module] = {}
         self._shapes = [p.shape for p in weights]
         self._sizes = [p.numel() for p in weights]

@@ -37,7 +37,8 @@ class Ears:
     """What the frozen models say.
 
     Without augmentation they are heard once, on all the client's examples. With it a cached answer would be about
-    another image, so they are heard on the very batch that the student sees.
+    another image, and without running statistics about another batch: then they are heard on the very batch that the
+    student sees.
     """
 
     def __init__(self, method: Method, r: Local) -> None:
@@ -55,7 +56,7 @@ class Ears:
     def open(self) -> None:
         """Make ready for batches: run over all examples where that answers for every batch."""
         for name, state in self._states.items():
-            if self._r.data.augmented or self._by_batch:
+            if self._r.data.augmented or self._by_batch or self._r.f.by_batch:
                 self._live[name] = self._r.f.freeze(state, ear=name, batch_statistics=self._by_batch)
             else:
                 self.whole(name)

@@ -1,6 +1,6 @@
 """One run, from a configuration to a result."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +34,7 @@ class Result:
 
 
 def run(
-    experiment: Experiment | None = None,
+    experiment: Experiment | Mapping[str, Any] | str | Path | None = None,
     *,
     data: object = None,
     model: nn.Module | None = None,
@@ -42,12 +42,16 @@ def run(
     out: str | Path | None = None,
     watch: Callable[[Record], None] | None = None,
 ) -> Result:
-    """Run an experiment (none: the quickstart on digits).
+    """Run an experiment: an `Experiment`, its tables, or the path of a TOML file; none is the quickstart on digits.
 
     `data`, `model` and `partition` take your own: arrays, a Dataset, a module, a flwr-datasets partitioner. With
     `out` the run directory is written there; `watch` sees every round as it ends.
     """
-    ready = setup(experiment or Experiment(), data=data, model=model, partition=partition)
+    if isinstance(experiment, Mapping):
+        experiment = Experiment(**experiment)
+    elif not isinstance(experiment, Experiment):
+        experiment = Experiment.load(experiment)
+    ready = setup(experiment, data=data, model=model, partition=partition)
     directory = None if out is None else RunDirectory.create(Path(out), ready)
     with one_thread(), engine_for(ready, directory) as engine:
         return _run(ready, engine, directory, watch)

@@ -71,7 +71,11 @@ class FedCSD(Method):
 
     def prepare(self, r: Local, hear: Hear) -> Payload:
         """The client's own rows, where they are all that is used."""
-        return {"P": self.prototype(r)["P"]} if self.use_similarity and self.prototypes == "local" else {}
+        if not self.use_similarity or self.prototypes == "global":
+            return {}
+        if self.prototype_images == "plain":
+            return {"P": class_mean(hear("teacher").z, r.y, len(r.counts))}
+        return {"P": self.prototype(r)["P"]}
 
     def frozen(self, r: Local) -> dict[str, Tensor]:
         """The moving average of the global models."""

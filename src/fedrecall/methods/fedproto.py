@@ -63,10 +63,15 @@ class FedProto(Method):
     def reply(self, w: Tensor, steps: int, r: Local) -> tuple[Payload, Payload]:
         """The mean feature of each class held; the weights go up or stay."""
         if self.collect == "last_epoch" and "sum" in r.notes:
-            prototypes = r.notes["sum"] / r.notes["seen"][:, None].clamp(min=1)
+            seen = r.notes["seen"]
+            prototypes = r.notes["sum"] / seen[:, None].clamp(min=1)
         else:
-            prototypes = class_mean(r.f.hear(r.f.join(w, r.b), r.data).h, r.y, len(r.counts))
-        up = {"G": prototypes} | ({"counts": r.counts.to(w.dtype)} if self.weighting == "size" else {})
+            seen = r.counts
+            prototypes = class_mean(r.f.hear(r.f.join(w, r.b), r.data).h, r.y, len(seen))
+        # A row of zeros says "none": that a class is there must show even where all its features are dead.
+        up = {"G": torch.where(seen[:, None] > 0, prototypes + 1e-30, 0.0)}
+        if self.weighting == "size":
+            up["counts"] = seen.to(w.dtype)
         return (up | {"w": w}, r.memory) if self.share_weights else (up, {"own": r.f.join(w, r.b)})
 
     def merge(self, server: Server, replies: Iterable[Reply], cohort: Cohort) -> Server:

@@ -29,8 +29,9 @@ class FedRS(Method):
 
     def loss(self, s: Step, r: Local) -> Tensor:
         """CE on the restricted logits."""
+        counts = r.counts.to(s.z.dtype)
         if self.soft:
-            scale = self.alpha + (1 - self.alpha) * r.counts / r.counts.max()
+            scale = self.alpha + (1 - self.alpha) * counts / counts.max()
         else:
-            scale = torch.where(r.counts > 0, 1.0, self.alpha)
-        return F.cross_entropy(scale.to(s.z.dtype) * s.z, s.y)
+            scale = torch.where(counts > 0, torch.ones_like(counts), self.alpha)
+        return F.cross_entropy(scale * s.z, s.y)

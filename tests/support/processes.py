@@ -1,0 +1,52 @@
+"""Processes as the system sees them, and scripts as a user starts them."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+
+def children(parent: int) -> list[int]:
+    """Processes whose parent is this one."""
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return sorted(pid for pid in pids if _status(pid)[1] == parent)
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended (an orphan may stay a zombie where process 1 does not care)."""
+    return _status(pid)[0] in "ZX"
+
+
+def _status(pid: int) -> tuple[str, int]:
+    """State and parent."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return "X", 0
+    return fields[0], int(fields[1])
+
+
+def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
+    """Wait for something to come true."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.01)
+
+
+def shared_memory() -> set[str]:
+    """What has a name in /dev/shm and could be ours."""
+    return {p.name for p in Path("/dev/shm").iterdir() if p.name.startswith(("torch_", "psm_", "fedrecall"))}
+
+
+def start(*args: object, cwd: Path) -> subprocess.Popen[str]:
+    """Python with these arguments, in a process group of its own, as under a terminal."""
+    return subprocess.Popen(
+        [sys.executable, *map(str, args)],
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
