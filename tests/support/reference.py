@@ -1,7 +1,8 @@
-"""The losses as the papers define them, sample by sample and class by class, as slow and literal as they can be written.
+"""The losses as the papers define them, sample by sample and class by class, as slow and literal as can be.
 
 Nothing of fedrecall is used. Numbers are 0-d float64 tensors, so that autograd gives the gradients of exactly what is
-written; whatever a paper calls a constant is detached. `z` are the student's logits [B, C], `zg` a teacher's, `y` labels.
+written; whatever a paper calls a constant is detached. `z` are the student's logits [B, C], `zg` a teacher's, `y` the
+labels.
 """
 
 import math
