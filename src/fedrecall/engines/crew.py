@@ -2,119 +2,153 @@
 
 On Linux they are forked: `world` and `f` are simply there, the data in the same physical memory, and classes that a
 user defined in a script or a notebook cell work as they are. Elsewhere, and beside CUDA (autograd's device threads do
-not survive a fork), they are spawned, and multiprocessing pickles `world` and `f` on their way from this process to its
-own child, tensors excepted. Nothing that comes from a file or a network is ever unpickled, and in neither case
-anything after the start.
+not survive a fork), they are spawned: multiprocessing pickles `world` and `f` on their way from this process to its own
+child, tensors excepted. Nothing that comes from a file or a network is ever unpickled, and nothing at all after the
+start.
 """
 
 import multiprocessing
+import os
 import signal
 import sys
 import warnings
 import weakref
-from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal
 
 import torch
 
 from fedrecall.core.flat import Flat
-from fedrecall.core.types import Payload
-from fedrecall.engines.shared import Channel, Message, Parcel, Shelf
+from fedrecall.engines.shared import Channel, Shelf
 from fedrecall.engines.worker import work
 from fedrecall.engines.world import World
 from fedrecall.errors import UserError
 
 Start = Literal["fork", "spawn"]
-START: Start = "fork" if sys.platform == "linux" and not torch.cuda.is_available() else "spawn"
-LIVES = 3  # workers that a job may cost before it is given up
-BUFFER = 256 * 2**20  # bytes of answers kept for their turn before no new jobs are given out
+GRACE = 5.0  # seconds that a process may take to end once its line is dead
+ADVICE = (
+    "define classes at the top of a module, put the code that runs the experiment under "
+    '`if __name__ == "__main__":`, or set engine.name = "serial"'
+)  # for systems where workers are spawned
 
 
-class Job(Protocol):
-    """Something for a worker to do. A pure function, so it can be done again."""
-
-    @property
-    def order(self) -> Message:
-        """What."""
-        ...
-
-    def luggage(self) -> Payload | None:
-        """What goes along with it to this worker alone."""
-        ...
+def best_start() -> Start:
+    """How workers are started on this machine."""
+    return "fork" if sys.platform == "linux" and not torch.cuda.is_available() else "spawn"
 
 
-class Done(NamedTuple):
-    """What a worker answered."""
-
-    message: Message
-    payloads: dict[str, Payload]
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 @dataclass(eq=False)
 class Hand:
-    """One worker, as the crew sees it."""
+    """One worker, as the engine sees it."""
 
     process: BaseProcess
     channel: Channel
-    inbox: Shelf = field(default_factory=lambda: Shelf("luggage"))
-    ready: bool = False
+    inbox: Shelf = field(default_factory=lambda: Shelf("inbox"))  # what this worker alone reads
+    ready: bool = False  # it has been heard of
     job: int | None = None  # what it is at
 
 
 class Crew:
     """At most `size` workers, fewer as long as there is less to do."""
 
-    def __init__(self, world: World, f: Flat, size: int, *, start: Start = START, buffer: int = BUFFER) -> None:
-        self._world, self._f, self._size, self._start, self._buffer = world, f, size, start, buffer
-        self._board = Shelf("board")  # what all workers read
+    def __init__(self, world: World, f: Flat, size: int, start: Start | None = None) -> None:
+        if os.name == "nt":
+            raise UserError('the pool of worker processes needs Linux or macOS: set engine.name = "serial", or use WSL')
+        self.size = size
+        self._world, self._f = world, f
+        self._start = start or best_start()
         self._hands: list[Hand] = []
-        weakref.finalize(self, _dismiss, self._hands)
+        weakref.finalize(self, _end, self._hands)
 
     @property
     def pids(self) -> list[int]:
         """The processes there are now."""
         return [hand.process.pid for hand in self._hands if hand.process.pid is not None]
 
+    @property
+    def busy(self) -> list[Hand]:
+        """Those at a job."""
+        return [hand for hand in self._hands if hand.job is not None]
+
+    def idle(self) -> Hand | None:
+        """One that has nothing to do, new if need be; None if all are busy."""
+        for hand in self._hands:
+            if hand.job is None:
+                return hand
+        return self._hire() if len(self._hands) < self.size else None
+
+    def speaking(self) -> list[Hand]:
+        """Wait until some of the busy ones have something to say (their death is also news)."""
+        heard = wait([hand.channel.connection for hand in self.busy])
+        return [hand for hand in self.busy if hand.channel.connection in heard]
+
+    def bury(self, hand: Hand) -> str:
+        """Remove a worker that has died; returns how."""
+        self._hands.remove(hand)
+        hand.process.join(GRACE)
+        code = hand.process.exitcode
+        _end([hand])
+        if code is None:
+            return "it closed its line"
+        if code >= 0:
+            return f"it ended with exit code {code}"
+        guess = {
+            signal.SIGKILL: ", perhaps by the system for want of memory",
+            signal.SIGSEGV: ", perhaps in writing to what came down, which is read-only",
+        }
+        return f"it was killed by {signal.Signals(-code).name}{guess.get(signal.Signals(-code), '')}"
+
     def close(self) -> None:
         """End all workers at once, whatever they are doing."""
-        _dismiss(self._hands)
+        _end(self._hands)
 
-    def map(self, jobs: Sequence[Job], down: Payload) -> Iterator[Done]:
-        """The answers, in the order of the jobs, which are also begun in it. `down` is what all of them read."""
-        if any(hand.job is not None for hand in self._hands):
-            raise RuntimeError("an exchange is still going on: take all its replies, or close it, before the next")
-        self._settle_vacancies()
-        board = self._board.put({"down": down})
-        queue, deaths = deque(range(len(jobs))), Counter[int]()
-        early: dict[int, Done] = {}  # answers whose turn has not come
-        held = 0
+    def _hire(self) -> Hand:
+        if multiprocessing.current_process().daemon:
+            raise UserError('this is a daemonic process, which can have no workers: set engine.name = "serial"')
+        context = multiprocessing.get_context("fork") if self._start == "fork" else multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        process = context.Process(target=work, args=(theirs, self._world, self._f), name="fedrecall", daemon=True)
         try:
-            for turn in range(len(jobs)):
-                while turn not in early:
-                    while queue and held <= self._buffer and (hand := self._free_hand()):
-                        self._give(hand, queue, jobs, board)
-                    for hand in self._wait():
-                        number = hand.job
-                        done = self._take(hand)
-                        if number is None or (done is None and hand in self._hands):
-                            continue  # it has only said that it is ready
-                        if done is None:
-                            deaths[number] += 1
-                            if deaths[number] < LIVES:
-                                queue.appendleft(number)
-                                continue
-                            done = _died(hand)
-                        held += _bytes(done)
-                        if queue and held <= self._buffer and hand in self._hands:
-                            self._give(hand, queue, jobs, board)  # before the answer is copied: it need not wait
-                        early[number] = _kept(done)
-                done = early.pop(turn)
-                held -= _bytes(done)
-                yield done
+            with _undisturbed():
+                process.start()
+        except OSError as error:
+            raise UserError(f"cannot start a worker process ({error.strerror}): lower engine.workers") from error
+        except Exception as error:  # whatever pickling says
+            why = " ".join(str(error).split())
+            raise UserError(f"the method and the model cannot be sent to a worker process ({why}): {ADVICE}") from error
         finally:
-            self._abandon()
+            theirs.close()
+        self._hands.append(Hand(process, Channel(ours)))
+        return self._hands[-1]
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Ctrl-C waits until the worker can ignore it, or this process can end it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        with warnings.catch_warnings():
+            # Python 3.12 warns of every fork beside threads; `worker` says why this one is safe.
+            warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork", category=DeprecationWarning)
+            yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _end(hands: list[Hand]) -> None:
+    for hand in hands:
+        hand.process.kill()
+    while hands:
+        hand = hands.pop()
+        hand.process.join()
+        hand.process.close()
+        hand.channel.close()

@@ -5,10 +5,12 @@ import shutil
 import tempfile
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from pathlib import Path
 
-import safetensors.torch
+import torch
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as dump_tensors
 
 from fedrecall.core.types import Payload
 
@@ -31,12 +33,13 @@ class Memories(MutableMapping[int, Payload]):
         self._filed: set[int] = set()  # have a file
         self._changed: set[int] = set()  # whose file, if any, is out of date
         self._folder: Path | None = None
+        self._remove: Callable[[], object] = lambda: None
 
     def __getitem__(self, client: int) -> Payload:
         if client not in self._recent:
             if client not in self._filed:
                 raise KeyError(client)
-            self._insert(client, safetensors.torch.load(self._path(client).read_bytes()))
+            self._insert(client, _unpacked(self._path(client).read_bytes()))
         self._recent.move_to_end(client)
         return self._recent[client]
 
@@ -70,8 +73,7 @@ class Memories(MutableMapping[int, Payload]):
 
     def close(self) -> None:
         """Remove the files."""
-        if self._folder is not None:
-            _remove(self._folder, os.getpid())
+        self._remove()
         self._folder = None
         self._filed.clear()
 
@@ -88,11 +90,9 @@ class Memories(MutableMapping[int, Payload]):
         self._size -= _bytes(self._recent.pop(client, {}))
 
     def _file(self, client: int) -> None:
-        # Cloned, because a safetensors file refuses two names for the same memory.
-        content = safetensors.torch.save({name: t.clone() for name, t in self._recent[client].items()})
         path = self._path(client)
         part = path.with_suffix(".part")
-        part.write_bytes(content)
+        part.write_bytes(_packed(self._recent[client]))
         part.replace(path)
         self._filed.add(client)
         self._changed.remove(client)
@@ -100,13 +100,27 @@ class Memories(MutableMapping[int, Payload]):
     def _path(self, client: int) -> Path:
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix=".memory-", dir=self._parent))
-            weakref.finalize(self, _remove, self._folder, os.getpid())
+            self._remove = weakref.finalize(self, _remove, self._folder, os.getpid())
         return self._folder / f"{client}.safetensors"
 
 
 def _remove(folder: Path, owner: int) -> None:
     if os.getpid() == owner:  # a forked process has a copy of the object, and no business with the files
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _packed(payload: Payload) -> bytes:
+    """A payload as a safetensors file, which sorts its names: so they are numbered.
+
+    The tensors are copied, because such a file has no two names for the same memory, and no strides.
+    """
+    plain = (t.clone(memory_format=torch.contiguous_format) for t in payload.values())
+    return dump_tensors({f"{i:03} {name}": t for i, (name, t) in enumerate(zip(payload, plain, strict=True))})
+
+
+def _unpacked(content: bytes) -> Payload:
+    """The same, in memory that is aligned as torch aligns."""
+    return {name[4:]: t.clone() for name, t in sorted(load_tensors(content).items())}
 
 
 def _bytes(payload: Payload) -> int:

@@ -7,7 +7,6 @@ has no name, so nothing can be left behind in /dev/shm, however its processes en
 import json
 import mmap
 import os
-import sys
 import tempfile
 import warnings
 from collections.abc import Iterable
@@ -120,10 +119,14 @@ class Channel:
                 payloads[group] = {name: view(DTYPES[dtype], shape, start) for name, dtype, shape, start in entries}
         return message, payloads
 
+    def close(self) -> None:
+        """Hang up."""
+        self.connection.close()
+
 
 def _anonymous() -> int:
     """A file without a name, in memory where the system can."""
-    if sys.platform == "linux":
+    if hasattr(os, "memfd_create"):
         return os.memfd_create("fedrecall")
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())

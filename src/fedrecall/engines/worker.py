@@ -43,8 +43,8 @@ def work(connection: Connection, world: World, f: Flat) -> None:
 def _carry_out(world: World, f: Flat, order: Message, given: dict[str, Payload]) -> tuple[Message, dict[str, Payload]]:
     down = given["down"]
     if "score" in order:
-        score = f.score(down["state"], world.test.take(torch.arange(*order["score"])))
-        return {"correct": score.correct, "loss": score.loss}, {}
+        scores = [f.score(down["state"], world.test.take(torch.arange(*rows))) for rows in order["score"]]
+        return {"scores": [(score.correct, score.loss) for score in scores]}, {}
     reply = world.perform(f, order["task"], order["client"], order["t"], down, given.get("memory"))
     return {"n": reply.n}, {"up": reply.up, "memory": reply.memory, "report": reply.report}
 
@@ -59,7 +59,7 @@ def _settle() -> None:
     torch.set_num_threads(1)
     gc.freeze()  # a collection would otherwise write to, and so copy, every page shared with the parent
     if sys.stdout is sys.__stdout__:  # another thread of the parent may have held the lock of its buffer
-        sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: PTH123, SIM115 (a file descriptor, kept open)
+        sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115 (a file descriptor, kept open)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

@@ -1,0 +1,52 @@
+"""`python -m benchmarks.peers [--check] [--turns N] [--out FILE]`: the same rounds by fedrecall and by its peers."""
+
+import argparse
+import json
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.__main__ import show
+from benchmarks.peers.run import METHODS, PEERS, check, measure, ratios
+
+COLUMNS = ("peer", "method", "seconds_per_round", "peak_memory_mb", "train_loss")
+
+
+def main() -> None:
+    """Make the environments, run, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS))
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--turns", type=int, default=2, help="runs of each; the best counts")
+    parser.add_argument("--check", action="store_true", help="first show that all do the same arithmetic")
+    parser.add_argument("--tiny", action="store_true", help="a fiftieth of the work: to see that all of it runs")
+    parser.add_argument("--out", type=Path, default=Path("build/peers.json"))
+    arguments = parser.parse_args()
+    results: dict[str, Any] = {
+        "machine": {
+            "cores": len(os.sched_getaffinity(0)),
+            "capability": torch.backends.cpu.get_cpu_capability(),
+            "load": os.getloadavg(),
+        },
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+    }
+    if arguments.check:
+        results["check"] = check(arguments.peers, arguments.methods)
+        show("peers: distance from fedrecall's weights", results["check"])
+    smaller = {"images": 100, "epochs": 1, "timed": 1} if arguments.tiny else {}
+    if arguments.turns:
+        results["runs"] = measure(arguments.peers, arguments.methods, arguments.turns, **smaller)
+        results["ratios"] = ratios(results["runs"])
+        show("peers", [{name: row[name] for name in COLUMNS} for row in results["runs"]])
+        if results["ratios"]:
+            show("peers: fedrecall against the better of the frameworks", results["ratios"])
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    arguments.out.write_text(json.dumps(results, indent=1) + "\n")
+    print(f"figures in {arguments.out}")
+
+
+if __name__ == "__main__":
+    main()

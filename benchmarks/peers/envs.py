@@ -1,0 +1,34 @@
+"""A virtual environment per peer: made by pip when it is first needed, made anew when what it should hold changes."""
+
+import os
+import platform
+import subprocess
+import sys
+import venv
+from importlib.metadata import version
+from pathlib import Path
+
+REQUIREMENTS = Path(__file__).parent / "requirements"
+
+
+def root() -> Path:
+    """Where environments are kept."""
+    return Path(os.environ.get("FEDRECALL_BENCH_ENVS", "build/peers/envs")).absolute()
+
+
+def python(peer: str) -> Path:
+    """The interpreter of a peer's environment."""
+    requirements = REQUIREMENTS / f"{peer}.txt"
+    torch = f"torch=={version('torch').partition('+')[0]}"  # everyone's arithmetic is that of the same release
+    wanted = f"python {platform.python_version()}\n{torch}\n{requirements.read_text()}"
+    if peer == "fedrecall":  # which is this very folder, and whose requirements are
+        wanted += Path("pyproject.toml").read_text()
+    folder = root() / peer
+    interpreter, stamp = folder / "bin" / "python", folder / "made-of.txt"
+    if not stamp.exists() or stamp.read_text() != wanted:
+        print(f"making the environment of {peer} in {folder}", file=sys.stderr)
+        venv.create(folder, clear=True, with_pip=True)
+        pip = [str(interpreter), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*pip, "--requirement", str(requirements), torch], check=True)
+        stamp.write_text(wanted)
+    return interpreter

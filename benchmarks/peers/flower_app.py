@@ -1,0 +1,88 @@
+"""A Flower app, shaped as the one that `flwr new` writes for PyTorch: a ClientApp and a ServerApp of messages.
+
+It is a module of its own because what a worker imports by name it keeps: the tensors of the clients it has served stay
+in it, as Flower's examples keep their dataset in a global.
+"""
+
+import copy
+from functools import cache
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+from torch import Tensor
+
+from benchmarks.peers.job import Job
+from benchmarks.peers.meter import Stopwatch
+from benchmarks.peers.task import Net, initial, pictures, save, shuffled, train
+
+client_app = ClientApp()
+
+
+@cache
+def job_at(path: str) -> Job:
+    """The job, read once in every worker."""
+    torch.set_num_threads(1)
+    return Job.read(path)
+
+
+@cache
+def partition(path: str, number: int) -> tuple[Tensor, Tensor]:
+    """A client's tensors, made once in every worker that serves it."""
+    return pictures(job_at(path), number)
+
+
+@client_app.train()
+def fit(message: Message, context: Context) -> Message:
+    """One client's round."""
+    path = str(message.content["config"]["job"])
+    job = job_at(path)
+    net = Net()
+    net.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    teacher = copy.deepcopy(net) if job.method == "fedntd" else None
+    x, y = partition(path, int(context.node_config["partition-id"]))
+    steps = train(net, teacher, job, shuffled(x, y, job.batch))
+    metrics = MetricRecord({"num-examples": len(y), "steps": steps})
+    return Message(content=RecordDict({"arrays": ArrayRecord(net.state_dict()), "metrics": metrics}), reply_to=message)
+
+
+class Timed(FedAvg):
+    """Flower's FedAvg, which says when a round has ended."""
+
+    def __init__(self, watch: Stopwatch, clients: int) -> None:
+        super().__init__(
+            fraction_train=1.0, fraction_evaluate=0.0, min_train_nodes=clients, min_available_nodes=clients
+        )
+        self._watch = watch
+
+    def aggregate_train(self, server_round: int, replies: list[Message]) -> tuple[ArrayRecord, MetricRecord]:
+        """The mean of the replies."""
+        arrays, metrics = super().aggregate_train(server_round, replies)
+        if arrays is None or metrics is None:
+            raise RuntimeError(f"round {server_round}: no client has answered")
+        self._watch.lap()
+        return arrays, metrics
+
+
+def server_app(path: str) -> ServerApp:
+    """The server's side of a job."""
+    job, app = Job.read(path), ServerApp()
+    watch = Stopwatch(job)
+
+    @app.main()
+    def serve(grid: Grid, _: Context) -> None:
+        torch.manual_seed(0)
+        net = initial(job)
+        found = Timed(watch, job.clients).start(
+            grid=grid,
+            initial_arrays=ArrayRecord(net.state_dict()),
+            num_rounds=job.rounds,
+            train_config=ConfigRecord({"job": path}),
+        )
+        net.load_state_dict(found.arrays.to_torch_state_dict())
+        save(net, job)
+        watch.report("flower", "flwr", "ray", steps=round(found.train_metrics_clientapp[job.rounds]["steps"], 6))
+
+    return app

@@ -1,0 +1,60 @@
+"""fedrecall, through its public Python interface."""
+
+import sys
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import nn
+
+import fedrecall as fr
+from benchmarks.peers.job import CLASSES, MEAN, STD, Job
+from benchmarks.peers.meter import Stopwatch
+from fedrecall.data.augment import Transform
+from fedrecall.data.datasets import Dataset
+from fedrecall.data.own import from_arrays
+from fedrecall.engines import ENGINES
+from fedrecall.experiment.setup import build
+
+ENGINE = "pool" if "pool" in ENGINES else "serial"
+
+
+def experiment(job: Job) -> fr.Experiment:
+    """The job as a configuration; evaluation is left to the last round, which is not timed."""
+    ntd = {"beta": job.beta, "tau": job.tau} if job.method == "fedntd" else {}
+    return fr.Experiment(
+        federation={"clients": job.clients, "partition": "groups"},
+        model={"name": "cnn"},
+        local={"epochs": job.epochs, "batch": job.batch, "lr": job.lr, "momentum": job.momentum},
+        method={"name": job.method, **ntd},
+        engine={"name": ENGINE, **({"workers": job.workers} if ENGINE == "pool" else {})},
+        run={"rounds": job.rounds, "evaluate_every": job.rounds},
+    )
+
+
+def data(job: Job) -> Dataset:
+    """The job's pictures; the test set is as small as it can be."""
+    x, y = job.array("images"), np.array(job.array("labels"))
+    clients = np.arange(job.clients).repeat(job.images)
+    found = from_arrays(x, y, test=(x[:1], y[:1]), clients=clients, classes=[str(c) for c in range(CLASSES)])
+    return replace(found, plain=Transform(mean=(MEAN,) * 3, std=(STD,) * 3))
+
+
+def initial_weights(job: Job) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+    """What fedrecall starts from, and everyone else then too [d]."""
+    module = build(experiment(job), data(job), None)
+    return nn.utils.parameters_to_vector(module.parameters()).detach().numpy()
+
+
+def main(job: Job) -> None:
+    """All rounds."""
+    watch = Stopwatch(job)
+    result = fr.run(experiment(job), data=data(job), watch=lambda _: watch.lap())
+    if job.out:
+        np.save(job.out, result.server.w.numpy())
+    watch.report("fedrecall", "fedrecall")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main(Job.read(sys.argv[1]))

@@ -1,0 +1,135 @@
+"""Run peers on jobs, in turns, and compare what they say."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from benchmarks.peers import envs, ours
+from benchmarks.peers.job import Job, learnable, repeated
+from benchmarks.peers.task import Net, pictures
+
+PEERS = {"plain": "plain", "flower": "flower", "pfl": "pfl_research", "fedrecall": "ours"}  # peer -> module
+METHODS = ("fedavg", "fedntd")
+FRAMEWORKS = ("flower", "pfl")  # the peers that bounds are set against
+BOUNDS = {"fedavg": 0.85, "fedntd": 0.6}  # of fedrecall's seconds a round over the faster framework's
+LIMIT = 900  # seconds for a run
+Found = dict[str, Any]
+
+
+def one(peer: str, job: Job, folder: Path) -> Found:
+    """One run of a peer, by the interpreter of its environment."""
+    path = folder / f"{peer}.json"
+    job.write(path)
+    command = [str(envs.python(peer)), "-m", f"benchmarks.peers.{PEERS[peer]}", str(path)]
+    load = os.getloadavg()[0]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        said, complaints = process.communicate(timeout=LIMIT)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        raise
+    lines = [line for line in said.splitlines() if line.startswith("{")]
+    if process.returncode or not lines:
+        raise RuntimeError(f"{peer} failed with exit code {process.returncode}:\n{complaints[-4000:]}")
+    return json.loads(lines[-1]) | {"load_before": load}
+
+
+def weights(job: Job) -> torch.Tensor:
+    """What a run left behind."""
+    return torch.from_numpy(np.load(job.out))
+
+
+def train_loss(job: Job) -> float:
+    """The cross-entropy of a run's final global model on everyone's pictures."""
+    net = Net()
+    nn.utils.vector_to_parameters(weights(job), net.parameters())
+    with torch.no_grad():
+        losses = [F.cross_entropy(net(x), y) for x, y in (pictures(job, c) for c in range(job.clients))]
+    return float(torch.stack(losses).mean())
+
+
+def check(peers: list[str], methods: list[str]) -> list[Found]:
+    """How far the peers' weights are from fedrecall's where the order of batches makes no difference.
+
+    Beside it, how far the weights have moved in all, of which a single step is a few per cent.
+    """
+    rows = []
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        job = Job(str(folder), images=100, batch=25, epochs=2, timed=1, after=1)
+        job.save(**repeated(job.clients, job.images))
+        job.save(init=ours.initial_weights(job))
+        for method in methods:
+            asked = job.but(method=method)
+            reference = asked.but(out=str(folder / "fedrecall.npy"))
+            one("fedrecall", reference, folder)
+            moved = float((weights(reference) - torch.from_numpy(np.array(job.array("init")))).abs().max())
+            for peer in [peer for peer in peers if peer != "fedrecall"]:
+                there = asked.but(out=str(folder / f"{peer}.npy"))
+                said = one(peer, there, folder)
+                far = float((weights(there) - weights(reference)).abs().max())
+                if far > 1e-3 * moved or said["steps"] not in (None, job.steps):
+                    raise RuntimeError(f"{peer} does not do the same {method} as fedrecall: it is {far} away, {said}")
+                rows.append(
+                    {"peer": peer, "method": method, "steps": said["steps"], "weights moved": moved, "far": far}
+                )
+    return rows
+
+
+def measure(peers: list[str], methods: list[str], turns: int, **smaller: int) -> list[Found]:
+    """One row for each peer and method: the best seconds, the largest memory, the loss in the end."""
+    for peer in peers:
+        envs.python(peer)
+    best: dict[tuple[str, str], Found] = {}
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        job = Job(str(folder)).but(**smaller)
+        job.save(**learnable(job.clients * job.images))
+        job.save(init=ours.initial_weights(job))
+        for turn in range(turns):
+            for method in methods:
+                for peer in peers:
+                    asked = job.but(method=method, out=str(folder / f"{peer}.npy"))
+                    said = one(peer, asked, folder) | {"train_loss": train_loss(asked)}
+                    print(f"turn {turn + 1}: {peer} {method} {said['seconds_per_round']:.3f} s", file=sys.stderr)
+                    best[method, peer] = better(best.get((method, peer)), said)
+    return list(best.values())
+
+
+def better(before: Found | None, now: Found) -> Found:
+    """The faster of two runs of the same thing, with the larger memory of both; every lap is kept."""
+    if before is None:
+        return now | {"laps": [now["laps"]], "load_before": [now["load_before"]]}
+    return min(before, now, key=lambda found: found["seconds_per_round"]) | {
+        "peak_memory_mb": max(before["peak_memory_mb"], now["peak_memory_mb"]),
+        "laps": [*before["laps"], now["laps"]],
+        "load_before": [*before["load_before"], now["load_before"]],
+    }
+
+
+def ratios(rows: list[Found]) -> list[Found]:
+    """fedrecall over the faster framework in seconds, and over the smaller one in memory."""
+    found = []
+    for method in dict.fromkeys(row["method"] for row in rows):
+        by_peer = {row["peer"]: row for row in rows if row["method"] == method}
+        rivals = [by_peer[peer] for peer in FRAMEWORKS if peer in by_peer]
+        if "fedrecall" not in by_peer or not rivals:
+            continue
+        for what, bound in (("seconds_per_round", BOUNDS[method]), ("peak_memory_mb", 1.0)):
+            rival = min(rivals, key=lambda row: row[what])
+            ratio = by_peer["fedrecall"][what] / rival[what]
+            found.append({"method": method, "what": what, "against": rival["peer"], "ratio": ratio, "bound": bound})
+    return found
