@@ -27,7 +27,17 @@ def test_run_directory(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (tmp_path / "a" / "rounds.jsonl").read_text().splitlines()]
     assert lines == result.rounds == seen
     assert [line["round"] for line in lines] == [1, 2, 3]
-    assert set(lines[0]) == {"round", "accuracy", "loss", "train_loss", "seconds", "bytes_up", "bytes_down", "clients"}
+    assert set(lines[0]) == {
+        "round",
+        "accuracy",
+        "loss",
+        "train_loss",
+        "seconds",
+        "bytes_up",
+        "bytes_down",
+        "clients",
+        "replies",
+    }
     assert all(len(line["clients"]) == 3 for line in lines)
     assert lines[0]["bytes_up"] == lines[0]["bytes_down"] == 4 * 15_010
 
@@ -220,7 +230,15 @@ def test_a_run_that_diverges_is_recorded_as_failed(tmp_path: Path) -> None:
 
 
 def line(number: int, accuracy: float | None) -> dict[str, object]:
-    return {"round": number, "accuracy": accuracy, "seconds": 1.0, "bytes_up": 10, "bytes_down": 20, "clients": [1, 2]}
+    return {
+        "round": number,
+        "accuracy": accuracy,
+        "seconds": 1.0,
+        "bytes_up": 10,
+        "bytes_down": 20,
+        "clients": [1, 2],
+        "replies": 2,
+    }
 
 
 def test_summary_of_a_hand_made_curve() -> None:

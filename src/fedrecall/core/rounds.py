@@ -32,7 +32,8 @@ class Round(NamedTuple):
     seconds: float
     bytes_up: int  # per participating client
     bytes_down: int
-    clients: list[int]
+    clients: list[int]  # sampled
+    replies: int  # of them, how many answered
     train_loss: float | None  # mean over the participants, during their training
     local_accuracy: float | None  # mean over the participants, on the global test set, before aggregation
     personal: bool  # there is no global model: the local accuracy is the accuracy
@@ -63,6 +64,7 @@ def rounds(method: Method, server: Server, engine: Engine, plan: Plan) -> Iterat
             exchange.bytes_up,
             exchange.bytes_down,
             clients,
+            exchange.size,
             exchange.reported("loss"),
             exchange.reported("local_accuracy"),
             method.personal,

@@ -27,8 +27,12 @@ def run_and_show(config: Path | None, overrides: Sequence[str], out: Path | None
     title = f"{method} on {experiment.data.name}"
     out = out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{method}-{experiment.data.name}"
     console = Console()
-    with RunProgress(experiment.run.rounds, title, console) as progress:
-        result = run(experiment, out=out, watch=progress)
+    try:
+        with RunProgress(experiment.run.rounds, title, console) as progress:
+            result = run(experiment, out=out, watch=progress)
+    except KeyboardInterrupt:
+        console.print(f"interrupted: the rounds so far are in {out}", highlight=False)
+        raise SystemExit(130) from None
     summary = result.summary
     accuracy = "  ".join(f"{name} {100 * summary[name]:.2f} %" for name in ("final", "best", "last10"))
     console.print(f"accuracy: {accuracy}", highlight=False)

@@ -36,6 +36,7 @@ def record(r: Round) -> Record:
         "bytes_up": r.bytes_up,
         "bytes_down": r.bytes_down,
         "clients": r.clients,
+        "replies": r.replies,
     }
     if r.local_accuracy is not None:
         out["local_accuracy"] = r.local_accuracy
@@ -58,7 +59,7 @@ def summarise(records: Sequence[Record], initial: float, targets: Sequence[float
             str(target): next((number for number, accuracy in curve if accuracy >= target), None) for target in targets
         },
         "seconds": round(sum(r["seconds"] for r in records), 4),
-        "bytes_up": sum(r["bytes_up"] * len(r["clients"]) for r in records),
+        "bytes_up": sum(r["bytes_up"] * r["replies"] for r in records),
         "bytes_down": sum(r["bytes_down"] * len(r["clients"]) for r in records),
     }
 
