@@ -42,6 +42,10 @@ class Flat:
         self._shapes = [p.shape for p in weights]
         self._sizes = [p.numel() for p in weights]
 
+    def to(self, device: torch.device) -> "Flat":
+        """The same model on a device; this one, if it is there already."""
+        return self if self.w.device == device else Flat(deepcopy(self.model).to(device))
+
     def join(self, w: Tensor, b: Tensor) -> Tensor:
         """The complete model as one vector."""
         return torch.cat([w, b]) if len(self.b) else w
@@ -90,16 +94,16 @@ class Flat:
     ) -> Output:
         """What a frozen model says of all examples, as the test-time transforms show them, or the random ones."""
         frozen = self.freeze(state, batch_statistics=batch_statistics)
-        said = [Output(*frozen(data.batch(rows, rng))) for rows in chunks(len(data))]
+        said = [Output(*frozen(data.batch(rows, rng).to(state.device))) for rows in chunks(len(data))]
         return Output(torch.cat([o.h for o in said]), torch.cat([o.z for o in said]))
 
     @torch.no_grad()
     def score(self, state: Tensor, data: Examples, judge: Callable[[Output], Tensor] = attrgetter("z")) -> Score:
         """Accuracy and cross-entropy of a complete model, by its logits or by what `judge` makes of its output."""
-        frozen, y = self.freeze(state), data.y
+        frozen, y = self.freeze(state), data.y.to(state.device)
         correct, loss = 0, 0.0
         for rows in chunks(len(data)):
-            z = judge(Output(*frozen(data.batch(rows))))
+            z = judge(Output(*frozen(data.batch(rows).to(state.device))))
             correct += int((z.argmax(-1) == y[rows]).sum())
             loss += float(F.cross_entropy(z, y[rows], reduction="sum"))
         return Score(correct, loss, len(data))
@@ -123,7 +127,7 @@ class Flat:
         at_once = max(1, 2**24 // len(w)) if per == 1 else per  # about 64 MB of gradients
         for start in range(0, n, at_once):
             rows = slice(start, min(start + at_once, n))
-            x, y = data.batch(rows), data.y[rows]
+            x, y = data.batch(rows).to(w.device), data.y[rows].to(w.device)
             group = 1 if per == 1 else 0  # one example each, or all together
             total += slopes(w, x.unsqueeze(group), y.unsqueeze(group)).square().sum(0)
             groups += len(y) if per == 1 else 1
@@ -155,7 +159,8 @@ def _counters(model: nn.Module) -> list[Tensor]:
 
 
 def _vector(tensors: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
-    return torch.cat([torch.empty(0, dtype=dtype), *(t.detach().flatten() for t in tensors)])
+    device = tensors[0].device if tensors else None
+    return torch.cat([torch.empty(0, dtype=dtype, device=device), *(t.detach().flatten() for t in tensors)])
 
 
 def _view(tensors: Iterable[Tensor], vector: Tensor) -> None:

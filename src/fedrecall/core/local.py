@@ -90,11 +90,11 @@ def train(
     parameters = r.f.live(w, b, counters)
     live = w.detach().requires_grad_()  # the same memory, for the losses that speak of w itself
     g, v = torch.empty_like(w), torch.zeros_like(w)
-    total, steps = torch.zeros((), dtype=w.dtype), 0
+    total, steps = w.new_zeros(()), 0
     shuffle, augment = (seeds.generator(seed, purpose, r.t, client) for purpose in _STREAMS)
     with seeds.fork(seed, "module", r.t, client):
         for epoch, rows in batches(len(r.y), how, shuffle, needs_pairs=r.f.needs_pairs):
-            x = r.data.batch(rows, augment)
+            x = r.data.batch(rows, augment).to(w.device)
             out = Output(*r.f.model(x))
             loss = method.loss(Step(live, out.h, out.z, r.y[rows], ears(rows, x), epoch == how.epochs - 1), r)
             *slopes, penalty = _gradient(loss, [*parameters, live])

@@ -67,6 +67,7 @@ class Crew:
         self._world, self._f = world, f
         self._start = start or best_start()
         self._hands: list[Hand] = []
+        self._hired = 0  # workers so far: the next one's number
         weakref.finalize(self, _end, self._hands)
 
     @property
@@ -116,7 +117,9 @@ class Crew:
             raise UserError('this is a daemonic process, which can have no workers: set engine.name = "serial"')
         context = multiprocessing.get_context("fork") if self._start == "fork" else multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        process = context.Process(target=work, args=(theirs, self._world, self._f), name="fedrecall", daemon=True)
+        process = context.Process(
+            target=work, args=(theirs, self._world, self._f, self._hired), name="fedrecall", daemon=True
+        )
         try:
             with _undisturbed():
                 process.start()
@@ -127,6 +130,7 @@ class Crew:
             raise UserError(f"the method and the model cannot be sent to a worker process ({why}): {ADVICE}") from error
         finally:
             theirs.close()
+        self._hired += 1
         self._hands.append(Hand(process, Channel(ours)))
         return self._hands[-1]
 

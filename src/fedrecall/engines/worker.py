@@ -19,9 +19,10 @@ from fedrecall.engines.world import World
 from fedrecall.errors import UserError
 
 
-def work(connection: Connection, world: World, f: Flat) -> None:
+def work(connection: Connection, world: World, f: Flat, number: int) -> None:
     """The life of a worker. How `world` and `f` get here is the crew's affair."""
     _settle()
+    f = f.to(device(number))
     channel = Channel(connection)
     channel.send({"ready": True})
     # Two places for answers: the engine can send the next order before it has taken the last answer.
@@ -43,10 +44,18 @@ def work(connection: Connection, world: World, f: Flat) -> None:
 def _carry_out(world: World, f: Flat, order: Message, given: dict[str, Payload]) -> tuple[Message, dict[str, Payload]]:
     down = given["down"]
     if "score" in order:
-        scores = [f.score(down["state"], world.test.take(torch.arange(*rows))) for rows in order["score"]]
+        scores = [
+            f.score(down["state"].to(f.w.device), world.test.take(torch.arange(*rows))) for rows in order["score"]
+        ]
         return {"scores": [(score.correct, score.loss) for score in scores]}, {}
     reply = world.perform(f, order["task"], order["client"], order["t"], down, given.get("memory"))
     return {"n": reply.n}, {"up": reply.up, "memory": reply.memory, "report": reply.report}
+
+
+def device(number: int) -> torch.device:
+    """Where a worker computes: the CUDA devices in turn where there are any, else the processor."""
+    count = torch.cuda.device_count()
+    return torch.device("cuda", number % count) if count else torch.device("cpu")
 
 
 def _settle() -> None:

@@ -35,8 +35,10 @@ class World:
     def perform(self, f: Flat, task: str, client: int, t: int, down: Payload, memory: Payload | None) -> Reply:
         """One client's answer to one task of round t; no memory means that it never took part."""
         data = self.train.take(torch.from_numpy(self.partition.rows(client)))
+        down = _on(down, f.w.device)
         if memory is None:
             memory = self.method.memory(down.get("w", f.w))
+        memory = _on(memory, f.w.device)
         if "w" in down:
             w, b = down["w"], down.get("b", f.b)
         else:  # no global weights: a client goes on with its own, which start as everyone's
@@ -48,8 +50,8 @@ class World:
             down=down,
             memory=memory,
             data=data,
-            y=data.y,
-            counts=data.counts(self.classes),
+            y=data.y.to(f.w.device),
+            counts=data.counts(self.classes).to(f.w.device),
             lr=self.training.sgd.rate(t),
             momentum=self.training.sgd.momentum,
             prox=self.training.sgd.prox,
@@ -61,9 +63,17 @@ class World:
         if task == "train":
             scored = self.local_accuracy or self.method.personal
             probe = (lambda state: self._score(f, state, down)) if scored else None
-            return train(self.method, r, self.training, self.seed, client, probe)
-        return Reply(getattr(self.method, task)(r), len(r.y), r.memory, {})
+            reply = train(self.method, r, self.training, self.seed, client, probe)
+        else:
+            reply = Reply(getattr(self.method, task)(r), len(r.y), r.memory, {})
+        home = torch.device("cpu")
+        return Reply(_on(reply.up, home), reply.n, _on(reply.memory, home), _on(reply.report, home))
 
     def _score(self, f: Flat, state: Tensor, down: Payload) -> Payload:
         score = f.score(state, self.test, lambda out: self.method.judge(out, down))
         return {"local_accuracy": torch.tensor(score.accuracy)}
+
+
+def _on(payload: Payload, device: torch.device) -> Payload:
+    """The same tensors on a device; those that are there already are not copied."""
+    return {name: t.to(device) for name, t in payload.items()}
