@@ -11,6 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedrecall.core.method import Method as Method
+    from fedrecall.data.datasets import Dataset as Dataset
+    from fedrecall.data.own import from_arrays as from_arrays
+    from fedrecall.data.own import from_folder as from_folder
+    from fedrecall.data.own import from_huggingface as from_huggingface
+    from fedrecall.data.own import from_table as from_table
+    from fedrecall.data.own import from_torch as from_torch
     from fedrecall.errors import UserError as UserError
     from fedrecall.experiment.config import Experiment as Experiment
     from fedrecall.experiment.run import Result as Result
@@ -21,10 +27,16 @@ __version__ = "0.1.0.dev0"
 
 _PUBLIC = {
     "METHODS": "fedrecall.methods",
+    "Dataset": "fedrecall.data.datasets",
     "Experiment": "fedrecall.experiment.config",
     "Method": "fedrecall.core.method",
     "Result": "fedrecall.experiment.run",
     "UserError": "fedrecall.errors",
+    "from_arrays": "fedrecall.data.own",
+    "from_folder": "fedrecall.data.own",
+    "from_huggingface": "fedrecall.data.own",
+    "from_table": "fedrecall.data.own",
+    "from_torch": "fedrecall.data.own",
     "run": "fedrecall.experiment.run",
 }
 __all__ = list(_PUBLIC)

@@ -171,7 +171,7 @@ def test_anyones_own_law_is_described_by_its_fields() -> None:
     [
         (Iid, 0, "at least one client"),
         (Iid, 101, "101 clients, but the data has 100 samples: use at most 100"),
-        (Dirichlet, 11, r"set partition.min_size to at most 9, or use at most 10 clients"),
+        (Dirichlet, 11, r"set federation.partition.min_size to at most 9, or use at most 10 clients"),
         (Quantity, 11, r"partition.min_size to at most 9"),
         (lambda: Dirichlet(alpha=0.0), 2, r"partition.alpha = 0.0 makes no sense"),
         (lambda: Dirichlet(alpha=float("nan")), 2, "positive number"),

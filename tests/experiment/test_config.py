@@ -68,6 +68,15 @@ def test_naming_another_method_drops_the_old_ones_settings(tmp_path: Path) -> No
     assert load(text, tmp_path, "method.name=fedavgm", "method.beta_s=0.7").method == METHODS["fedavgm"](beta_s=0.7)
 
 
+def test_only_a_choice_is_reset_by_a_new_name_and_the_order_of_overrides_does_not_matter(tmp_path: Path) -> None:
+    text = '[data]\nname = "cifar10"\nroot = "folder"\naugment = "moon"\n[method]\nname = "fedprox"\nmu = 0.5'
+    experiment = load(text, tmp_path, "method.beta_s=0.7", "data.name=cifar100", "method.name=fedavgm")
+    assert (experiment.data.name, experiment.data.augment, str(experiment.data.root)) == ("cifar100", "moon", "folder")
+    assert experiment.method == METHODS["fedavgm"](beta_s=0.7)
+    with pytest.raises(UserError, match=r"method\.mu = 'high'"):
+        load(text, tmp_path, "method.mu=high", "method.name=fedprox")
+
+
 @pytest.mark.parametrize(("preset", "name"), [(p, name) for p, methods in PRESETS.items() for name in methods])
 def test_presets_are_valid_and_what_is_set_beside_them_wins(preset: str, name: str) -> None:
     method = Experiment(method={"name": name, "preset": preset}).method
@@ -103,6 +112,7 @@ def test_own_objects_pass_through() -> None:
         (["local.epochs=1.5"], "local.epochs = 1.5: .*integer"),
         (["local.epochs=0"], "local.epochs = 0: .*greater than or equal to 1"),
         (["local.lr=-1"], "local.lr = -1"),
+        (["local.lr=inf"], "local.lr = inf: .*finite"),
         (["local.drop_last=1"], "local.drop_last = 1: .*boolean"),
         (["method.name=fedprox", "method.mu=big"], "method.mu = 'big': .*number"),
         (["method.mu=3"], 'unknown key "mu": the method fedavg has no settings'),

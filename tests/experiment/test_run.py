@@ -115,13 +115,16 @@ def test_local_accuracy_when_asked_for() -> None:
     )
 
 
-def test_a_personal_method_is_scored_by_its_clients_models() -> None:
+def test_a_personal_method_is_scored_by_its_clients_models(tmp_path: Path) -> None:
     method = {"name": "fedproto", "share_weights": False}
-    result = fr.run(fr.Experiment(method=method, run={"rounds": 4}))
+    result = fr.run(fr.Experiment(method=method, run={"rounds": 4}), out=tmp_path / "a")
     assert all(line["accuracy"] == line["local_accuracy"] for line in result.rounds)
     assert result.rounds[-1]["loss"] is None
     assert result.summary["final"] > 0.3
     assert result.rounds[-1]["bytes_up"] == 4 * 10 * 200, "prototypes only"
+    assert not (tmp_path / "a" / "model.safetensors").exists()
+    with pytest.raises(fr.UserError, match="personal models"):
+        result.model()
 
 
 def test_evaluating_less_often(tmp_path: Path) -> None:
@@ -155,10 +158,33 @@ def test_auxiliary_set() -> None:
     assert held.dealt.partition.sizes.sum() == 1433 - 50
 
 
-@pytest.mark.parametrize("name", ["fedcad", "fedssd"])
-def test_methods_that_need_auxiliary_data_say_so(name: str) -> None:
+@pytest.mark.parametrize(
+    "method",
+    [{"name": "fedcad"}, {"name": "fedssd"}, {"name": "fedgkd", "vote": True}, {"name": "grid", "trust": "class"}],
+)
+def test_methods_that_need_auxiliary_data_say_so(method: dict[str, object], tmp_path: Path) -> None:
     with pytest.raises(fr.UserError, match=r"needs auxiliary data: set data\.aux_per_class"):
-        fr.run(fr.Experiment(method={"name": name}, data={"aux_per_class": 0}))
+        fr.run(fr.Experiment(method=method, data={"aux_per_class": 0}), out=tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+    assert fr.run(fr.Experiment(**QUICK, method={"name": "fedcad", "estimate": "local"}, data={"aux_per_class": 0}))
+
+
+def test_what_was_given_in_python_is_named_and_must_be_given_again(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    data = (rng.normal(size=(90, 4)).astype(np.float32), rng.integers(0, 3, 90))
+    own = {"data": data, "model": nn.Linear(4, 3), "partition": fr.Experiment().federation.partition}
+    fr.run(fr.Experiment(**QUICK, federation={"clients": 3}), **own, out=tmp_path / "a")
+    tables = tomllib.loads((tmp_path / "a" / "config.toml").read_text())
+    assert tables["data"]["name"] == tables["model"]["name"] == tables["federation"]["partition"]["name"] == "own"
+    for missing in own:
+        with pytest.raises(fr.UserError, match=f"given in Python.*pass it again.*{missing}="):
+            fr.run(tmp_path / "a" / "config.toml", **{k: v for k, v in own.items() if k != missing})
+    fr.run(tmp_path / "a" / "config.toml", **own)
+
+
+def test_a_run_in_which_nobody_trains_is_refused() -> None:
+    with pytest.raises(fr.UserError, match=r"no client made a step.*local\.drop_last"):
+        fr.run(fr.Experiment(local={"batch": 5000, "drop_last": True}))
 
 
 def test_own_arrays_own_module_and_a_client_column() -> None:

@@ -6,6 +6,8 @@ numbers. On another processor or torch version the last bits may differ, so ther
 
 import hashlib
 import json
+import platform
+import re
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,13 @@ import torch
 import fedrecall as fr
 
 FOLDER = Path(__file__).parent / "golden"
+
+
+def processor() -> str:
+    """Its name, as far as the system tells: kernels are chosen by it."""
+    file = Path("/proc/cpuinfo")
+    names = re.findall(r"^model name\s*: (.*)$", file.read_text(), re.M) if file.exists() else []
+    return names[0] if names else platform.processor()
 
 
 def outcome(name: str) -> dict[str, object]:
@@ -27,7 +36,7 @@ def outcome(name: str) -> dict[str, object]:
     result = fr.run(experiment)
     w = result.server.w
     return {
-        "machine": f"torch {torch.__version__} {torch.backends.cpu.get_cpu_capability()}",
+        "machine": f"torch {torch.__version__} {torch.backends.cpu.get_cpu_capability()} {processor()}",
         "bits": hashlib.sha256(w.numpy().tobytes()).hexdigest(),
         "norm": float(w.norm()),
         "loss": [line["loss"] for line in result.rounds],

@@ -110,7 +110,7 @@ def train(
                 total += loss
             steps += 1
     up, memory = method.reply(w, steps, r._replace(b=b))
-    report: Payload = {"loss": total / max(steps, 1), "steps": torch.tensor(float(steps))}
+    report: Payload = {"steps": torch.tensor(float(steps))} | ({"loss": total / steps} if steps else {})
     if probe is not None:
         report |= probe(r.f.join(w, b))
     if "w" in up:  # buffers go where the weights go

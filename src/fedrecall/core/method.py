@@ -5,7 +5,7 @@ Nine hooks make almost every method; `prepare`, `drift` and `judge` are for the 
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
-from math import inf
+from math import isfinite
 from typing import Literal
 
 import torch.nn.functional as F
@@ -15,6 +15,8 @@ from fedrecall.core.types import Cohort, Local, Output, Payload, Reply, Server, 
 from fedrecall.errors import UserError
 
 Hear = Callable[[str], Output]
+WEIGHTS = frozenset({"alpha", "beta", "gamma", "mu", "lam", "coef", "m_max", "smoothing", "beta_s", "eta_s"})
+TEMPERATURES = frozenset({"tau", "phi_tau"})
 
 
 @dataclass(frozen=True)
@@ -28,12 +30,13 @@ class Method:
     """
 
     def __post_init__(self) -> None:
-        """No hyper-parameter of any method makes sense below zero, and no temperature at zero."""
+        """Numbers are finite, the papers' letters for weights not negative, temperatures positive."""
         for f in fields(self):
             value = getattr(self, f.name)
             if isinstance(value, int | float):
-                self._require(0 <= value < inf, f"{f.name} >= 0")
-                self._require(value > 0 or not f.name.endswith("tau"), f"{f.name} > 0")
+                self._require(isfinite(value), f"a finite {f.name}")
+                self._require(value >= 0 or f.name not in WEIGHTS, f"{f.name} >= 0")
+                self._require(value > 0 or f.name not in TEMPERATURES, f"{f.name} > 0")
 
     def _require(self, holds: bool, what: str) -> None:
         """Refuse hyper-parameters for which `what` does not hold."""
@@ -90,6 +93,11 @@ class Method:
         return {"w": w}, r.memory
 
     # --- evaluation -----------------------------------------------------------------------
+    @property
+    def needs_aux(self) -> bool:
+        """Whether the server needs labelled examples of its own."""
+        return False
+
     @property
     def personal(self) -> bool:
         """Whether clients keep models of their own and there is no global one to test."""

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from torch import Generator, Tensor
 
+from fedrecall.errors import UserError
+
 if TYPE_CHECKING:
     from fedrecall.core.flat import Flat
     from fedrecall.core.optim import ServerOptimiser
@@ -125,6 +127,13 @@ class Server:
     def state(self) -> Tensor:
         """The complete model, weights and buffers: one vector for teachers and evaluation."""
         return self.f.join(self.w, self.b)
+
+    @property
+    def evidence(self) -> Examples:
+        """The auxiliary examples, for a method that cannot do without."""
+        if self.aux is None or not len(self.aux):
+            raise UserError("this method needs auxiliary data: set data.aux_per_class")
+        return self.aux
 
     def mean(self, replies: Iterable[Reply], uniform: Collection[str] = ()) -> Payload:
         """The replies' mean, weighted as the experiment says, but for the names that are always averaged uniformly."""

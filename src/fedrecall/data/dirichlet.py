@@ -34,7 +34,7 @@ class Drawn(NamedTuple):
 def require_positive(field: str, value: float) -> None:
     """Refuse a hyper-parameter of a partition that is zero, negative, infinite or not a number."""
     if not (isfinite(value) and value > 0):
-        raise UserError(f"partition.{field} = {value} makes no sense: it must be a positive number")
+        raise UserError(f"federation.partition.{field} = {value} makes no sense: it must be a positive number")
 
 
 def log_gamma(alpha: float, shape: tuple[int, ...], rng: np.random.Generator) -> Floats:

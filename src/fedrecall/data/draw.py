@@ -78,8 +78,11 @@ def draw(counts: Ints, path: Path, *, class_names: Sequence[str] | None = None, 
     scale.set_ylabel("samples of a class", fontsize=8)
     scale.tick_params(labelsize=7, length=2)
     scale.spines[:].set_visible(False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, bbox_inches="tight", pad_inches=0.06)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, bbox_inches="tight", pad_inches=0.06)
+    except OSError as error:
+        raise UserError(f"cannot write the picture {path}: {error.strerror or error}") from error
 
 
 _THOUSANDS = FuncFormatter(lambda value, _: f"{value:,.0f}")

@@ -100,7 +100,7 @@ class Labels:
         rows = _rows_by_class(labels)
         C = len(rows)
         if self.k > C:
-            raise UserError(f"partition.k = {self.k}, but the data has {C} classes: use k of at most {C}")
+            raise UserError(f"federation.partition.k = {self.k}, but the data has {C} classes: use k of at most {C}")
         lot = rng.random((clients, C))
         lot[np.arange(clients), np.arange(clients) % C] = -1.0  # the smallest lots win: its own class always does
         takes = np.zeros((clients, C), dtype=bool)
@@ -156,8 +156,8 @@ class Shards:
         s = max(1, round(self.s / step_s)) * step_s
         N = max(1, round(clients / step_N)) * step_N
         return (
-            f"partition.s = {self.s} with {clients} clients and {C} classes makes s*N/C = {self.s * clients / C:.3g}"
-            f" shards per class, which must be a whole number: use s = {s}, or {N} clients"
+            f"federation.partition.s = {self.s} with {clients} clients and {C} classes makes s*N/C ="
+            f" {self.s * clients / C:.3g} shards per class, which must be a whole number: use s = {s}, or {N} clients"
         )
 
 
@@ -244,7 +244,7 @@ def _rows_by_class(labels: Ints) -> Sequence[Ints]:
 
 def _require_min_size(min_size: int, clients: int, n: int) -> None:
     if clients * min_size > n:
-        fix = f"set partition.min_size to at most {n // clients}, or use at most {n // min_size} clients"
+        fix = f"set federation.partition.min_size to at most {n // clients}, or use at most {n // min_size} clients"
         raise UserError(
             f"{clients} clients of at least {min_size} samples need {clients * min_size}, the data has {n}: {fix}"
         )

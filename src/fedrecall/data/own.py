@@ -155,7 +155,9 @@ def as_dataset(data: Any) -> Dataset:
         return from_arrays(data[0], data[1], clients=data[2] if len(data) == 3 else None)
     if isinstance(data, str | Path):
         if Path(data).suffix.lower() in (".csv", ".parquet"):
-            raise UserError(f'{data} is a table: say which column is the label, with from_table("{data}", label=...)')
+            raise UserError(
+                f'{data} is a table: say which column is the label, with fedrecall.from_table("{data}", label=...)'
+            )
         return from_folder(data)
     hub = sys.modules.get("datasets")  # who has such an object has imported it
     if hub is not None and isinstance(data, hub.Dataset | hub.DatasetDict):

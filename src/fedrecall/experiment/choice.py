@@ -22,14 +22,19 @@ class Choice:
 
     def build(self, table: Any) -> Any:
         """The object that a table (or a bare name) describes; an object that is one already passes through."""
-        if hasattr(table, self.does):
+        if hasattr(table, self.does) and not isinstance(table, type):
             return table
         if not isinstance(table, str | Mapping):
-            raise UserError(f"{self.kind} = {table!r}: give a name, or a table with a name and settings")
+            raise UserError(
+                f"{self.kind} = {str(table).splitlines()[0]}: give a name, or a table with a name and settings; an "
+                f"object of your own is passed to run({self.kind}=...)"
+            )
         values = {"name": table} if isinstance(table, str) else dict(table)
         name = values.pop("name", self.default)
         if name is None:
             raise UserError(f'the {self.kind} needs a name, such as {self.kind}.name = "{next(iter(self.valid))}"')
+        if name == "own":
+            return Own(self.kind, str(values.get("of")))
         if not isinstance(name, str) or name not in self.valid:
             raise unknown(self.kind, name, self.valid)
         values = self._preset(name, values.pop("preset", None)) | values
@@ -39,7 +44,7 @@ class Choice:
             if key not in known:
                 raise self._unknown_key(name, key, known)
         try:  # JSON has the types of TOML, and lets a list be a tuple under strict rules
-            return TypeAdapter(cls).validate_json(json.dumps(values, default=str), strict=True)
+            return TypeAdapter(cls).validate_json(json.dumps(values, default=_plain), strict=True)
         except ValidationError as error:
             first = error.errors()[0]
             key = ".".join(map(str, first["loc"]))
@@ -64,8 +69,35 @@ class Choice:
 
     def dump(self, chosen: Any) -> dict[str, Any]:
         """The complete table of a chosen object, with every field."""
+        if isinstance(chosen, Own):
+            return {"name": "own", "of": chosen.of}
         name = next((name for name, cls in self.valid.items() if type(chosen) is cls), type(chosen).__name__)
         return {"name": name} | {k: v for k, v in asdict(chosen).items() if v is not None}
+
+
+@dataclass(frozen=True)
+class Own:
+    """Stands in a configuration for an object that was given in Python: it names it, and cannot make it again."""
+
+    kind: str
+    of: str
+
+    def build(self, *_: object) -> Any:
+        """Refuse to be used as a model."""
+        raise self._missing()
+
+    def assign(self, *_: object) -> Any:
+        """Refuse to be used as a partition."""
+        raise self._missing()
+
+    def _missing(self) -> UserError:
+        return UserError(
+            f"this configuration used a {self.kind} given in Python ({self.of}): pass it again, {self.kind}="
+        )
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") else str(value)  # a numpy number is a number
 
 
 def explain(error: ValidationError, model: type[BaseModel]) -> UserError:

@@ -32,13 +32,15 @@ CHOICES = {
 class Section(BaseModel):
     """One table of the configuration."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, arbitrary_types_allowed=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, arbitrary_types_allowed=True, allow_inf_nan=False
+    )
 
 
 class Data(Section):
     """Which examples."""
 
-    name: str = "digits"  # a named data set, "folder", "table", or "own" for data given in Python
+    name: str = "digits"  # a named data set, "folder" or "table"; "own" in the record of a run on data given in Python
     root: Annotated[Path, Field(strict=False)] | None = (
         None  # folder of data sets, for work offline; else FEDRECALL_DATA
     )
@@ -158,7 +160,8 @@ class Experiment(Section):
                 raise UserError(f"cannot read the configuration {path}: {_reason(error)}") from None
             except tomllib.TOMLDecodeError as error:
                 raise UserError(f"{path} is not valid TOML: {error}") from None
-        for text in overrides:
+        # Names first: naming another method drops the settings of the old one, not those given on the same line.
+        for text in sorted(overrides, key=lambda text: not text.partition("=")[0].strip().endswith(".name")):
             override(tables, text)
         return cls(**tables)
 
@@ -189,7 +192,7 @@ class Experiment(Section):
 def override(tables: dict[str, Any], text: str) -> None:
     """Apply one "a.b=value" to nested tables; naming another method, model or partition drops the old one's keys."""
     key, equals, value = text.partition("=")
-    *path, last = key.strip().split(".")
+    *path, last = keys = key.strip().split(".")
     if not equals or not all([*path, last]):
         raise UserError(f'"{text}" is not of the form key=value, such as method.name=fedprox')
     for part in path:
@@ -197,7 +200,8 @@ def override(tables: dict[str, Any], text: str) -> None:
         if not isinstance(inner, dict):
             raise UserError(f'"{text}": {part} is a value, not a table')
         tables = inner
-    if last == "name" and tables.get("name") != _value(value):
+    chooses = keys in (["method", "name"], ["model", "name"], ["federation", "partition", "name"])
+    if chooses and tables.get("name") != _value(value):
         tables.clear()
     tables[last] = _value(value)
 

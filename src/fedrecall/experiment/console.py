@@ -1,5 +1,6 @@
 """What the commands print."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import fields
 from datetime import datetime
@@ -13,8 +14,9 @@ from fedrecall.data.datasets import DATASETS
 from fedrecall.data.draw import draw
 from fedrecall.experiment.config import CHOICES, Experiment
 from fedrecall.experiment.progress import RunProgress
-from fedrecall.experiment.run import run
-from fedrecall.experiment.setup import deal
+from fedrecall.experiment.record import require_free
+from fedrecall.experiment.run import execute
+from fedrecall.experiment.setup import deal, setup
 
 SHOWN = 20  # clients listed on the console; the picture has all
 FEW = 10  # classes listed in columns
@@ -27,11 +29,14 @@ def run_and_show(config: Path | None, overrides: Sequence[str], out: Path | None
     title = f"{method} on {experiment.data.name}"
     out = out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{method}-{experiment.data.name}"
     console = Console()
+    require_free(out)
     try:
+        ready = setup(experiment)
         with RunProgress(experiment.run.rounds, title, console) as progress:
-            result = run(experiment, out=out, watch=progress)
+            result = execute(ready, out, progress)
     except KeyboardInterrupt:
-        console.print(f"interrupted: the rounds so far are in {out}", highlight=False)
+        kept = f": the rounds so far are in {out}" if out.exists() else ""
+        console.print(f"interrupted{kept}", highlight=False)
         raise SystemExit(130) from None
     summary = result.summary
     accuracy = "  ".join(f"{name} {100 * summary[name]:.2f} %" for name in ("final", "best", "last10"))
@@ -44,7 +49,7 @@ def show_choices(kind: Literal["method", "model", "partition"]) -> None:
     choice = CHOICES[kind]
     grid = _grid(kind, "what it is", "settings")
     for name, cls in choice.valid.items():
-        settings = ", ".join(f"{f.name} = {f.default}" for f in fields(cls))
+        settings = ", ".join(f"{f.name} = {_toml(f.default)}" for f in fields(cls))
         grid.add_row(name, (cls.__doc__ or "").splitlines()[0], settings)
     Console().print(grid)
 
@@ -82,6 +87,11 @@ def show_partition(config: Path | None, overrides: Sequence[str], out: Path) -> 
     for note in dealt.partition.notes:
         console.print(f"note: {note}", highlight=False)
     console.print(f"picture in {out}", highlight=False)
+
+
+def _toml(value: object) -> str:
+    """A default, as one would write it in a configuration."""
+    return json.dumps(value) if value is not None else "(none)"
 
 
 def _grid(*columns: str) -> Table:

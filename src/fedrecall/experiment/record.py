@@ -64,6 +64,13 @@ def summarise(records: Sequence[Record], initial: float, targets: Sequence[float
     }
 
 
+def require_free(path: Path) -> None:
+    """Refuse an output directory that holds anything."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        what = "holds another run" if (path / "config.toml").exists() else "exists and is not empty"
+        raise UserError(f"the output directory {path} {what}: choose another --out, or remove it first")
+
+
 @dataclass(frozen=True)
 class RunDirectory:
     """The files of one run."""
@@ -73,9 +80,7 @@ class RunDirectory:
     @classmethod
     def create(cls, path: Path, setup: Setup) -> "RunDirectory":
         """A new directory with all that is known before the first round."""
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            what = "holds another run" if (path / "config.toml").exists() else "exists and is not empty"
-            raise UserError(f"the output directory {path} {what}: choose another --out, or remove it first")
+        require_free(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:

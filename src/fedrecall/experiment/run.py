@@ -14,7 +14,7 @@ from fedrecall.core.types import Server
 from fedrecall.engines import Faults, Memories, Pool, Serial
 from fedrecall.errors import UserError
 from fedrecall.experiment.config import Experiment
-from fedrecall.experiment.record import Record, RunDirectory, record, summarise
+from fedrecall.experiment.record import Record, RunDirectory, record, require_free, summarise
 from fedrecall.experiment.setup import Setup, setup
 
 
@@ -30,6 +30,8 @@ class Result:
 
     def model(self) -> nn.Module:
         """The global model after the last round; its forward gives (features, logits)."""
+        if self.experiment.method.personal:
+            raise UserError("this method trains personal models, which stay with their clients: there is no global one")
         return self.server.f.module(self.server.w, self.server.b, self.server.counters)
 
 
@@ -51,7 +53,13 @@ def run(
         experiment = Experiment(**experiment)
     elif not isinstance(experiment, Experiment):
         experiment = Experiment.load(experiment)
-    ready = setup(experiment, data=data, model=model, partition=partition)
+    if out is not None:
+        require_free(Path(out))
+    return execute(setup(experiment, data=data, model=model, partition=partition), out, watch)
+
+
+def execute(ready: Setup, out: str | Path | None = None, watch: Callable[[Record], None] | None = None) -> Result:
+    """Run what is set up."""
     directory = None if out is None else RunDirectory.create(Path(out), ready)
     with one_thread(), engine_for(ready, directory) as engine:
         return _run(ready, engine, directory, watch)
@@ -77,6 +85,10 @@ def _run(
         for done in rounds(ready.world.method, server, engine, ready.plan):
             server = done.server
             records.append(record(done))
+            if done.train_loss is None:
+                raise UserError(
+                    "no client made a step: its batches are all left out (see local.batch, local.drop_last)"
+                )
             if directory is not None:
                 directory.append(records[-1])
             if watch is not None:
@@ -89,7 +101,8 @@ def _run(
     result = Result(ready.experiment, records, summary, directory.path if directory else None, server)
     if directory is not None:
         directory.write_json("summary.json", summary)
-        directory.write_model({name: t.clone() for name, t in result.model().state_dict().items()})
+        if not ready.world.method.personal:
+            directory.write_model({name: t.clone() for name, t in result.model().state_dict().items()})
     if failed is not None:
         raise failed
     return result

@@ -20,6 +20,7 @@ from fedrecall.data.own import as_dataset, from_folder, from_table
 from fedrecall.data.partition import Partition, from_flower, make_partition
 from fedrecall.engines.world import World
 from fedrecall.errors import UserError
+from fedrecall.experiment.choice import Own
 from fedrecall.experiment.config import Data, Experiment, ServerStep
 from fedrecall.models import MODELS, Model
 from fedrecall.models.own import adapt
@@ -53,8 +54,9 @@ def setup(
 ) -> Setup:
     """Load the data, deal it out, build the model; `data`, `model` and `partition` are a Python user's own."""
     dealt = deal(experiment, data=data, partition=partition)
-    if model is None:
-        experiment = complete(experiment, dealt.dataset)
+    experiment = described(experiment, dealt, data, model, partition)
+    if experiment.method.needs_aux and not len(dealt.aux):
+        raise UserError(f"{type(experiment.method).__name__} needs auxiliary data: set data.aux_per_class")
     f = Flat(build(experiment, dealt.dataset, model))
     seed, method = experiment.run.seed, experiment.method
     world = World(
@@ -99,6 +101,8 @@ def deal(experiment: Experiment, *, data: object = None, partition: object = Non
     clients = train.take(left)
     groups = None if dataset.train_groups is None else dataset.train_groups[left].numpy()
     dealt = divide(experiment, clients.y.numpy(), groups, seed, partition)
+    if dealt.samples != len(clients):
+        raise UserError(f"the partition is of {dealt.samples} examples, but the clients have {len(clients)} together")
     if len(dealt) != experiment.federation.clients:
         raise UserError(f"the partition has {len(dealt)} clients: set federation.clients = {len(dealt)}")
     return Dealt(dataset, clients, train.take(aux), Examples(dataset.test_x, dataset.test_y, transform), dealt)
@@ -117,6 +121,8 @@ def divide(experiment: Experiment, labels: Ints, groups: Ints | None, seed: int,
 
 def read(data: Data) -> Dataset:
     """The examples that a configuration names."""
+    if data.name == "own":
+        raise UserError("this configuration used data given in Python: pass it again, run(..., data=...)")
     if data.name == "folder":
         return from_folder(
             _required(data.path, "path", data), size=data.size, client=data.client is not None, test=data.test
@@ -128,12 +134,23 @@ def read(data: Data) -> Dataset:
     return load(data.name, root=data.root, classes=data.classes, size=data.size, limit=data.limit)
 
 
-def complete(experiment: Experiment, dataset: Dataset) -> Experiment:
-    """The experiment with its model named: where none is, a small CNN for images that allow it, else an MLP."""
-    if experiment.model is not None:
-        return experiment
-    image = len(dataset.shape) == 3 and min(dataset.shape[1:]) >= 16
-    return experiment.model_copy(update={"model": MODELS["cnn" if image else "mlp"]()})
+def described(experiment: Experiment, dealt: Dealt, data: object, model: object, partition: object) -> Experiment:
+    """The experiment as it is really run: what was given in Python is named, and where no model is, one is chosen.
+
+    A small CNN for images that allow it, else an MLP.
+    """
+    changes: dict[str, object] = {}
+    if data is not None:
+        changes["data"] = experiment.data.model_copy(update={"name": "own"})
+    if partition is not None:
+        own = Own("partition", str(dealt.partition.law["name"]))
+        changes["federation"] = experiment.federation.model_copy(update={"partition": own})
+    if model is not None:
+        changes["model"] = Own("model", type(model).__name__)
+    elif experiment.model is None:
+        image = len(dealt.dataset.shape) == 3 and min(dealt.dataset.shape[1:]) >= 16
+        changes["model"] = MODELS["cnn" if image else "mlp"]()
+    return experiment.model_copy(update=changes)
 
 
 def build(experiment: Experiment, dataset: Dataset, model: nn.Module | None) -> nn.Module:

@@ -16,15 +16,14 @@ from torch import Tensor
 from fedrecall.core.method import Hear, Method
 from fedrecall.core.ops import blend, class_mean, prob_of, scale, soft_ce, soften
 from fedrecall.core.types import Local, Payload, Server, Step
-from fedrecall.errors import UserError
 
 
 @dataclass(frozen=True)
 class FedCAD(Method):
     """Distils each label with the weight that the teacher has earned on it."""
 
-    beta: float = 0.3  # least trust in the teacher, Eq. (6); the paper's grid is 0, 0.3, 0.5, 0.7
-    gamma: float = 0.7  # most trust in the teacher, Eq. (6)
+    beta: float = 0.25  # least trust in the teacher, Eq. (6); the full version's grid is 0, 0.3, 0.5, 0.7
+    gamma: float = 0.5  # most trust in the teacher, Eq. (6)
     tau: float = 2.0  # temperature, Eq. (2)
     estimate: Literal["aux", "local"] = "aux"  # whose data shows what the teacher knows
     kd_scale: Literal["none", "T2"] = "none"  # "T2": times tau^2
@@ -34,13 +33,16 @@ class FedCAD(Method):
         super().__post_init__()
         self._require(self.beta <= self.gamma <= 1, "beta <= gamma <= 1")
 
+    @property
+    def needs_aux(self) -> bool:
+        """For the estimate of the full version."""
+        return self.estimate == "aux"
+
     def brief(self, server: Server) -> Payload:
         """The trust in the teacher per class, from the auxiliary data."""
         if self.estimate == "local":
             return {}
-        if server.aux is None or not len(server.aux):
-            raise UserError('FedCAD needs auxiliary data: set data.aux_per_class, or method.estimate = "local"')
-        return {"alpha": self.trust(server.f.hear(server.state, server.aux).z, server.aux.y)}
+        return {"alpha": self.trust(server.f.hear(server.state, server.evidence).z, server.evidence.y)}
 
     def prepare(self, r: Local, hear: Hear) -> Payload:
         """The same from the client's own data; a class it lacks has no evidence, and no sample that asks."""

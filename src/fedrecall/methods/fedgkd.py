@@ -15,7 +15,6 @@ from torch import Tensor
 from fedrecall.core.method import Method
 from fedrecall.core.ops import kl, soften
 from fedrecall.core.types import Cohort, Local, Payload, Server, Step
-from fedrecall.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -38,6 +37,11 @@ class FedGKD(Method):
             server = server.keep(buffer=torch.cat([*past, server.state[None]])[-self.buffer :])
         return super().round(server, cohort)
 
+    @property
+    def needs_aux(self) -> bool:
+        """For the vote."""
+        return self.vote
+
     def brief(self, server: Server) -> Payload:
         """The fused teacher; nothing where it is the model that is sent anyway."""
         models = server.extra.get("buffer")
@@ -45,9 +49,7 @@ class FedGKD(Method):
             return {}
         if not self.vote:
             return {"teacher": models.mean(0)}
-        if server.aux is None or not len(server.aux):
-            raise UserError("FedGKD's vote needs auxiliary data: set data.aux_per_class")
-        aux = server.aux
+        aux = server.evidence
         losses = torch.stack([F.cross_entropy(server.f.hear(model, aux).z, aux.y) for model in models])
         return {"teachers": models, "votes": F.softmax(-losses, 0)}
 

@@ -15,7 +15,6 @@ from torch import Tensor
 from fedrecall.core.method import Method
 from fedrecall.core.ops import class_mean, confusion, credibility, prob_of
 from fedrecall.core.types import Local, Payload, Server, Step
-from fedrecall.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -27,11 +26,14 @@ class FedSSD(Method):
     reduction: Literal["sum", "mean"] = "sum"  # over the logits
     matrix: Literal["hard", "soft"] = "hard"  # counts of predictions, or mean probabilities
 
+    @property
+    def needs_aux(self) -> bool:
+        """For the credibility matrix."""
+        return True
+
     def brief(self, server: Server) -> Payload:
         """The credibility matrix A[k1, k2]: how often class k1 is taken for k2, on the auxiliary data."""
-        if server.aux is None or not len(server.aux):
-            raise UserError("FedSSD needs auxiliary data: set data.aux_per_class")
-        z, y = server.f.hear(server.state, server.aux).z, server.aux.y
+        z, y = server.f.hear(server.state, server.evidence).z, server.evidence.y
         return {"A": confusion(z, y) if self.matrix == "hard" else class_mean(F.softmax(z, -1), y, z.shape[-1])}
 
     def frozen(self, r: Local) -> dict[str, Tensor]:

@@ -14,7 +14,6 @@ from torch import Tensor
 from fedrecall.core.method import Method
 from fedrecall.core.ops import blend, class_mean, confusion, credibility, is_class, keep, prob_of, scale, soften
 from fedrecall.core.types import Local, Output, Payload, Server, Step
-from fedrecall.errors import UserError
 
 
 def _kl(z: Tensor, z_t: Tensor, tau: float, masks: tuple[Tensor, Tensor]) -> Tensor:
@@ -70,13 +69,16 @@ class Grid(Method):
     low: float = 0.0  # trust "class": FedCAD's beta
     high: float = 1.0  # trust "class": FedCAD's gamma
 
+    @property
+    def needs_aux(self) -> bool:
+        """For a trust that is measured."""
+        return self.trust in {"class", "channel"}
+
     def brief(self, server: Server) -> Payload:
         """What the trust needs of the auxiliary data."""
-        if self.trust not in {"class", "channel"}:
+        if not self.needs_aux:
             return {}
-        if server.aux is None or not len(server.aux):
-            raise UserError(f'trust "{self.trust}" needs auxiliary data: set data.aux_per_class')
-        z, y = server.f.hear(server.state, server.aux).z, server.aux.y
+        z, y = server.f.hear(server.state, server.evidence).z, server.evidence.y
         if self.trust == "channel":
             return {"A": confusion(z, y)}
         return {"alpha": self.low + (self.high - self.low) * class_mean(prob_of(z, y, self.tau), y, z.shape[-1])}
