@@ -28,7 +28,10 @@ def python(peer: str) -> Path:
     if not stamp.exists() or stamp.read_text() != wanted:
         print(f"making the environment of {peer} in {folder}", file=sys.stderr)
         venv.create(folder, clear=True, with_pip=True)
-        pip = [str(interpreter), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*pip, "--requirement", str(requirements), torch], check=True)
+        pip = [str(interpreter), "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
+        if subprocess.run([*pip, "--requirement", str(requirements), torch], check=False).returncode:
+            raise SystemExit(
+                f"the environment of {peer} cannot be made (pip says why above): leave it out with --peers"
+            )
         stamp.write_text(wanted)
     return interpreter

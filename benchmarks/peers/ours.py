@@ -4,7 +4,6 @@ import sys
 from dataclasses import replace
 
 import numpy as np
-import torch
 from torch import nn
 
 import fedrecall as fr
@@ -56,5 +55,4 @@ def main(job: Job) -> None:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
     main(Job.read(sys.argv[1]))

@@ -54,7 +54,7 @@ def client(net: nn.Module, received: State, loader: DataLoader[Any], job: Job) -
     """One client's round: its model, and the number of its steps."""
     net.load_state_dict(received)
     teacher = copy.deepcopy(net) if job.method == "fedntd" else None
-    steps = train(net, teacher, job, lambda: iter(loader))
+    steps = train(net, teacher, job, lambda: loader)
     return copy.deepcopy(net.state_dict()), steps
 
 

@@ -1,6 +1,6 @@
 """What a client of any peer does, as a careful user of torch writes it: the network, the loss, the local epochs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -77,7 +77,7 @@ def shuffled(x: Tensor, y: Tensor, batch: int) -> Callable[[], Iterator[tuple[Te
     return epoch
 
 
-def train(net: nn.Module, teacher: nn.Module | None, job: Job, epoch: Callable[[], Iterator[list[Tensor]]]) -> int:
+def train(net: nn.Module, teacher: nn.Module | None, job: Job, epoch: Callable[[], Iterable[Sequence[Tensor]]]) -> int:
     """A client's local epochs; returns the number of steps."""
     optimiser = torch.optim.SGD(net.parameters(), lr=job.lr, momentum=job.momentum)
     steps = 0

@@ -55,6 +55,14 @@ class Data(Section):
     aux: Literal["overlap", "holdout"] = "overlap"  # whether clients keep the auxiliary examples
     aux_per_class: Annotated[int, Field(ge=0)] = 32  # the server's auxiliary set, for the methods that need one
 
+    @model_validator(mode="after")
+    def _meant(self) -> Self:
+        idle = {"folder": ("root", "label", "classes", "limit"), "table": ("root", "classes", "size", "limit")}
+        for key in idle.get(self.name, ("path", "label", "client")):
+            if getattr(self, key) is not None:
+                raise ValueError(f'data.{key} has no meaning for data.name = "{self.name}": leave it out')
+        return self
+
 
 class Federation(Section):
     """Who has which examples, and how many take part in a round."""
@@ -106,6 +114,14 @@ class ServerStep(Section):
     tau: Annotated[float, Field(gt=0)] = 1e-3
     weights: Literal["size", "uniform"] = "size"
 
+    @model_validator(mode="after")
+    def _meant(self) -> Self:
+        if self.optimiser != "average" and (self.momentum or self.damped or self.nesterov):
+            raise ValueError(f'server.momentum and its variants are for averaging, not for "{self.optimiser}"')
+        if (self.damped or self.nesterov) and not self.momentum:
+            raise ValueError("server.damped and server.nesterov are variants of momentum: set server.momentum")
+        return self
+
 
 class EngineChoice(Section):
     """Where the clients run."""
@@ -113,6 +129,12 @@ class EngineChoice(Section):
     name: Literal["pool", "serial"] = "pool"
     workers: Positive | None = None  # processes of the pool; None: as many as there are cores
     min_replies: Positive | None = None  # replies that a round needs; None: all, so a client that fails ends the run
+
+    @model_validator(mode="after")
+    def _meant(self) -> Self:
+        if self.name == "serial" and self.workers is not None:
+            raise ValueError('engine.workers has no meaning for engine.name = "serial": leave it out')
+        return self
 
 
 class Run(Section):
