@@ -4,6 +4,7 @@ import os
 import platform
 import subprocess
 import sys
+import tomllib
 import venv
 from importlib.metadata import version
 from pathlib import Path
@@ -21,8 +22,8 @@ def python(peer: str) -> Path:
     requirements = REQUIREMENTS / f"{peer}.txt"
     torch = f"torch=={version('torch').partition('+')[0]}"  # everyone's arithmetic is that of the same release
     wanted = f"python {platform.python_version()}\n{torch}\n{requirements.read_text()}"
-    if peer == "fedrecall":  # which is this very folder, and whose requirements are
-        wanted += Path("pyproject.toml").read_text()
+    if peer == "fedrecall":
+        wanted += str(tomllib.loads(Path("pyproject.toml").read_text())["project"]["dependencies"])
     folder = root() / peer
     interpreter, stamp = folder / "bin" / "python", folder / "made-of.txt"
     if not stamp.exists() or stamp.read_text() != wanted:

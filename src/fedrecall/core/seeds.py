@@ -31,8 +31,13 @@ def numpy_generator(seed: int, purpose: Purpose, *keys: int) -> np.random.Genera
 def fork(seed: int, purpose: Purpose, *keys: int) -> Iterator[None]:
     """Torch's global generator on this stream inside, and as it was before outside.
 
-    For the code that knows no other: a module's initialisation, dropout.
+    For the code that knows no other: a module's initialisation, dropout. The processor's generator is set directly,
+    because `torch.manual_seed` also keeps a stack trace for every device that is not in use yet.
     """
-    with torch.random.fork_rng():
-        torch.manual_seed(stream(seed, purpose, *keys))
+    number = stream(seed, purpose, *keys)
+    devices = list(range(torch.cuda.device_count()))
+    with torch.random.fork_rng(devices):
+        torch.default_generator.manual_seed(number)
+        for device in devices:
+            torch.cuda.default_generators[device].manual_seed(number)
         yield
