@@ -12,7 +12,14 @@ import torch
 from benchmarks.__main__ import show
 from benchmarks.peers.run import METHODS, PEERS, check, measure, ratios
 
-COLUMNS = ("peer", "method", "seconds_per_round", "peak_memory_mb", "train_loss")
+COLUMNS = {
+    "peer": "peer",
+    "method": "method",
+    "s": "seconds_per_round",
+    "others": "others_meanwhile",  # cores busy with something else while the best round ran: near 0, or no figure
+    "peak MB": "peak_memory_mb",
+    "loss": "train_loss",
+}
 
 
 def main() -> None:
@@ -21,6 +28,7 @@ def main() -> None:
     parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS))
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--turns", type=int, default=2, help="runs of each; the best counts")
+    parser.add_argument("--patience", type=float, default=60, help="seconds to wait for a quiet machine before a run")
     parser.add_argument("--check", action="store_true", help="first show that all do the same arithmetic")
     parser.add_argument("--tiny", action="store_true", help="a fiftieth of the work: to see that all of it runs")
     parser.add_argument("--out", type=Path, default=Path("build/peers.json"))
@@ -29,7 +37,6 @@ def main() -> None:
         "machine": {
             "cores": len(os.sched_getaffinity(0)),
             "capability": torch.backends.cpu.get_cpu_capability(),
-            "load": os.getloadavg(),
         },
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
     }
@@ -38,11 +45,11 @@ def main() -> None:
         show("peers: distance from fedrecall's weights", results["check"])
     smaller = {"images": 100, "epochs": 1, "timed": 1} if arguments.tiny else {}
     if arguments.turns:
-        results["runs"] = measure(arguments.peers, arguments.methods, arguments.turns, **smaller)
+        results["runs"] = measure(arguments.peers, arguments.methods, arguments.turns, arguments.patience, **smaller)
         results["ratios"] = ratios(results["runs"])
-        show("peers", [{name: row[name] for name in COLUMNS} for row in results["runs"]])
+        show("peers", [{title: row[key] for title, key in COLUMNS.items()} for row in results["runs"]])
         if results["ratios"]:
-            show("peers: fedrecall against the better of the frameworks", results["ratios"])
+            show("peers: fedrecall over the better framework", results["ratios"])
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_text(json.dumps(results, indent=1) + "\n")
     print(f"figures in {arguments.out}")

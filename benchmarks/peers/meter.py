@@ -1,4 +1,4 @@
-"""Seconds a round, and the memory of a whole process tree. Standard library only.
+"""Seconds a round, who else was at work meanwhile, and the memory of a whole process tree. Standard library only.
 
 Run as a process (`python -m benchmarks.peers.meter PID`), it looks at the tree of PID until it is told to stop, and
 prints the largest sum of proportional set sizes it saw, in MB: every page counts once, however many processes share it.
@@ -13,14 +13,16 @@ import subprocess
 import sys
 import time
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from benchmarks.peers.job import Job
 
-INTERVAL = 0.2
-PAUSE, RESUME, STOP = b"p", b"r", b"s"
+INTERVAL = 0.1
+PAUSE, RESUME, LAP, STOP = b"p", b"r", b"l", b"s"
+TICK = 1 / os.sysconf("SC_CLK_TCK")
 
 
 class Stopwatch:
@@ -38,21 +40,24 @@ class Stopwatch:
         done = len(self._ends) - 1
         if done == self._job.warmup:
             self._tell(PAUSE)
+        self._tell(LAP)
         if done == self._job.warmup + self._job.timed:
             self._tell(RESUME)
 
     def report(self, peer: str, *packages: str, steps: float | None = None) -> None:
         """Print what was measured as one line of JSON."""
         self._tell(STOP)
-        peak, _ = self._meter.communicate()
-        laps = [end - start for start, end in zip(self._ends[:-1], self._ends[1:], strict=True)]
+        seen = json.loads(self._meter.communicate()[0])
+        laps = [end - start for start, end in pairwise(self._ends)]
+        timed = slice(self._job.warmup, self._job.warmup + self._job.timed)
         found = {
             "peer": peer,
             "method": self._job.method,
-            "seconds_per_round": min(laps[self._job.warmup : self._job.warmup + self._job.timed]),
-            "peak_memory_mb": float(peak),
+            "seconds_per_round": min(laps[timed]),
+            "peak_memory_mb": seen["peak"],
             "versions": {name: version(name) for name in (*packages, "torch", "numpy")},
-            "laps": laps,
+            "laps": laps[timed],
+            "others": seen["others"][timed],  # cores that were busy with something else, in each of these laps
             "steps": steps,
         }
         print(json.dumps(found), flush=True)
@@ -63,21 +68,33 @@ class Stopwatch:
         self._meter.stdin.flush()
 
 
-def tree(root: int) -> list[int]:
-    """A process and all its descendants, but this one."""
-    parents: dict[int, int] = {}
+class Process(NamedTuple):
+    """What /proc says of a process."""
+
+    parent: int
+    cpu: float  # seconds, with those of its children that have ended
+
+
+def processes() -> dict[int, Process]:
+    """All there are."""
+    found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                stat = (entry / "stat").read_text()
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
             except OSError:
                 continue  # it has ended
-            parents[int(entry.name)] = int(stat.rpartition(")")[2].split()[1])
+            found[int(entry.name)] = Process(int(fields[1]), sum(map(int, fields[11:15])) * TICK)
+    return found
+
+
+def tree(root: int, everyone: dict[int, Process]) -> set[int]:
+    """A process and all its descendants, but this one."""
     found, fresh = {root}, {root}
     while fresh:
-        fresh = {pid for pid, parent in parents.items() if parent in fresh} - found
+        fresh = {pid for pid, process in everyone.items() if process.parent in fresh} - found
         found |= fresh
-    return sorted(found - {os.getpid()})
+    return found & everyone.keys() - {os.getpid()}
 
 
 def megabytes(pid: int) -> float:
@@ -89,18 +106,45 @@ def megabytes(pid: int) -> float:
     return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
 
 
-def watch(root: int) -> float:
-    """Look until told to stop; returns the peak."""
-    peak, looking = 0.0, True
+def busy() -> float:
+    """Seconds that the machine's cores have worked since it started, and those stolen from it."""
+    user, nice, system, _, _, irq, soft, stolen = map(int, Path("/proc/stat").read_text().split()[1:9])
+    return (user + nice + system + irq + soft + stolen) * TICK
+
+
+class Mark(NamedTuple):
+    """The state of the clocks at one moment."""
+
+    time: float
+    all: float
+    own: float  # of the tree
+
+    @classmethod
+    def now(cls, root: int) -> "Mark":
+        """At this moment."""
+        everyone = processes()
+        return cls(time.perf_counter(), busy(), sum(everyone[pid].cpu for pid in tree(root, everyone)))
+
+    def others(self, before: "Mark") -> float:
+        """Cores that were busy with something outside the tree since then."""
+        return max(0.0, (self.all - before.all - (self.own - before.own)) / (self.time - before.time))
+
+
+def watch(root: int) -> dict[str, object]:
+    """Look until told to stop; returns the peak of memory, and what others did in each lap."""
+    peak, looking, marks = 0.0, True, [Mark.now(root)]
     while True:
         if select.select([sys.stdin], [], [], INTERVAL if looking else None)[0]:
             word = os.read(sys.stdin.fileno(), 1)
             if word in (STOP, b""):
-                return peak
-            looking = word == RESUME
+                return {"peak": peak, "others": [after.others(before) for before, after in pairwise(marks)]}
+            if word == LAP:
+                marks.append(Mark.now(root))
+            else:
+                looking = word == RESUME
         if looking:
-            peak = max(peak, sum(map(megabytes, tree(root))))
+            peak = max(peak, sum(map(megabytes, tree(root, processes()))))
 
 
 if __name__ == "__main__":
-    print(watch(int(sys.argv[1])))
+    print(json.dumps(watch(int(sys.argv[1]))))

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import nn
 
 from benchmarks.peers import envs, ours
 from benchmarks.peers.job import Job, learnable, repeated
+from benchmarks.peers.meter import busy
 from benchmarks.peers.task import Net, pictures
 
 PEERS = {"plain": "plain", "flower": "flower", "pfl": "pfl_research", "fedrecall": "ours"}  # peer -> module
@@ -23,6 +25,7 @@ METHODS = ("fedavg", "fedntd")
 FRAMEWORKS = ("flower", "pfl")  # the peers that bounds are set against
 BOUNDS = {"fedavg": 0.85, "fedntd": 0.6}  # of fedrecall's seconds a round over the faster framework's
 LIMIT = 900  # seconds for a run
+QUIET = 0.1  # cores that others may be busy with
 Found = dict[str, Any]
 
 
@@ -31,7 +34,6 @@ def one(peer: str, job: Job, folder: Path) -> Found:
     path = folder / f"{peer}.json"
     job.write(path)
     command = [str(envs.python(peer)), "-m", f"benchmarks.peers.{PEERS[peer]}", str(path)]
-    load = os.getloadavg()[0]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -44,7 +46,7 @@ def one(peer: str, job: Job, folder: Path) -> Found:
     lines = [line for line in said.splitlines() if line.startswith("{")]
     if process.returncode or not lines:
         raise RuntimeError(f"{peer} failed with exit code {process.returncode}:\n{complaints[-4000:]}")
-    return json.loads(lines[-1]) | {"load_before": load}
+    return json.loads(lines[-1])
 
 
 def weights(job: Job) -> torch.Tensor:
@@ -89,7 +91,7 @@ def check(peers: list[str], methods: list[str]) -> list[Found]:
     return rows
 
 
-def measure(peers: list[str], methods: list[str], turns: int, **smaller: int) -> list[Found]:
+def measure(peers: list[str], methods: list[str], turns: int, patience: float, **smaller: int) -> list[Found]:
     """One row for each peer and method: the best seconds, the largest memory, the loss in the end."""
     for peer in peers:
         envs.python(peer)
@@ -103,21 +105,32 @@ def measure(peers: list[str], methods: list[str], turns: int, **smaller: int) ->
             for method in methods:
                 for peer in peers:
                     asked = job.but(method=method, out=str(folder / f"{peer}.npy"))
+                    wait_for_quiet(patience)
                     said = one(peer, asked, folder) | {"train_loss": train_loss(asked)}
-                    print(f"turn {turn + 1}: {peer} {method} {said['seconds_per_round']:.3f} s", file=sys.stderr)
+                    pairs = zip(said["laps"], said["others"], strict=True)
+                    laps = ", ".join(f"{lap:.2f} s ({others:.2f})" for lap, others in pairs)
+                    print(f"turn {turn + 1}: {peer} {method} {laps}", file=sys.stderr)
                     best[method, peer] = better(best.get((method, peer)), said)
     return list(best.values())
 
 
 def better(before: Found | None, now: Found) -> Found:
-    """The faster of two runs of the same thing, with the larger memory of both; every lap is kept."""
-    if before is None:
-        return now | {"laps": [now["laps"]], "load_before": [now["load_before"]]}
-    return min(before, now, key=lambda found: found["seconds_per_round"]) | {
-        "peak_memory_mb": max(before["peak_memory_mb"], now["peak_memory_mb"]),
-        "laps": [*before["laps"], now["laps"]],
-        "load_before": [*before["load_before"], now["load_before"]],
-    }
+    """Two runs of the same thing as one: the laps of both, the best of them, and the larger memory."""
+    laps, others = ((before[key] if before else []) + now[key] for key in ("laps", "others"))
+    best = min(range(len(laps)), key=laps.__getitem__)
+    memory = max(now["peak_memory_mb"], before["peak_memory_mb"] if before else 0.0)
+    found = {"laps": laps, "others": others, "seconds_per_round": laps[best], "others_meanwhile": others[best]}
+    return now | found | {"peak_memory_mb": memory}
+
+
+def wait_for_quiet(patience: float) -> None:
+    """Wait until the machine has next to nothing else to do, but no longer than this many seconds."""
+    end = time.monotonic() + patience
+    while time.monotonic() < end:
+        before, began = busy(), time.monotonic()
+        time.sleep(1)
+        if busy() - before < QUIET * (time.monotonic() - began):
+            return
 
 
 def ratios(rows: list[Found]) -> list[Found]:
