@@ -14,21 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.federation import CLASSES, Work, pictures
-
-
-class Cnn616(nn.Module):
-    """The 6/16 CNN, rectified before pooling, as its papers have it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv1, self.conv2 = nn.Conv2d(3, 6, 5), nn.Conv2d(6, 16, 5)
-        self.fc1, self.fc2, self.fc3 = nn.Linear(400, 120), nn.Linear(120, 84), nn.Linear(84, CLASSES)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits."""
-        x = F.max_pool2d(F.relu(self.conv1(x)), 2)
-        x = F.max_pool2d(F.relu(self.conv2(x)), 2)
-        return self.fc3(F.relu(self.fc2(F.relu(self.fc1(x.flatten(1))))))
+from benchmarks.peers.task import Net
 
 
 class Cnn3264(nn.Module):
@@ -46,7 +32,7 @@ class Cnn3264(nn.Module):
         return self.fc2(F.relu(self.fc1(x.flatten(1))))
 
 
-MODELS = {"cnn": Cnn616, "cnn-32-64": Cnn3264}
+MODELS = {"cnn": Net, "cnn-32-64": Cnn3264}
 
 
 def share(work: Work, clients: int, model: nn.Module, x: Tensor, y: Tensor) -> None:
