@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test bench test-slow lint types pytest clean
+.PHONY: setup demo test bench bench-peers test-slow lint types pytest clean
 
 setup: .venv/ready
 
@@ -30,6 +30,9 @@ pytest: setup
 
 bench: setup  ## measure, print tables, write build/benchmarks.json
 	$(BIN)/python -m benchmarks
+
+bench-peers: setup  ## the same rounds by Flower, pfl-research and a plain loop; their environments take 5 GB in build/
+	$(BIN)/python -m benchmarks.peers --check
 
 test-slow: setup  ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import platform
 from importlib import import_module
 from pathlib import Path
@@ -11,7 +12,23 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-NAMES = ("start", "engine", "teacher", "scale")
+NAMES = ("start", "engine", "teacher", "scale", "profile")
+
+
+def surroundings() -> dict[str, Any]:
+    """What figures depend on: the machine and the versions."""
+    cpu = next((v for k, v in _cpu_lines() if k == "model name"), platform.machine())
+    capability = torch.backends.cpu.get_cpu_capability()
+    return {
+        "machine": {"cpu": cpu, "cores": len(os.sched_getaffinity(0)), "vector instructions": capability},
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+    }
+
+
+def _cpu_lines() -> list[tuple[str, str]]:
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text().splitlines() if file.exists() else []
+    return [(key.strip(), value.strip()) for key, _, value in (line.partition(":") for line in lines)]
 
 
 def show(name: str, rows: list[dict[str, Any]]) -> None:
@@ -32,17 +49,13 @@ def show(name: str, rows: list[dict[str, Any]]) -> None:
 def main() -> None:
     """Run the named benchmarks, or all but the peers, which need environments of their own."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", choices=[*NAMES, []], default=list(NAMES))
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; without any, all")
     parser.add_argument("--out", type=Path, default=Path("build/benchmarks.json"))
     arguments = parser.parse_args()
-    results: dict[str, Any] = {
-        "machine": {
-            "cpu": platform.processor() or platform.machine(),
-            "capability": torch.backends.cpu.get_cpu_capability(),
-        },
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
-    }
-    for name in arguments.names:
+    for name in set(arguments.names) - set(NAMES):
+        parser.error(f"there is no benchmark {name!r}: choose from {', '.join(NAMES)}")
+    results = surroundings()
+    for name in arguments.names or NAMES:
         results[name] = import_module(f"benchmarks.{name}").measure()
         show(name, results[name])
         arguments.out.parent.mkdir(parents=True, exist_ok=True)

@@ -53,6 +53,7 @@ class Running:
     """A federation on an engine, one round at a time."""
 
     def __init__(self, work: Work, method: Method, *, engine: str = "pool", transform: Transform = PLAIN) -> None:
+        torch.set_num_threads(1)  # as a run does: the workers have the cores
         n = work.clients * work.images
         x, y = pictures(n, work.shape)
         torch.manual_seed(0)

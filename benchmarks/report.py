@@ -13,8 +13,12 @@ TEXT = {
     "augmentation a teacher is heard once a round; with it, on every batch.",
     "scale": "Time and peak memory of a round. Memory is summed over processes, shared pages counted in each.",
     "start": "What one waits for.",
+    "profile": "Where the time of a client's FedAvg round goes, by torch's profiler, in percent of one thread's time. "
+    "Convolutions, pooling and matrix products are the model's own arithmetic.",
     "peers": "The same work (6/16 CNN, 10 clients x 500 images x 5 epochs) in the plain loop of public repositories, "
-    "in Flower's simulation and in pfl-research, each in an environment of its own.",
+    "in Flower's simulation and in pfl-research, each in an environment of its own (`make bench-peers`). `others` is "
+    "how many cores were busy with something else during the best round.",
+    "ratios": "fedrecall over the faster framework in seconds a round, and over the smaller one in peak memory.",
 }
 
 
@@ -36,18 +40,29 @@ def page(results: dict[str, Any]) -> str:
     machine, versions = (", ".join(f"{k} {v}" for k, v in results[part].items()) for part in ("machine", "versions"))
     parts = [
         "# Performance",
-        "Made by `make bench` and `python -m benchmarks.report`. Things that are compared took turns in one "
-        "run, the best of several turns each, because machines are shared and noisy: trust ratios, not seconds.",
+        "Made by `make bench`, `make bench-peers` and `python -m benchmarks.report`. Things that are compared took "
+        "turns in one run, the best of several turns each, because machines are shared and noisy: trust ratios, not seconds.",
         f"Machine: {machine}. Versions: {versions}.",
     ]
     for name, text in TEXT.items():
         if name in results:
             parts += [f"## {name.capitalize()}", text, table(results[name])]
+    bounded = [row for name in TEXT for row in results.get(name, []) if "bound" in row]
+    missed = sum(row["ratio"] > row["bound"] for row in bounded)
+    parts.append(f"Of {len(bounded)} ratios with a bound, {len(bounded) - missed} are within it.")
     return "\n\n".join(parts) + "\n"
+
+
+def _peer_versions(found: dict[str, Any]) -> dict[str, str]:
+    """The frameworks that were run, and nothing that they are built on."""
+    known = {name: v for run in found.get("runs", []) for name, v in run["versions"].items()}
+    return {name: v for name, v in known.items() if name in ("flwr", "ray", "pfl")}
 
 
 if __name__ == "__main__":
     merged: dict[str, Any] = {}
     for name in sys.argv[1:]:
-        merged |= json.loads(Path(name).read_text())
+        found = json.loads(Path(name).read_text())
+        found["versions"] |= merged.get("versions", {}) | _peer_versions(found)
+        merged |= found
     Path("docs/performance.md").write_text(page(merged))

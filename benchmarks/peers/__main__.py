@@ -2,14 +2,9 @@
 
 import argparse
 import json
-import os
-import platform
 from pathlib import Path
-from typing import Any
 
-import torch
-
-from benchmarks.__main__ import show
+from benchmarks.__main__ import show, surroundings
 from benchmarks.peers.run import METHODS, PEERS, check, measure, ratios
 
 COLUMNS = {
@@ -33,21 +28,16 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="a fiftieth of the work: to see that all of it runs")
     parser.add_argument("--out", type=Path, default=Path("build/peers.json"))
     arguments = parser.parse_args()
-    results: dict[str, Any] = {
-        "machine": {
-            "cores": len(os.sched_getaffinity(0)),
-            "capability": torch.backends.cpu.get_cpu_capability(),
-        },
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
-    }
+    results = surroundings()
     if arguments.check:
         results["check"] = check(arguments.peers, arguments.methods)
         show("peers: distance from fedrecall's weights", results["check"])
     smaller = {"images": 100, "epochs": 1, "timed": 1} if arguments.tiny else {}
     if arguments.turns:
         results["runs"] = measure(arguments.peers, arguments.methods, arguments.turns, arguments.patience, **smaller)
+        results["peers"] = [{title: row[key] for title, key in COLUMNS.items()} for row in results["runs"]]
         results["ratios"] = ratios(results["runs"])
-        show("peers", [{title: row[key] for title, key in COLUMNS.items()} for row in results["runs"]])
+        show("peers", results["peers"])
         if results["ratios"]:
             show("peers: fedrecall over the better framework", results["ratios"])
     arguments.out.parent.mkdir(parents=True, exist_ok=True)

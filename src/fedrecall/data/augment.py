@@ -46,16 +46,20 @@ class Transform:
     def plain(self, x: Tensor) -> Tensor:
         """Test time: bytes to [0, 1], then normalised. Floats are only normalised, and not copied without need."""
         byte = x.dtype == torch.uint8
-        if byte:  # channels last: convolutions and above all pooling are then vectorised over the channels
-            layout = torch.channels_last if x.ndim == 4 else torch.preserve_format
-            x = x.to(torch.float32, memory_format=layout)
-        if self.mean is None or self.std is None:
-            return x.div_(255) if byte else x
-        if x.ndim < 2 or x.shape[1] != len(self.mean):
-            channels = x.shape[1] if x.ndim > 1 else 0
-            raise UserError(f"augment: mean and std have {len(self.mean)} values, but the data has {channels} channels")
-        scale, shift = _affine(self.mean, self.std, x.ndim, 255.0 if byte else 1.0)
-        return x.mul_(scale).add_(shift) if byte else (x * scale).add_(shift)
+        if byte:
+            x = x.to(torch.float32)
+        if self.mean is not None and self.std is not None:
+            if x.ndim < 2 or x.shape[1] != len(self.mean):
+                channels = x.shape[1] if x.ndim > 1 else 0
+                raise UserError(
+                    f"augment: mean and std have {len(self.mean)} values, but the data has {channels} channels"
+                )
+            scale, shift = _affine(self.mean, self.std, x.ndim, 255.0 if byte else 1.0)
+            x = x.mul_(scale).add_(shift) if byte else (x * scale).add_(shift)
+        elif byte:
+            x = x.div_(255)
+        # Channels last, after the arithmetic: convolutions and above all pooling are then vectorised over the channels.
+        return x.clone(memory_format=torch.channels_last) if byte and x.ndim == 4 else x
 
     def augment(self, x: Tensor, rng: Generator) -> Tensor:
         """Training time. Drawn in this order: crop rows, crop columns, flips, angles, cutout rows, cutout columns."""

@@ -34,7 +34,7 @@ class World:
 
     def perform(self, f: Flat, task: str, client: int, t: int, down: Payload, memory: Payload | None) -> Reply:
         """One client's answer to one task of round t; no memory means that it never took part."""
-        data = self.train.take(torch.from_numpy(self.partition.rows(client)))
+        data = self.train.take(torch.from_numpy(self.partition.rows(client))).ready()
         down = _on(down, f.w.device)
         if memory is None:
             memory = self.method.memory(down.get("w", f.w))
