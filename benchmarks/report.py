@@ -41,7 +41,8 @@ def page(results: dict[str, Any]) -> str:
     parts = [
         "# Performance",
         "Made by `make bench`, `make bench-peers` and `python -m benchmarks.report`. Things that are compared took "
-        "turns in one run, the best of several turns each, because machines are shared and noisy: trust ratios, not seconds.",
+        "turns in one run, the best of several turns each, because machines are shared and noisy: trust "
+        "ratios, not seconds.",
         f"Machine: {machine}. Versions: {versions}.",
     ]
     for name, text in TEXT.items():

@@ -1,0 +1,223 @@
+"""A study: one experiment in many variants, rows (usually methods) by columns (settings) by seeds.
+
+A paper's table, a paper's figure and `fedrecall compare` are studies. Its folder holds `study.toml`, which says all
+that is to be run and what a paper printed, and one run directory for each cell.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from math import ceil
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, Self
+
+import tomli_w
+from pydantic import Field, ValidationError, model_validator
+
+from fedrecall.errors import UserError, unknown
+from fedrecall.experiment.choice import explain
+from fedrecall.experiment.config import Experiment, Section
+from fedrecall.files import write
+from fedrecall.methods.presets import PRESETS
+
+FILE = "study.toml"
+SCALED = (("run", "rounds"), ("method", "switch"))  # what a fraction of a study has less of
+Tables = dict[str, Any]  # a configuration, or a part of one
+Measure = Literal["final", "best", "last10", "rounds_to_target", "speedup"]
+
+
+class Target(Section):
+    """An accuracy that another row sets: "the first round at FedAvg's best"."""
+
+    of: str
+    measure: Literal["final", "best"]
+
+
+class Erratum(Section):
+    """A printed number that contradicts its own paper."""
+
+    row: str
+    column: str
+    measure: Measure
+    consistent: float | None = None  # the number that fits the rest, if there is one
+    why: str
+
+
+class Picture(Section):
+    """One figure to draw from the runs; `form` chooses the drawing, the rest is for it."""
+
+    form: str
+    title: str = ""
+    options: Tables = Field(default_factory=dict)
+
+
+class Cell(NamedTuple):
+    """One run of a study."""
+
+    row: str
+    column: str
+    seed: int
+    tables: Tables  # its configuration
+    folder: str  # relative to the study's
+    after: str | None  # folder of the cell from whose final model it starts
+
+
+class Study(Section):
+    """What is to be run, and what others found."""
+
+    id: str
+    title: str
+    paper: str | None = None  # fedcad, fedcad-sa, fedssd, fedcsd or fedlmd
+    about: str = ""  # what the paper leaves open, and how it is completed here
+    base: Tables = Field(default_factory=dict)
+    rows: Annotated[dict[str, Tables], Field(min_length=1)]  # name -> tables; "start": the row it goes on from
+    columns: Annotated[dict[str, Tables], Field(min_length=1)]
+    seeds: Annotated[tuple[int, ...], Field(strict=False, min_length=1)] = (0,)
+    fraction: Annotated[float, Field(gt=0, le=1)] = 1.0  # of the rounds
+    measure: Literal["final", "best", "last10"] = "final"  # the accuracy that the table shows
+    target: dict[str, float] | float | Target | None = None  # for rounds to target and speedup; a dict goes by column
+    printed: dict[
+        Measure, dict[str, list[float | str | None]]
+    ] = {}  # row -> one value a column, as printed, in percent
+    errata: Annotated[tuple[Erratum, ...], Field(strict=False)] = ()
+    figures: Annotated[tuple[Picture, ...], Field(strict=False)] = ()
+
+    def __init__(self, **fields: Any) -> None:
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            raise explain(error, type(self)) from None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for measure, values in self.printed.items():
+            for row, line in values.items():
+                if row not in self.rows or len(line) != len(self.columns):
+                    raise ValueError(f"{self.id}: printed {measure} of {row} has no row, or not a value a column")
+        for erratum in self.errata:
+            if erratum.row not in self.rows or erratum.column not in self.columns:
+                raise ValueError(f"{self.id}: an erratum is about {erratum.row} / {erratum.column}, which is no cell")
+        for kind, names in (("rows", self.rows), ("columns", self.columns)):
+            if len({slug(name) for name in names}) < len(names):
+                raise ValueError(f"{self.id}: two {kind} would have the same folder: {', '.join(names)}")
+        for row, tables in self.rows.items():
+            start = tables.get("start")
+            if start is not None and (start not in self.rows or "start" in self.rows[start]):
+                raise ValueError(f"{self.id}: row {row} starts from {start!r}, which is no row that starts afresh")
+        if isinstance(self.target, Target) and self.target.of not in self.rows:
+            raise ValueError(f"{self.id}: the target is that of {self.target.of!r}, which is no row")
+        return self
+
+    def cells(self) -> list[Cell]:
+        """All runs: seed by seed, so that an interrupted study has whole tables; what others start from comes first."""
+        order = sorted(self.rows, key=lambda row: "start" in self.rows[row])
+        return [self.cell(row, column, seed) for seed in self.seeds for column in self.columns for row in order]
+
+    def cell(self, row: str, column: str, seed: int) -> Cell:
+        """One run."""
+        start = self.rows[row].get("start")
+        tables = merged(self.base, self.columns[column], {k: v for k, v in self.rows[row].items() if k != "start"})
+        tables = merged(tables, {"run": {"seed": seed}})
+        _fit_preset(tables)
+        for section, key in SCALED:
+            if key in tables.get(section, {}):
+                least = 1 if section == "run" else 0
+                tables[section][key] = max(least, ceil(self.fraction * tables[section][key] - 1e-9))
+        return Cell(row, column, seed, tables, place(row, column, seed), start and place(start, column, seed))
+
+    def experiment(self, cell: Cell) -> Experiment:
+        """A cell's configuration, checked."""
+        return Experiment(**cell.tables)
+
+    def part(self, rows: Iterable[str] | None = None, columns: Iterable[str] | None = None) -> "Study":
+        """The same study with some of its rows and columns, which keep their order."""
+        keep_rows = _chosen(rows, self.rows, "row")
+        keep_rows |= {str(self.rows[row]["start"]) for row in keep_rows if "start" in self.rows[row]}
+        keep_columns = _chosen(columns, self.columns, "column")
+        if isinstance(self.target, Target):
+            keep_rows |= {self.target.of}
+        at = [i for i, name in enumerate(self.columns) if name in keep_columns]
+        changes = {
+            "rows": {name: t for name, t in self.rows.items() if name in keep_rows},
+            "columns": {name: t for name, t in self.columns.items() if name in keep_columns},
+            "printed": {
+                measure: {row: [line[i] for i in at] for row, line in values.items() if row in keep_rows}
+                for measure, values in self.printed.items()
+            },
+            "errata": tuple(e for e in self.errata if e.row in keep_rows and e.column in keep_columns),
+        }
+        return self.model_copy(update=changes)
+
+    def save(self, folder: Path) -> None:
+        """Write study.toml."""
+        plain = self.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+        # TOML has no null: a missing value is an empty string there
+        for values in plain.get("printed", {}).values():
+            for row, line in values.items():
+                values[row] = ["" if value is None else value for value in line]
+        write(folder / FILE, tomli_w.dumps(plain).encode())
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Read a folder's study.toml."""
+        return cls(**read(folder / FILE))
+
+
+def read(path: Path) -> Tables:
+    """The tables of a study's TOML file."""
+    try:
+        tables = tomllib.loads(path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path} is not valid TOML: {error}") from None
+    for values in tables.get("printed", {}).values():
+        for row, line in values.items():
+            values[row] = [None if value == "" else value for value in line]
+    return tables
+
+
+def merged(*parts: Mapping[str, Any]) -> Tables:
+    """Nested tables on top of one another; naming another method, model or partition drops the old one's keys."""
+    out: Tables = {}
+    for part in parts:
+        for key, value in part.items():
+            old = out.get(key)
+            if isinstance(value, Mapping):
+                renamed = (
+                    isinstance(old, Mapping) and "name" in value and old.get("name", value["name"]) != value["name"]
+                )
+                out[key] = merged(old if isinstance(old, Mapping) and not renamed else {}, value)
+            else:
+                out[key] = value
+    return out
+
+
+def place(row: str, column: str, seed: int) -> str:
+    """Where a cell's run directory is, in its study's folder."""
+    return f"cells/{slug(row)}/{slug(column)}/seed-{seed}"
+
+
+def slug(name: str) -> str:
+    """A name as part of a path."""
+    return re.sub(r"[^a-z0-9.]+", "-", name.lower().replace("+", " plus ")).strip("-.") or "all"
+
+
+def _fit_preset(tables: Tables) -> None:
+    """A study names its paper's preset once, for all rows: it is none of a method that the preset does not speak of."""
+    method = tables.get("method", {})
+    if method.get("preset") in PRESETS and method.get("name", "fedavg") not in PRESETS[method["preset"]]:
+        del method["preset"]
+
+
+def _chosen(wanted: Iterable[str] | None, names: Mapping[str, Any], kind: str) -> set[str]:
+    """The wanted of the names, known by themselves or by their slugs."""
+    if wanted is None:
+        return set(names)
+    by_slug = {slug(name): name for name in names}
+    found = set()
+    for name in wanted:
+        if slug(name) not in by_slug:
+            raise unknown(kind, name, names)
+        found.add(by_slug[slug(name)])
+    return found
