@@ -59,6 +59,7 @@ class Cell(NamedTuple):
     seed: int
     tables: Tables  # its configuration
     folder: str  # relative to the study's
+    group: str | None  # the part of the test set that the column is about; None: all of it
     after: str | None  # folder of the cell from whose final model it starts
 
 
@@ -71,14 +72,12 @@ class Study(Section):
     about: str = ""  # what the paper leaves open, and how it is completed here
     base: Tables = Field(default_factory=dict)
     rows: Annotated[dict[str, Tables], Field(min_length=1)]  # name -> tables; "start": the row it goes on from
-    columns: Annotated[dict[str, Tables], Field(min_length=1)]
+    columns: Annotated[dict[str, Tables], Field(min_length=1)]  # "group": the part of the test set it is about
     seeds: Annotated[tuple[int, ...], Field(strict=False, min_length=1)] = (0,)
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0  # of the rounds
     measure: Literal["final", "best", "last10"] = "final"  # the accuracy that the table shows
     target: dict[str, float] | float | Target | None = None  # for rounds to target and speedup; a dict goes by column
-    printed: dict[
-        Measure, dict[str, list[float | str | None]]
-    ] = {}  # row -> one value a column, as printed, in percent
+    printed: dict[Measure, dict[str, list[float | str | None]]] = Field(default_factory=dict)  # row -> a value a column
     errata: Annotated[tuple[Erratum, ...], Field(strict=False)] = ()
     figures: Annotated[tuple[Picture, ...], Field(strict=False)] = ()
 
@@ -109,21 +108,27 @@ class Study(Section):
         return self
 
     def cells(self) -> list[Cell]:
-        """All runs: seed by seed, so that an interrupted study has whole tables; what others start from comes first."""
+        """All runs: seed by seed, so that an interrupted study has whole tables; what others start from comes first.
+
+        Columns that differ in their group alone are about the same runs.
+        """
         order = sorted(self.rows, key=lambda row: "start" in self.rows[row])
-        return [self.cell(row, column, seed) for seed in self.seeds for column in self.columns for row in order]
+        all_cells = (self.cell(row, column, seed) for seed in self.seeds for column in self.columns for row in order)
+        return list({cell.folder: cell for cell in reversed(list(all_cells))}.values())[::-1]
 
     def cell(self, row: str, column: str, seed: int) -> Cell:
         """One run."""
-        start = self.rows[row].get("start")
-        tables = merged(self.base, self.columns[column], {k: v for k, v in self.rows[row].items() if k != "start"})
+        start, group = self.rows[row].get("start"), self.columns[column].get("group")
+        parts = (self.base, self.columns[column], self.rows[row])
+        tables = merged(*({k: v for k, v in part.items() if k not in ("start", "group")} for part in parts))
         tables = merged(tables, {"run": {"seed": seed}})
         _fit_preset(tables)
         for section, key in SCALED:
             if key in tables.get(section, {}):
                 least = 1 if section == "run" else 0
                 tables[section][key] = max(least, ceil(self.fraction * tables[section][key] - 1e-9))
-        return Cell(row, column, seed, tables, place(row, column, seed), start and place(start, column, seed))
+        where = "" if group else column
+        return Cell(row, column, seed, tables, place(row, where, seed), group, start and place(start, where, seed))
 
     def experiment(self, cell: Cell) -> Experiment:
         """A cell's configuration, checked."""
