@@ -66,7 +66,8 @@ def train_loss(job: Job) -> float:
 def check(peers: list[str], methods: list[str]) -> list[Found]:
     """How far the peers' weights are from fedrecall's where the order of batches makes no difference.
 
-    Beside it, how far the weights have moved in all, of which a single step is a few per cent.
+    Beside it, how far the weights have moved in all, of which a single step is a few per cent. Sums in another order
+    differ in the last bit, which now and then turns a rectifier or a maximum: far less than a step, but not nothing.
     """
     rows = []
     with tempfile.TemporaryDirectory() as temporary:
@@ -83,7 +84,7 @@ def check(peers: list[str], methods: list[str]) -> list[Found]:
                 there = asked.but(out=str(folder / f"{peer}.npy"))
                 said = one(peer, there, folder)
                 far = float((weights(there) - weights(reference)).abs().max())
-                if far > 1e-3 * moved or said["steps"] not in (None, job.steps):
+                if far > 5e-3 * moved or said["steps"] not in (None, job.steps):
                     raise RuntimeError(f"{peer} does not do the same {method} as fedrecall: it is {far} away, {said}")
                 rows.append(
                     {"peer": peer, "method": method, "steps": said["steps"], "weights moved": moved, "far": far}

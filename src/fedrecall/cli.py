@@ -88,6 +88,14 @@ def datasets() -> None:
 
 
 @show.command()
+def probes() -> None:
+    """What else a run can look at (run.probes), and what it costs."""
+    from fedrecall.experiment import console
+
+    console.show_probes()
+
+
+@show.command()
 def partition(
     config: Config = None,
     overrides: Overrides = None,

@@ -14,6 +14,7 @@ from fedrecall.core.flat import CHUNK
 from fedrecall.core.types import Local, Payload, Step
 from fedrecall.engines import Memories, Pool, Serial
 from fedrecall.engines.crew import cores
+from fedrecall.engines.onlooker import Observe
 from support.federation import SKEWED, examples, model, world
 from support.processes import children, gone
 
@@ -48,7 +49,8 @@ def replies(engine: Pool | Serial) -> list[Tensor]:
                 seen += [*r.up.values(), *r.memory.values(), *r.report.values(), torch.tensor(r.n)]
             down["w"] = came[-1].up["w"]
             seen += [reply.up["counts"] for reply in engine.cohort(t, EVERYONE).run("labels", down)]
-            seen.append(torch.tensor(engine.evaluate(f.join(down["w"], f.b))))
+            score = engine.evaluate(f.join(down["w"], f.b))
+            seen += [score.predicted, score.y, torch.tensor(score.loss, dtype=torch.float64)]
         seen += [t for k in EVERYONE for t in engine.memories[k].values()]
     return seen
 
@@ -56,7 +58,11 @@ def replies(engine: Pool | Serial) -> list[Tensor]:
 @pytest.mark.parametrize("workers", [1, 2, 3, None])
 def test_the_bits_of_serial_whatever_the_number_of_workers(workers: int | None) -> None:
     test = examples([0, 1, 2] * CHUNK + [1], seed=1)  # four chunks, the last one of a single example
-    w = world(Remembers(), test=test, local_accuracy=True)
+    w = world(
+        Remembers(),
+        test=test,
+        observe=Observe(predictions=True, own_data=True, shift=True, distillation=True, features=1),
+    )
     expected = replies(Serial(w, model(batch_norm=True)))
     got = replies(Pool(w, model(batch_norm=True), workers=workers))
     assert len(got) == len(expected)

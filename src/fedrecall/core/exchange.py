@@ -31,9 +31,10 @@ class Exchange:
             self._buffers["counters"] = server.counters
         self._sent: Payload = {}
         self._came: int | None = None
-        self._b, self._reports = Mean(), Mean()
+        self._b = Mean()
         self._counters = server.counters
         self._up = 0
+        self.reports: list[Payload] = []  # of each participating client, beside its replies
         self.bytes_down = 0  # to each participating client
 
     @property
@@ -66,7 +67,8 @@ class Exchange:
                 "try a smaller local.lr, or weaker settings of the method"
             )
         self._up += sum(map(_bytes, reply.up.values()))
-        self._reports.add(reply.report, 1)
+        if reply.report:
+            self.reports.append(reply.report)
         up = dict(reply.up)
         if "b" in up:
             self._b.add({"b": up.pop("b")}, reply.n)
@@ -83,9 +85,18 @@ class Exchange:
         """From each participating client, on average."""
         return round(self._up / max(self._came or 0, 1))
 
+    @property
+    def sent(self) -> Payload:
+        """Everything that went down in this round."""
+        return self._sent
+
     def reported(self, name: str) -> float | None:
-        """Mean over the participants of something they reported, if they did."""
-        return float(self._reports.value[name]) if name in self._reports.value else None
+        """Mean over the participants of a number that they reported, if they did."""
+        average = Mean()
+        for report in self.reports:
+            if name in report:
+                average.add({name: report[name]}, 1)
+        return float(average.value[name]) if average.value else None
 
 
 def _bytes(t: Tensor) -> int:

@@ -99,14 +99,14 @@ class Flat:
 
     @torch.no_grad()
     def score(self, state: Tensor, data: Examples, judge: Callable[[Output], Tensor] = attrgetter("z")) -> Score:
-        """Accuracy and cross-entropy of a complete model, by its logits or by what `judge` makes of its output."""
+        """Labels and cross-entropy of a complete model, by its logits or by what `judge` makes of its output."""
         frozen, y = self.freeze(state), data.y.to(state.device)
-        correct, loss = 0, 0.0
+        predicted, loss = list[Tensor](), 0.0
         for rows in chunks(len(data)):
             z = judge(Output(*frozen(data.batch(rows).to(state.device))))
-            correct += int((z.argmax(-1) == y[rows]).sum())
+            predicted.append(z.argmax(-1))
             loss += float(F.cross_entropy(z, y[rows], reduction="sum"))
-        return Score(correct, loss, len(data))
+        return Score(torch.cat(predicted).cpu(), data.y, loss)
 
     def fisher(self, state: Tensor, data: Examples, size: int, per: int = 1) -> Tensor:
         """Mean squared gradient of the cross-entropy [d], in evaluation mode, over at most `size` examples.

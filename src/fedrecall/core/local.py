@@ -1,7 +1,8 @@
 """The training loop: one client, one round. There is no other."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Generator, Tensor, nn
@@ -69,18 +70,32 @@ class Ears:
         return {name: Output(self._cached[name].h[rows], self._cached[name].z[rows]) for name in self._states}
 
 
+class Observer(Protocol):
+    """Looks on while a client trains, and changes nothing."""
+
+    def step(self, s: Step, r: Local) -> None:
+        """A batch, before its step."""
+        ...
+
+    def epoch(self, state: Tensor) -> None:
+        """The model at the end of an epoch."""
+        ...
+
+    def report(self, state: Tensor) -> Payload:
+        """What there is to say, of the trained model and of the way to it."""
+        ...
+
+
 def _gradient(loss: Tensor, leaves: list[Tensor]) -> Sequence[Tensor | None]:
     """d loss / d leaf, None for a leaf that the loss does not depend on."""
     return torch.autograd.grad(loss, leaves, allow_unused=True)
 
 
-def train(
-    method: Method, r: Local, how: Training, seed: int, client: int, probe: Callable[[Tensor], Payload] | None = None
-) -> Reply:
+def train(method: Method, r: Local, how: Training, seed: int, client: int, observer: Observer | None = None) -> Reply:
     """A client's round: a fresh optimiser, `epochs` passes over shuffled batches, then the method's reply.
 
-    A pure function of its arguments: the same seed gives the same bits wherever and whenever it runs. The probe, if
-    any, sees the trained model before it leaves; what it says is reported beside the reply.
+    A pure function of its arguments: the same seed gives the same bits wherever and whenever it runs, observed or not.
+    What an observer says is reported beside the reply.
     """
     ears = Ears(method, r)
     r = r._replace(down=r.down | method.prepare(r, ears.whole))
@@ -90,13 +105,19 @@ def train(
     parameters = r.f.live(w, b, counters)
     live = w.detach().requires_grad_()  # the same memory, for the losses that speak of w itself
     g, v = torch.empty_like(w), torch.zeros_like(w)
-    total, steps = w.new_zeros(()), 0
+    total, steps, passed = w.new_zeros(()), 0, 0
     shuffle, augment = (seeds.generator(seed, purpose, r.t, client) for purpose in _STREAMS)
     with seeds.fork(seed, "module", r.t, client):
         for epoch, rows in batches(len(r.y), how, shuffle, needs_pairs=r.f.needs_pairs):
+            if observer is not None and epoch > passed:
+                observer.epoch(r.f.join(w, b))
+                passed = epoch
             x = r.data.batch(rows, augment).to(w.device)
             out = Output(*r.f.model(x))
-            loss = method.loss(Step(live, out.h, out.z, r.y[rows], ears(rows, x), epoch == how.epochs - 1), r)
+            step = Step(live, out.h, out.z, r.y[rows], ears(rows, x), epoch == how.epochs - 1)
+            if observer is not None:
+                observer.step(step, r)
+            loss = method.loss(step, r)
             *slopes, penalty = _gradient(loss, [*parameters, live])
             with torch.no_grad():
                 torch.cat([_flat(slope, p) for slope, p in zip(slopes, parameters, strict=True)], out=g)
@@ -111,8 +132,9 @@ def train(
             steps += 1
     up, memory = method.reply(w, steps, r._replace(b=b))
     report: Payload = {"steps": torch.tensor(float(steps))} | ({"loss": total / steps} if steps else {})
-    if probe is not None:
-        report |= probe(r.f.join(w, b))
+    if observer is not None:
+        observer.epoch(r.f.join(w, b))
+        report |= observer.report(r.f.join(w, b))
     if "w" in up:  # buffers go where the weights go
         up |= {name: t for name, t in (("b", b), ("counters", counters)) if len(t)}
     return Reply(up, len(r.y), memory, report)

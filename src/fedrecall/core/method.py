@@ -1,6 +1,7 @@
 """Method: the hooks. Every default is FedAvg's, so a method says only what its paper changes.
 
-Nine hooks make almost every method; `prepare`, `drift` and `judge` are for the few that need more.
+Nine hooks make almost every method; `prepare`, `drift` and `judge` are for the few that need more, and `observe` tells
+probes what a loss does.
 """
 
 from collections.abc import Callable, Iterable
@@ -91,6 +92,13 @@ class Method:
     def reply(self, w: Tensor, steps: int, r: Local) -> tuple[Payload, Payload]:
         """(what goes up, what is remembered) after the last local step."""
         return {"w": w}, r.memory
+
+    def observe(self, s: Step, r: Local) -> Payload:
+        """What the distillation does to this batch: named values, one a sample, NaN where there is none.
+
+        Asked for only by a probe, which averages them over the round.
+        """
+        return {}
 
     # --- evaluation -----------------------------------------------------------------------
     @property

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from fedrecall.core import seeds
 from fedrecall.core.exchange import Diverged, Exchange
 from fedrecall.core.method import Method
-from fedrecall.core.types import Engine, Score, Server
+from fedrecall.core.types import Engine, Payload, Score, Server
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,8 @@ class Round(NamedTuple):
     train_loss: float | None  # mean over the participants, during their training
     local_accuracy: float | None  # mean over the participants, on the global test set, before aggregation
     personal: bool  # there is no global model: the local accuracy is the accuracy
+    reports: list[Payload]  # what each participant said of its training, for the probes
+    sent: Payload  # what went down to them
 
 
 def sample(plan: Plan, t: int) -> list[int]:
@@ -68,4 +70,6 @@ def rounds(method: Method, server: Server, engine: Engine, plan: Plan) -> Iterat
             exchange.reported("loss"),
             exchange.reported("local_accuracy"),
             method.personal,
+            exchange.reports,
+            exchange.sent,
         )

@@ -90,22 +90,28 @@ class Reply(NamedTuple):
     report: Payload  # how the training went, for the record: no method sees it, no byte is counted
 
 
-class Score(NamedTuple):
-    """How a model does on a set of examples: sums, so that parts can be added."""
+@dataclass(frozen=True, eq=False)
+class Score:
+    """How a model does on a set of examples: what it says of each, and the sum of its losses."""
 
-    correct: int
+    predicted: Tensor  # the label with the largest logit, int64 [n]
+    y: Tensor  # the true one
     loss: float  # summed cross-entropy
-    n: int
+
+    @property
+    def correct(self) -> int:
+        """How many examples' largest logit is the label's."""
+        return int((self.predicted == self.y).sum())
 
     @property
     def accuracy(self) -> float:
-        """Share of examples whose largest logit is the label's."""
-        return self.correct / self.n
+        """Their share."""
+        return self.correct / len(self.y)
 
     @property
     def mean_loss(self) -> float:
         """Mean cross-entropy."""
-        return self.loss / self.n
+        return self.loss / len(self.y)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Self
 
+import torch
 from torch import Tensor
 
 from fedrecall.core.exchange import Diverged
@@ -61,17 +62,17 @@ class Pool:
 
     def evaluate(self, state: Tensor) -> Score:
         """A complete model on the global test set, in the chunks and the order of `Flat.score`."""
-        correct, loss = 0, 0.0
+        predicted, loss = list[Tensor](), 0.0
         ranges = [[rows.start, rows.stop] for rows in chunks(len(self.world.test))]
         several = -(-len(ranges) // (PARTS * self.crew.size))
         jobs = [_Part(ranges[i : i + several]) for i in range(0, len(ranges), several)]
-        for said, _ in self._answers(jobs, {"state": state}):
+        for said, payloads in self._answers(jobs, {"state": state}):
             if "error" in said:
                 raise RuntimeError(f"the global model cannot be scored: {said['error']}") from Remote(said["traceback"])
-            for right, lost in said["scores"]:
-                correct += right
+            predicted.append(payloads["said"]["predicted"])
+            for lost in said["losses"]:  # one by one, as `Flat.score` adds them
                 loss += lost
-        return Score(correct, loss, len(self.world.test))
+        return Score(torch.cat(predicted), self.world.test.y, loss)
 
     def _answers(self, jobs: Sequence[Job], down: Payload) -> Iterator[Answer]:
         shift = Shift(self.crew, jobs, self._board.put({"down": down}), self._buffer)

@@ -47,7 +47,8 @@ def _carry_out(world: World, f: Flat, order: Message, given: dict[str, Payload])
         scores = [
             f.score(down["state"].to(f.w.device), world.test.take(torch.arange(*rows))) for rows in order["score"]
         ]
-        return {"scores": [(score.correct, score.loss) for score in scores]}, {}
+        predicted = torch.cat([score.predicted for score in scores])
+        return {"losses": [score.loss for score in scores]}, {"said": {"predicted": predicted}}
     reply = world.perform(f, order["task"], order["client"], order["t"], down, given.get("memory"))
     return {"n": reply.n}, {"up": reply.up, "memory": reply.memory, "report": reply.report}
 

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from fedrecall.core import seeds
 from fedrecall.core.flat import Flat
@@ -13,6 +12,7 @@ from fedrecall.core.method import Method
 from fedrecall.core.types import Local, Payload, Reply
 from fedrecall.data.examples import Examples
 from fedrecall.data.partition import Partition
+from fedrecall.engines.onlooker import Observe, Onlooker
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class World:
     partition: Partition
     classes: int
     seed: int
-    local_accuracy: bool = False  # score every trained client on the test set, before aggregation
+    observe: Observe = Observe()  # what clients report of their training
 
     def order(self, clients: Sequence[int]) -> list[int]:
         """The clients with most examples first: the order in which every engine starts and sums them."""
@@ -61,17 +61,14 @@ class World:
             notes={},
         )
         if task == "train":
-            scored = self.local_accuracy or self.method.personal
-            probe = (lambda state: self._score(f, state, down)) if scored else None
-            reply = train(self.method, r, self.training, self.seed, client, probe)
+            observer = None
+            if self.observe != Observe() or self.method.personal:
+                observer = Onlooker(self.observe, self.method, f, r, self.test, client)
+            reply = train(self.method, r, self.training, self.seed, client, observer)
         else:
             reply = Reply(getattr(self.method, task)(r), len(r.y), r.memory, {})
         home = torch.device("cpu")
         return Reply(_on(reply.up, home), reply.n, _on(reply.memory, home), _on(reply.report, home))
-
-    def _score(self, f: Flat, state: Tensor, down: Payload) -> Payload:
-        score = f.score(state, self.test, lambda out: self.method.judge(out, down))
-        return {"local_accuracy": torch.tensor(score.accuracy)}
 
 
 def _on(payload: Payload, device: torch.device) -> Payload:

@@ -12,8 +12,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SkipValidati
 
 from fedrecall.core.method import Method
 from fedrecall.data.laws import PARTITIONS, Law
-from fedrecall.errors import UserError
+from fedrecall.errors import UserError, unknown
 from fedrecall.experiment.choice import Choice, explain
+from fedrecall.experiment.probes import PROBES
 from fedrecall.methods import METHODS
 from fedrecall.methods.presets import PRESETS
 from fedrecall.models import MODELS, Model
@@ -148,6 +149,15 @@ class Run(Section):
     evaluate_every: Positive = 1
     local_accuracy: bool = False  # score every client's model on the test set too, before aggregation
     targets: Annotated[tuple[Share, ...], Field(strict=False)] = ()  # accuracies whose first round is reported
+    probes: Annotated[tuple[str, ...], Field(strict=False)] = ()  # what else to look at: see `fedrecall show probes`
+    start: Annotated[Path, Field(strict=False)] | None = None  # a run directory or model file to begin with
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        for name in self.probes:
+            if name not in PROBES:
+                raise ValueError(str(unknown("probe", name, PROBES)))
+        return self
 
 
 class Experiment(Section):

@@ -13,6 +13,7 @@ from rich.table import Table
 from fedrecall.data.datasets import DATASETS
 from fedrecall.data.draw import draw
 from fedrecall.experiment.config import CHOICES, Experiment
+from fedrecall.experiment.probes import PROBES
 from fedrecall.experiment.progress import RunProgress
 from fedrecall.experiment.record import require_free
 from fedrecall.experiment.run import execute
@@ -62,6 +63,14 @@ def show_datasets() -> None:
         grid.add_row(name, source.about, sizes, str(source.num_classes))
     grid.add_row("folder", "your images: data.path/<class>/<image>", "", "")
     grid.add_row("table", "your CSV or Parquet file: data.path, data.label", "", "")
+    Console().print(grid)
+
+
+def show_probes() -> None:
+    """The probes, and what each costs."""
+    grid = _grid("probe", "what it looks at", "cost a round, beside the training")
+    for name, probe in PROBES.items():
+        grid.add_row(name, probe.about, probe.cost)
     Console().print(grid)
 
 

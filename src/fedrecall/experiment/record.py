@@ -16,15 +16,17 @@ from torch import Tensor
 
 import fedrecall
 from fedrecall.core.rounds import Round
+from fedrecall.data.datasets import Dataset
 from fedrecall.engines import Failure
 from fedrecall.errors import UserError
 from fedrecall.experiment.setup import Setup
 from fedrecall.files import write
 
 Record = dict[str, Any]  # one round, as a line of rounds.jsonl
+MANY_GROUPS = 20  # domains are reported one by one; thousands of writers are not
 
 
-def record(r: Round) -> Record:
+def record(r: Round, dataset: Dataset) -> Record:
     """What rounds.jsonl keeps of a round."""
     global_accuracy = None if r.score is None else r.score.accuracy
     out: Record = {
@@ -40,6 +42,10 @@ def record(r: Round) -> Record:
     }
     if r.local_accuracy is not None:
         out["local_accuracy"] = r.local_accuracy
+    if r.score is not None and dataset.test_groups is not None and len(dataset.group_names) <= MANY_GROUPS:
+        right = (r.score.predicted == r.score.y).double()
+        of = ((name, right[dataset.test_groups == g]) for g, name in enumerate(dataset.group_names))
+        out["groups"] = {name: float(hits.mean()) for name, hits in of if len(hits)}
     return out
 
 
@@ -91,10 +97,12 @@ class RunDirectory:
         setup.dealt.partition.save(path, setup.dealt.clients.y.numpy(), setup.dealt.dataset.num_classes)
         return directory
 
-    def append(self, line: Record) -> None:
+    def append(self, line: Record, file: str = "rounds.jsonl") -> None:
         """One more round."""
-        with (self.path / "rounds.jsonl").open("a") as file:
-            file.write(json.dumps(line) + "\n")
+        path = self.path / file
+        path.parent.mkdir(exist_ok=True)
+        with path.open("a") as out:
+            out.write(json.dumps(line) + "\n")
 
     def keep(self, failure: Failure) -> str:
         """The traceback of a client that failed; returns where it is."""
@@ -108,9 +116,11 @@ class RunDirectory:
         """A JSON file, whole or not at all."""
         write(self.path / name, (json.dumps(content, indent=2) + "\n").encode())
 
-    def write_model(self, tensors: Mapping[str, Tensor]) -> None:
-        """The global model, under its module's own names."""
-        write(self.path / "model.safetensors", safetensors.torch.save(dict(tensors)))
+    def write_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> None:
+        """Tensors under their names: the global model, for one."""
+        path = self.path / name
+        path.parent.mkdir(exist_ok=True)
+        write(path, safetensors.torch.save(dict(tensors)))
 
 
 def environment(setup: Setup) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,9 @@ from fedrecall.core.types import Server
 from fedrecall.engines import Faults, Memories, Pool, Serial
 from fedrecall.errors import UserError
 from fedrecall.experiment.config import Experiment
+from fedrecall.experiment.probes import Line, View, features, look
 from fedrecall.experiment.record import Record, RunDirectory, record, require_free, summarise
-from fedrecall.experiment.setup import Setup, setup
+from fedrecall.experiment.setup import MODEL, Setup, setup
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Result:
     summary: dict[str, Any]  # final, best, last10, ... as in summary.json
     directory: Path | None
     server: Server
+    probes: dict[str, list[Line]] = field(default_factory=dict)  # what run.probes saw, as in probes/<name>.jsonl
 
     def model(self) -> nn.Module:
         """The global model after the last round; its forward gives (features, logits)."""
@@ -79,18 +81,25 @@ def _run(
     ready: Setup, engine: Pool | Serial, directory: RunDirectory | None, watch: Callable[[Record], None] | None
 ) -> Result:
     server, records = ready.server, list[Record]()
+    names, seen = ready.experiment.run.probes, dict[str, list[Line]]()
+    view = View(ready.dealt.clients, ready.dealt.test, ready.dealt.partition, ready.world.classes)
     initial = engine.evaluate(server.state).accuracy
     failed: UserError | None = None
     try:
         for done in rounds(ready.world.method, server, engine, ready.plan):
             server = done.server
-            records.append(record(done))
+            records.append(record(done, ready.dealt.dataset))
             if done.train_loss is None:
                 raise UserError(
                     "no client made a step: its batches are all left out (see local.batch, local.drop_last)"
                 )
+            lines = look(names, view, done)
+            for name, line in lines.items():
+                seen.setdefault(name, []).append(line)
             if directory is not None:
                 directory.append(records[-1])
+                for name, line in lines.items():
+                    directory.append(line, f"probes/{name}.jsonl")
             if watch is not None:
                 watch(records[-1])
     except UserError as error:
@@ -98,11 +107,13 @@ def _run(
     summary = summarise(records, initial, ready.experiment.run.targets)
     if failed is not None:
         summary["failed"] = str(failed)
-    result = Result(ready.experiment, records, summary, directory.path if directory else None, server)
+    result = Result(ready.experiment, records, summary, directory.path if directory else None, server, seen)
     if directory is not None:
-        directory.write_json("summary.json", summary)
         if not ready.world.method.personal:
-            directory.write_model({name: t.clone() for name, t in result.model().state_dict().items()})
+            directory.write_tensors(MODEL, {name: t.clone() for name, t in result.model().state_dict().items()})
+        if "features" in names and failed is None:
+            directory.write_tensors("probes/features.safetensors", features(view, done))
+        directory.write_json("summary.json", summary)  # last: it says that the run is complete
     if failed is not None:
         raise failed
     return result

@@ -1,8 +1,11 @@
 """From a configuration to everything a run needs, all of it checked before the first round."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple, TypeVar, cast
 
+import safetensors.torch
+from safetensors import SafetensorError
 from torch import nn
 
 from fedrecall.core import seeds
@@ -22,10 +25,12 @@ from fedrecall.engines.world import World
 from fedrecall.errors import UserError
 from fedrecall.experiment.choice import Own
 from fedrecall.experiment.config import Data, Experiment, ServerStep
+from fedrecall.experiment.probes import observed
 from fedrecall.models import MODELS, Model
 from fedrecall.models.own import adapt
 
 T = TypeVar("T")
+MODEL = "model.safetensors"  # the global model in a run directory
 
 
 class Dealt(NamedTuple):
@@ -57,8 +62,11 @@ def setup(
     experiment = described(experiment, dealt, data, model, partition)
     if experiment.method.needs_aux and not len(dealt.aux):
         raise UserError(f"{type(experiment.method).__name__} needs auxiliary data: set data.aux_per_class")
-    f = Flat(build(experiment, dealt.dataset, model))
-    seed, method = experiment.run.seed, experiment.method
+    module, run = build(experiment, dealt.dataset, model), experiment.run
+    if run.start is not None:
+        begin_with(module, run.start)
+    f = Flat(module)
+    seed, method = run.seed, experiment.method
     world = World(
         method=method,
         training=training(experiment),
@@ -67,7 +75,7 @@ def setup(
         partition=dealt.partition,
         classes=dealt.dataset.num_classes,
         seed=seed,
-        local_accuracy=experiment.run.local_accuracy,
+        observe=observed(run.probes, local_accuracy=run.local_accuracy, last=run.rounds - 1),
     )
     server = Server(
         f=f,
@@ -80,11 +88,11 @@ def setup(
         aux=dealt.aux,
     )
     plan = Plan(
-        rounds=experiment.run.rounds,
+        rounds=run.rounds,
         population=len(dealt.partition),
         sample=experiment.federation.cohort,
-        seed=_or(experiment.run.sample_seed, seed),
-        evaluate_every=experiment.run.evaluate_every,
+        seed=_or(run.sample_seed, seed),
+        evaluate_every=run.evaluate_every,
     )
     return Setup(experiment, dealt, world, server, plan)
 
@@ -161,6 +169,19 @@ def build(experiment: Experiment, dataset: Dataset, model: nn.Module | None) -> 
     architecture = cast(Model, experiment.model)
     with seeds.fork(_or(experiment.run.init_seed, experiment.run.seed), "init"):
         return architecture.build(dataset.shape, dataset.num_classes)
+
+
+def begin_with(module: nn.Module, path: Path) -> None:
+    """Take over the values of a model that a run left behind."""
+    file = path / MODEL if path.is_dir() else path
+    try:
+        module.load_state_dict(safetensors.torch.load_file(file))
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"run.start: cannot read the model {file}: {reason}") from None
+    except RuntimeError as error:  # torch lists all that does not fit, line by line
+        first = str(error).splitlines()[1].strip() if "\n" in str(error) else str(error)
+        raise UserError(f"run.start: {file} is not of this model: {first}") from None
 
 
 def training(experiment: Experiment) -> Training:

@@ -16,14 +16,16 @@ from pydantic import Field, ValidationError, model_validator
 
 from fedrecall.errors import UserError, unknown
 from fedrecall.experiment.choice import explain
-from fedrecall.experiment.config import Experiment, Section
+from fedrecall.experiment.config import Experiment, Section, Share
 from fedrecall.files import write
 from fedrecall.methods.presets import PRESETS
 
 FILE = "study.toml"
 SCALED = (("run", "rounds"), ("method", "switch"))  # what a fraction of a study has less of
 Tables = dict[str, Any]  # a configuration, or a part of one
+OWN = ("start", "once", "columns", "group")  # keys of a row or a column that are the study's, not the configuration's
 Measure = Literal["final", "best", "last10", "rounds_to_target", "speedup"]
+Printed = Measure | Literal["deviation"]  # that of the accuracy over seeds
 
 
 class Target(Section):
@@ -71,13 +73,16 @@ class Study(Section):
     paper: str | None = None  # fedcad, fedcad-sa, fedssd, fedcsd or fedlmd
     about: str = ""  # what the paper leaves open, and how it is completed here
     base: Tables = Field(default_factory=dict)
-    rows: Annotated[dict[str, Tables], Field(min_length=1)]  # name -> tables; "start": the row it goes on from
+    # name -> tables; "start": the row it goes on from; "once": it is run without any column's tables, for all of them;
+    # "columns": name of a column -> tables for this row in that column
+    rows: Annotated[dict[str, Tables], Field(min_length=1)]
     columns: Annotated[dict[str, Tables], Field(min_length=1)]  # "group": the part of the test set it is about
     seeds: Annotated[tuple[int, ...], Field(strict=False, min_length=1)] = (0,)
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0  # of the rounds
     measure: Literal["final", "best", "last10"] = "final"  # the accuracy that the table shows
-    target: dict[str, float] | float | Target | None = None  # for rounds to target and speedup; a dict goes by column
-    printed: dict[Measure, dict[str, list[float | str | None]]] = Field(default_factory=dict)  # row -> a value a column
+    target: dict[str, Share] | Share | Target | None = None  # for rounds to target and speedup; a dict goes by column
+    # row -> a value a column, as the paper prints it: accuracies in per cent, words such as "Failed"
+    printed: dict[Printed, dict[str, list[float | str | None]]] = Field(default_factory=dict)
     errata: Annotated[tuple[Erratum, ...], Field(strict=False)] = ()
     figures: Annotated[tuple[Picture, ...], Field(strict=False)] = ()
 
@@ -103,6 +108,9 @@ class Study(Section):
             start = tables.get("start")
             if start is not None and (start not in self.rows or "start" in self.rows[start]):
                 raise ValueError(f"{self.id}: row {row} starts from {start!r}, which is no row that starts afresh")
+            for column in tables.get("columns", {}):
+                if column not in self.columns:
+                    raise ValueError(f"{self.id}: row {row} has tables for the column {column!r}, which there is not")
         if isinstance(self.target, Target) and self.target.of not in self.rows:
             raise ValueError(f"{self.id}: the target is that of {self.target.of!r}, which is no row")
         return self
@@ -118,17 +126,22 @@ class Study(Section):
 
     def cell(self, row: str, column: str, seed: int) -> Cell:
         """One run."""
-        start, group = self.rows[row].get("start"), self.columns[column].get("group")
-        parts = (self.base, self.columns[column], self.rows[row])
-        tables = merged(*({k: v for k, v in part.items() if k not in ("start", "group")} for part in parts))
+        own, start, group = self.rows[row], self.rows[row].get("start"), self.columns[column].get("group")
+        of_column = () if own.get("once") else (self.columns[column],)
+        parts = (self.base, *of_column, own, own.get("columns", {}).get(column, {}))
+        tables = merged(*({k: v for k, v in part.items() if k not in OWN} for part in parts))
         tables = merged(tables, {"run": {"seed": seed}})
         _fit_preset(tables)
         for section, key in SCALED:
             if key in tables.get(section, {}):
                 least = 1 if section == "run" else 0
                 tables[section][key] = max(least, ceil(self.fraction * tables[section][key] - 1e-9))
-        where = "" if group else column
-        return Cell(row, column, seed, tables, place(row, where, seed), group, start and place(start, where, seed))
+        after = None if start is None else self._place(start, column, seed)
+        return Cell(row, column, seed, tables, self._place(row, column, seed), group, after)
+
+    def _place(self, row: str, column: str, seed: int) -> str:
+        shared = "group" in self.columns[column] or self.rows[row].get("once")
+        return place(row, "" if shared else column, seed)
 
     def experiment(self, cell: Cell) -> Experiment:
         """A cell's configuration, checked."""
@@ -143,7 +156,7 @@ class Study(Section):
             keep_rows |= {self.target.of}
         at = [i for i, name in enumerate(self.columns) if name in keep_columns]
         changes = {
-            "rows": {name: t for name, t in self.rows.items() if name in keep_rows},
+            "rows": {name: _in_columns(t, keep_columns) for name, t in self.rows.items() if name in keep_rows},
             "columns": {name: t for name, t in self.columns.items() if name in keep_columns},
             "printed": {
                 measure: {row: [line[i] for i in at] for row, line in values.items() if row in keep_rows}
@@ -213,6 +226,13 @@ def _fit_preset(tables: Tables) -> None:
     method = tables.get("method", {})
     if method.get("preset") in PRESETS and method.get("name", "fedavg") not in PRESETS[method["preset"]]:
         del method["preset"]
+
+
+def _in_columns(row: Tables, names: set[str]) -> Tables:
+    """A row of a study that has these columns only."""
+    if "columns" not in row:
+        return row
+    return row | {"columns": {name: tables for name, tables in row["columns"].items() if name in names}}
 
 
 def _chosen(wanted: Iterable[str] | None, names: Mapping[str, Any], kind: str) -> set[str]:

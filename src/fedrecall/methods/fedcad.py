@@ -58,6 +58,10 @@ class FedCAD(Method):
         """The received model."""
         return {"global": r.w}
 
+    def observe(self, s: Step, r: Local) -> Payload:
+        """The weight of the teacher."""
+        return {"trust": r.down["alpha"][s.y]}
+
     def loss(self, s: Step, r: Local) -> Tensor:
         """(1 - alpha_y) CE + alpha_y L_d, each sample with the weight of its own label."""
         l_c = F.cross_entropy(s.z, s.y, reduction="none")  # Eq. (3)

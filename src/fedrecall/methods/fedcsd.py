@@ -92,22 +92,41 @@ class FedCSD(Method):
 
     def loss(self, s: Step, r: Local) -> Tensor:
         """CE + mu mean(m tau^2 L_csd)."""
-        z_t, classes = s.frozen["teacher"].z, s.z.shape[-1]
-        refined = z_t
-        if self.use_similarity:
-            z = s.z if self.grad_through_target else s.z.detach()
-            refined = cosine(z, r.down["P"]).softmax(-1) * z_t  # Eq. (8)-(10)
+        refined = self.refine(s, r)
         if self.grad_through_target:
             csd = kl(s.z, F.softmax(refined / self.tau, -1), self.tau)
         else:
             csd = soft_ce(s.z, soften(refined, self.tau), self.tau)  # Eq. (11)
-        judged = (refined if self.mask_on == "refined" else z_t).detach()
-        if self.use_mask == "adaptive":
-            csd = csd * (prob_of(judged, s.y) > 1 / classes)  # Eq. (13)
-        elif self.use_mask == "hard":
-            csd = csd * (judged.argmax(-1) == s.y)
         keep = 1 - self.mu if self.convex else 1
+        csd = csd * self.mask(s, refined)
         return keep * F.cross_entropy(s.z, s.y) + self.mu * self.tau**2 * csd.mean()  # Eq. (14), (15)
+
+    def refine(self, s: Step, r: Local) -> Tensor:
+        """The teacher's logits [B, K], each class by the student's likeness to its prototype."""
+        z_t = s.frozen["teacher"].z
+        if not self.use_similarity:
+            return z_t
+        z = s.z if self.grad_through_target else s.z.detach()
+        return cosine(z, r.down["P"]).softmax(-1) * z_t  # Eq. (8)-(10)
+
+    def mask(self, s: Step, refined: Tensor) -> Tensor:
+        """Which samples [B] the teacher may speak of."""
+        judged = (refined if self.mask_on == "refined" else s.frozen["teacher"].z).detach()
+        if self.use_mask == "none":
+            return torch.ones_like(s.y, dtype=torch.bool)
+        if self.use_mask == "hard":
+            return judged.argmax(-1) == s.y
+        return prob_of(judged, s.y) > 1 / s.z.shape[-1]  # Eq. (13)
+
+    def observe(self, s: Step, r: Local) -> Payload:
+        """The target's entropy and distance from the student, and whether a wrong teacher is masked."""
+        refined = self.refine(s, r)
+        q, wrong = soften(refined, self.tau), s.frozen["teacher"].z.argmax(-1) != s.y
+        return {
+            "target_entropy": soft_ce(refined, q, self.tau),
+            "target_kl": kl(s.z, q, self.tau),
+            "filter_rate": torch.where(wrong, (~self.mask(s, refined)).to(q.dtype), torch.nan),
+        }
 
     def reply(self, w: Tensor, steps: int, r: Local) -> tuple[Payload, Payload]:
         """The weights go up; a teacher of one's own stays."""

@@ -40,12 +40,19 @@ class FedSSD(Method):
         """The received model."""
         return {"global": r.w}
 
+    def trust(self, s: Step, r: Local) -> Tensor:
+        """M [B, K]: the teacher's credibility on each class and each sample."""
+        m_class = credibility(r.down["A"])
+        m_sample = 1 - (1 - prob_of(s.frozen["global"].z, s.y)).clamp_min(0).sqrt()
+        return self.m_max * F.relu(m_class * m_sample[:, None] - 0.1)  # Eq. (4)
+
+    def observe(self, s: Step, r: Local) -> Payload:
+        """The mean weight of a sample's logits."""
+        return {"trust": self.trust(s, r).mean(-1)}
+
     def loss(self, s: Step, r: Local) -> Tensor:
         """CE + sum_c (M_c (z_g,c - z_c))^2."""
-        z_g = s.frozen["global"].z
-        m_class = credibility(r.down["A"])
-        m_sample = 1 - (1 - prob_of(z_g, s.y)).clamp_min(0).sqrt()
-        m = self.m_max * F.relu(m_class * m_sample[:, None] - 0.1)  # Eq. (4)
+        z_g, m = s.frozen["global"].z, self.trust(s, r)
         error = (m * (z_g - s.z)).square() if self.weighting == "squared" else m * (z_g - s.z).square()
         ssd = error.sum(-1) if self.reduction == "sum" else error.mean(-1)
         return F.cross_entropy(s.z, s.y) + ssd.mean()  # Eq. (3), (6)

@@ -1,0 +1,177 @@
+"""From a study's runs to the numbers that figures show."""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrecall.errors import UserError, unknown
+from fedrecall.experiment.results import Outcome, Results
+from fedrecall.experiment.stats import ACCURACIES, Curve, Spread, spread
+from fedrecall.experiment.study import slug
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Names = Sequence[str] | None  # rows or columns that a picture is about; None: all
+
+MOST_SKEWED = "most skewed"
+
+
+class Missing(UserError):
+    """What a figure needs is not there (yet); the text says what."""
+
+
+class Line(NamedTuple):
+    """A curve over rounds: the mean of several seeds."""
+
+    rounds: Ints
+    mean: Floats
+    deviation: Floats  # nan where fewer than two seeds are
+    seeds: int
+    broke: bool  # a seed's run diverged
+
+
+def chosen(names: Iterable[str], wanted: Names, kind: str) -> list[str]:
+    """The wanted of a study's rows or columns, in the study's order."""
+    by_slug = {slug(name): name for name in names}
+    for name in wanted or ():
+        if slug(name) not in by_slug:
+            raise unknown(kind, name, by_slug.values())
+    return [name for key, name in by_slug.items() if wanted is None or key in {slug(w) for w in wanted}]
+
+
+def finished(results: Results, rows: Names, columns: Names) -> dict[tuple[str, str], list[Outcome]]:
+    """The finished runs by row and column; cells without any are left out."""
+    study = results.study
+    found = {
+        (row, column): results.outcomes(row, column)
+        for row in chosen(study.rows, rows, "row")
+        for column in chosen(study.columns, columns, "column")
+    }
+    found = {key: outcomes for key, outcomes in found.items() if outcomes}
+    if not found:
+        raise Missing("no run of it is finished yet")
+    return found
+
+
+def values(outcome: Outcome, key: str) -> Curve:
+    """One run's (round, value): a key of its rounds, or "forgetting", the global less the mean local accuracy.
+
+    Local accuracies are of the whole test set; they say nothing of one group of it.
+    """
+    if key not in ("local_accuracy", "forgetting"):
+        return outcome.curve(key)
+    if outcome.cell.group is not None:
+        return []
+    local = outcome.curve("local_accuracy") or probed(outcome, "local", "mean_accuracy")
+    if key == "local_accuracy":
+        return local
+    at = dict(local)
+    return [(number, accuracy - at[number]) for number, accuracy in outcome.curve() if number in at]
+
+
+def probed(outcome: Outcome, probe: str, key: str) -> Curve:
+    """One run's (round, number) of a probe's key."""
+    return [(line["round"], float(line[key])) for line in outcome.probe(probe) if line.get(key) is not None]
+
+
+def over_seeds(curves: Sequence[Curve], broke: bool = False) -> Line | None:
+    """Mean and deviation at each round over the seeds that have it; None if none has any."""
+    curves = [curve for curve in curves if curve]
+    if not curves:
+        return None
+    rounds = sorted({number for curve in curves for number, _ in curve})
+    place = {number: i for i, number in enumerate(rounds)}
+    table = np.full((len(curves), len(rounds)), np.nan)
+    for line, curve in zip(table, curves, strict=True):
+        for number, value in curve:
+            line[place[number]] = value
+    there = np.isfinite(table)
+    count = there.sum(axis=0)
+    mean = np.where(there, table, 0).sum(axis=0) / np.maximum(count, 1)
+    squares = np.where(there, table - mean, 0) ** 2
+    deviation = np.sqrt(squares.sum(axis=0) / np.maximum(count - 1, 1))
+    mean[count == 0] = np.nan  # a loss may be infinite in all of them
+    deviation[count < 2] = np.nan
+    return Line(np.array(rounds), mean, deviation, len(curves), broke)
+
+
+def measured(outcomes: Sequence[Outcome], measure: str) -> Spread | None:
+    """The final, best or last-ten accuracy of several seeds' runs; None if none has one."""
+    if measure not in ACCURACIES:
+        raise unknown("measure", measure, ACCURACIES)
+    curves = (outcome.curve() for outcome in outcomes)
+    return spread([ACCURACIES[measure](curve) for curve in curves if curve])
+
+
+def recall(confusion: Any) -> Floats:
+    """Class-wise accuracy [C] of a confusion matrix [C, C]; nan for a class that the test set lacks."""
+    table = np.asarray(confusion, dtype=np.float64)
+    return share_of(np.diagonal(table), table.sum(axis=1))
+
+
+def share_of(part: Any, whole: Any) -> Floats:
+    """Part by whole, nan where the whole is 0."""
+    part, whole = np.asarray(part, dtype=np.float64), np.asarray(whole, dtype=np.float64)
+    return np.divide(part, whole, out=np.full(np.broadcast_shapes(part.shape, whole.shape), np.nan), where=whole > 0)
+
+
+def lines_of(outcome: Outcome, probe: str) -> dict[int, dict[str, Any]]:
+    """A probe's lines by round; that there are none is said in a way that tells what to do."""
+    lines = outcome.probe(probe)
+    if not lines:
+        raise Missing(f'{outcome.cell.row} has no probe "{probe}": run it with "{probe}" in run.probes')
+    return {line["round"]: line for line in lines}
+
+
+def label_counts(outcome: Outcome) -> Ints:
+    """Training samples by client and class [N, C]."""
+    counts = manifest(outcome).get("counts")
+    if counts is None:
+        raise Missing("the partition has too many clients for its counts to be kept")
+    return np.asarray(counts, dtype=np.int64)
+
+
+def manifest(outcome: Outcome) -> dict[str, Any]:
+    """What partition.json says of a run."""
+    path = outcome.path / "partition.json"
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+    except OSError as error:
+        raise Missing(f"cannot read {path}: {error.strerror}") from None
+    except ValueError:
+        raise Missing(f"{path} is damaged: run the cell again") from None
+    return found
+
+
+def pick_client(wanted: int | str, clients: Sequence[int], counts: Ints) -> int:
+    """A client by number, or the one of them whose labels are the least even (of several, the largest)."""
+    if isinstance(wanted, int):
+        if wanted not in clients:
+            raise Missing(f"client {wanted} took no part; there are {', '.join(map(str, clients))}")
+        return wanted
+    if wanted != MOST_SKEWED:
+        raise UserError(f'client = "{wanted}": give a number, or "{MOST_SKEWED}"')
+    return max(clients, key=lambda client: (-round(_entropy(counts[client]), 9), int(counts[client].sum())))
+
+
+def _entropy(counts: Ints) -> float:
+    shares = counts[counts > 0] / max(1, counts.sum())
+    return float(-(shares * np.log(shares)).sum())
+
+
+def seeds_note(found: Iterable[Sequence[Any]]) -> str:
+    """How many seeds are in a figure."""
+    numbers = sorted({len(outcomes) for outcomes in found if outcomes})
+    if numbers == [1]:
+        return "one seed"
+    between = f"{numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else f"{numbers[0]}"
+    return f"mean and standard deviation of {between} seeds"
+
+
+def scale_note(results: Results) -> str:
+    """What is to be said of a study with fewer rounds than the paper's; nothing of a whole one."""
+    fraction = results.study.fraction
+    return f"rounds scaled to {100 * fraction:.3g} %" if fraction < 1 else ""

@@ -1,0 +1,104 @@
+"""What the runs of one row and column say together: accuracies, rounds to the target, speedup, cost."""
+
+from dataclasses import dataclass
+from statistics import fmean
+
+from fedrecall.experiment import stats
+from fedrecall.experiment.results import Outcome, Results
+from fedrecall.experiment.stats import Curve
+from fedrecall.experiment.study import Target
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The finished runs of one row and column, one a seed."""
+
+    outcomes: tuple[Outcome, ...]
+    seeds: int  # that the study asks for
+
+    @property
+    def good(self) -> list[Outcome]:
+        """The runs that came to an end and were evaluated; what broke off has no accuracy worth a mean."""
+        return [outcome for outcome in self.outcomes if not outcome.diverged and outcome.curve()]
+
+    @property
+    def curve(self) -> Curve:
+        """The mean over the seeds."""
+        return stats.mean_curve([outcome.curve() for outcome in self.good])
+
+    @property
+    def rounds(self) -> int | None:
+        """T: how many rounds the runs have."""
+        return max((outcome.records[-1]["round"] for outcome in self.good), default=None)
+
+    @property
+    def failed(self) -> bool:
+        """Whether there are runs, and they did not learn."""
+        if not self.outcomes:
+            return False
+        curve = self.curve
+        return stats.failed(stats.best(curve) if curve else None, self.outcomes[0].classes, diverged=not self.good)
+
+    def accuracy(self, measure: str) -> dict[int, float]:
+        """Final, best or last ten, in percent, by seed."""
+        return {o.cell.seed: 100 * stats.ACCURACIES[measure](o.curve()) for o in self.good}
+
+    def forgetting(self) -> dict[int, float]:
+        """How many points the clients' own models lose against the next global one, mean over rounds, by seed."""
+        out = {}
+        for outcome in self.good:
+            local = dict(outcome.curve("local_accuracy"))
+            gaps = [accuracy - local[number] for number, accuracy in outcome.curve() if number in local]
+            if gaps:
+                out[outcome.cell.seed] = 100 * fmean(gaps)
+        return out
+
+    def mean_of(self, key: str) -> float | None:
+        """The mean over rounds and seeds of something that every round records."""
+        values = [value for outcome in self.good for _, value in outcome.curve(key)]
+        return fmean(values) if values else None
+
+
+def sample(results: Results, row: str, column: str) -> Sample:
+    """The runs of a row and a column."""
+    return Sample(tuple(results.outcomes(row, column)), len(results.study.seeds))
+
+
+def target(results: Results, column: str) -> float | None:
+    """The accuracy whose first round is asked for; None: there is none, or the row that sets it has not been run."""
+    wanted = results.study.target
+    if isinstance(wanted, dict):
+        return wanted.get(column)
+    if not isinstance(wanted, Target):
+        return wanted
+    curve = sample(results, wanted.of, column).curve
+    return stats.ACCURACIES[wanted.measure](curve) if curve else None
+
+
+@dataclass(frozen=True)
+class Speed:
+    """When a row reaches the target of a column."""
+
+    reached: int | None  # None: never
+    speedup: float | None  # all rounds by those to the target
+    over_reference: float | None  # those that the reference needs by those to the target
+
+
+def speed(results: Results, row: str, column: str) -> Speed | None:
+    """How soon a row is at its column's target; None where that cannot be said.
+
+    The row that sets the target is printed with its last round if the target is its final accuracy, and with a
+    speedup of 1, as the papers do.
+    """
+    goal, own = target(results, column), sample(results, row, column)
+    if goal is None or not own.good:
+        return None
+    reached = stats.rounds_to(own.curve, goal)
+    wanted = results.study.target
+    if not isinstance(wanted, Target):
+        reference = stats.rounds_to(sample(results, next(iter(results.study.rows)), column).curve, goal)
+    elif row == wanted.of:
+        return Speed(own.rounds if wanted.measure == "final" else reached, 1.0, 1.0)
+    else:
+        reference = stats.rounds_to(sample(results, wanted.of, column).curve, goal)
+    return Speed(reached, stats.speedup(own.rounds, reached), stats.speedup(reference, reached))
