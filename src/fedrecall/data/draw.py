@@ -8,6 +8,7 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
@@ -21,6 +22,7 @@ MOST = 1_000  # clients drawn: more columns than this are narrower than a pixel
 # sample must not look like none.
 COLOURS = LinearSegmentedColormap.from_list("samples", colormaps["Blues"](np.linspace(0.14, 1.0, 256)))
 BAR, FRAME = "#4a6f9c", "#d5dae0"
+THOUSANDS = FuncFormatter(lambda value, _: f"{value:,.0f}")
 
 
 def draw(counts: Ints, path: Path, *, class_names: Sequence[str] | None = None, title: str | None = None) -> None:
@@ -44,29 +46,15 @@ def draw(counts: Ints, path: Path, *, class_names: Sequence[str] | None = None, 
     def axes(left: float, bottom: float, wide: float, high: float) -> Axes:
         return figure.add_axes((left / total_x, bottom / total_y, wide / total_x, high / total_y))
 
-    cells = axes(x, y, width, height)
+    heat = axes(x, y, width, height)
     sizes = axes(x, y + height + gap, width, bars)
     scale = axes(x + width + 0.12, y, bar_width, height)
-
-    # Square root: the few samples of a class that a client has besides its many of another are to be seen.
-    image = cells.imshow(
-        np.ma.masked_equal(shown.T, 0),
-        cmap=COLOURS,
-        norm=PowerNorm(0.5, vmin=0, vmax=max(1, int(counts.max()))),
-        aspect="auto",
-        interpolation="nearest",
-    )
-    if numbered:
-        _number(cells, shown)
-    _name_classes(cells, class_names or [str(k) for k in range(K)])
-    _plain(cells)
-    cells.set(xlabel="client", ylabel="class")
-    cells.set_xticks(range(0, columns, -(-columns // 20)))
+    image = cells(heat, shown, class_names or [str(k) for k in range(K)], numbered=numbered)
 
     sizes.bar(np.arange(columns), shown.sum(axis=1), width=0.8 if columns <= 200 else 1.0, color=BAR, linewidth=0)
-    sizes.set(xlim=cells.get_xlim(), xticks=[], ylabel="samples")
+    sizes.set(xlim=heat.get_xlim(), xticks=[], ylabel="samples")
     sizes.yaxis.set_major_locator(MaxNLocator(3, integer=True))
-    sizes.yaxis.set_major_formatter(_THOUSANDS)
+    sizes.yaxis.set_major_formatter(THOUSANDS)
     sizes.spines[["top", "right"]].set_visible(False)
     sizes.grid(axis="y", color=FRAME, linewidth=0.6)
     sizes.set_axisbelow(True)
@@ -74,7 +62,7 @@ def draw(counts: Ints, path: Path, *, class_names: Sequence[str] | None = None, 
     if title:
         sizes.set_title(title, fontsize=10, loc="left")
 
-    figure.colorbar(image, cax=scale, format=_THOUSANDS)
+    figure.colorbar(image, cax=scale, format=THOUSANDS)
     scale.set_ylabel("samples of a class", fontsize=8)
     scale.tick_params(labelsize=7, length=2)
     scale.spines[:].set_visible(False)
@@ -85,7 +73,23 @@ def draw(counts: Ints, path: Path, *, class_names: Sequence[str] | None = None, 
         raise UserError(f"cannot write the picture {path}: {error.strerror or error}") from error
 
 
-_THOUSANDS = FuncFormatter(lambda value, _: f"{value:,.0f}")
+def cells(axes: Axes, counts: Ints, class_names: Sequence[str], *, numbered: bool, labels: int = 20) -> AxesImage:
+    """Draw counts [N, K] as a heat map, clients along it and classes down, with so many labels at an axis at most."""
+    # Square root: the few samples of a class that a client has besides its many of another are to be seen.
+    image = axes.imshow(
+        np.ma.masked_equal(counts.T, 0),
+        cmap=COLOURS,
+        norm=PowerNorm(0.5, vmin=0, vmax=max(1, int(counts.max()))),
+        aspect="auto",
+        interpolation="nearest",
+    )
+    if numbered:
+        _number(axes, counts)
+    _name_classes(axes, class_names, labels)
+    _plain(axes)
+    axes.set(xlabel="client", ylabel="class")
+    axes.set_xticks(range(0, len(counts), -(-len(counts) // labels)))
+    return image
 
 
 def _number(axes: Axes, counts: Ints) -> None:
@@ -100,9 +104,9 @@ def _number(axes: Axes, counts: Ints) -> None:
             axes.text(client, k, f"{count}", ha="center", va="center", fontsize=7, color=colour)
 
 
-def _name_classes(axes: Axes, names: Sequence[str]) -> None:
+def _name_classes(axes: Axes, names: Sequence[str], labels: int) -> None:
     """Label the classes, or every so many of them where all would overlap."""
-    step = -(-len(names) // 25)
+    step = -(-len(names) // labels)
     ticks = range(0, len(names), step)
     axes.set_yticks(list(ticks), [names[k] for k in ticks])
 

@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from fedrecall.errors import UserError, unknown
 from fedrecall.experiment.choice import explain
-from fedrecall.experiment.config import Experiment, Section, Share
+from fedrecall.experiment.config import CHOICES, Experiment, Section, Share
 from fedrecall.files import write
 from fedrecall.methods.presets import PRESETS
 
@@ -202,10 +202,9 @@ def merged(*parts: Mapping[str, Any]) -> Tables:
         for key, value in part.items():
             old = out.get(key)
             if isinstance(value, Mapping):
-                renamed = (
-                    isinstance(old, Mapping) and "name" in value and old.get("name", value["name"]) != value["name"]
-                )
-                out[key] = merged(old if isinstance(old, Mapping) and not renamed else {}, value)
+                kept = old if isinstance(old, Mapping) else {}
+                renamed = key in CHOICES and kept.get("name", value.get("name")) != value.get("name", kept.get("name"))
+                out[key] = merged({} if renamed else kept, value)
             else:
                 out[key] = value
     return out

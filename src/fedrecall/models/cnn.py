@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from fedrecall.models.net import HEAD, Net, image, with_head
+from fedrecall.models.pool import MaxPool2
 
 
 @dataclass(frozen=True)
@@ -26,10 +27,10 @@ class Cnn:
         rows, columns = (((side - 4) // 2 - 4) // 2 for side in (height, width))
         features = nn.Sequential(
             nn.Conv2d(channels, 6, 5),
-            nn.MaxPool2d(2),
+            MaxPool2(),
             nn.ReLU(),
             nn.Conv2d(6, 16, 5),
-            nn.MaxPool2d(2),
+            MaxPool2(),
             nn.ReLU(),
             nn.Flatten(),
             nn.Linear(16 * rows * columns, 120),
@@ -54,10 +55,10 @@ class Cnn3264:
         channels, height, width = image("cnn-32-64", shape, smallest=4)
         features = nn.Sequential(
             nn.Conv2d(channels, 32, 5, padding=2),
-            nn.MaxPool2d(2),
+            MaxPool2(),
             nn.ReLU(),
             nn.Conv2d(32, 64, 5, padding=2),
-            nn.MaxPool2d(2),
+            MaxPool2(),
             nn.ReLU(),
             nn.Flatten(),
             nn.Linear(64 * (height // 4) * (width // 4), 512),

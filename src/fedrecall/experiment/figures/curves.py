@@ -86,15 +86,15 @@ def _draw(
         lines = {row: table[label, column][row] for row in names if row in table[label, column]}
         for row, line in lines.items():
             draw_line(place, line, style[row], offset=names.index(row) / max(1, len(names)))
-        dress(place, share=shares[label], lines=list(lines.values()))
+        dress(place, share=shares[label], zero=any((line.mean < 0).any() for line in lines.values()))
         if len(results.study.columns) > 1:
             place.set_title(short(column))
         if at == 0 or places[at - 1][0] != label or _first_in_line(place):
             place.set_ylabel(label)
     broke = any(line.broke for lines in table.values() for line in lines.values())
-    notes = [seeds_note(found.values()), scale_note(results), "x: a run diverged" if broke else ""]
+    notes = [seeds_note(found.values()), *scale_note(results), *(["x: a run diverged"] if broke else [])]
     legend = [(row, handle(style[row])) for row in names] if len(names) > 1 else []
-    return finish(figure, title=title, legend=legend, notes=[note for note in notes if note])
+    return finish(figure, title=title, legend=legend, notes=notes)
 
 
 def draw_line(axes: Axes, line: Line, look: Look, *, offset: float = 0.0) -> None:
@@ -121,14 +121,14 @@ def handle(look: Look) -> Line2D:
     return Line2D([], [], color=look.colour, linestyle=look.line, marker=look.marker, markeredgewidth=0)
 
 
-def dress(axes: Axes, *, share: bool, lines: Sequence[Line]) -> None:
-    """Rounds below, per cent or plain numbers at the side, and a zero line where values change their sign."""
+def dress(axes: Axes, *, share: bool, zero: bool) -> None:
+    """Rounds below, per cent or plain numbers at the side, and a line at zero."""
     axes.set_xlabel("round")
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes.yaxis.set_major_locator(MaxNLocator(5))
     axes.yaxis.set_major_formatter(PERCENT if share else ScalarFormatter())
     axes.margins(x=0.02)
-    if any((line.mean < 0).any() for line in lines):
+    if zero:
         axes.axhline(0, color=FAINT, linewidth=0.7)
 
 

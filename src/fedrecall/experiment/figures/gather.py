@@ -34,12 +34,33 @@ class Line(NamedTuple):
 
 
 def chosen(names: Iterable[str], wanted: Names, kind: str) -> list[str]:
-    """The wanted of a study's rows or columns, in the study's order."""
+    """The wanted of a study's rows or columns, in the order in which they are wanted; all of them if none is named.
+
+    A study may be a part of the one that the picture was described for: what is not in it is left out.
+    """
     by_slug = {slug(name): name for name in names}
-    for name in wanted or ():
-        if slug(name) not in by_slug:
-            raise unknown(kind, name, by_slug.values())
-    return [name for key, name in by_slug.items() if wanted is None or key in {slug(w) for w in wanted}]
+    if wanted is None:
+        return list(by_slug.values())
+    found = [by_slug[slug(name)] for name in wanted if slug(name) in by_slug]
+    if wanted and not found:
+        raise Missing(f"the study has no {kind} {' or '.join(wanted)}; it has {', '.join(by_slug.values())}")
+    return found
+
+
+def numbered(columns: Iterable[str], wanted: Names, x: Sequence[float]) -> dict[str, float]:
+    """The number of each column: by place, or, in a part of a study, by name if its name is the number."""
+    all_of_them = list(columns)
+    names = all_of_them if wanted is None else list(wanted)
+    if len(names) == len(x):
+        numbers = {slug(name): number for name, number in zip(names, x, strict=True)}
+    elif wanted is None:
+        numbers = {slug(f"{number:g}"): number for number in x}
+    else:
+        raise UserError(f"x has {len(x)} numbers for {len(names)} columns: give one for each")
+    found = {name: numbers[slug(name)] for name in all_of_them if slug(name) in numbers}
+    if not found:
+        raise Missing(f"it is not known at which x the columns {', '.join(all_of_them)} are")
+    return found
 
 
 def finished(results: Results, rows: Names, columns: Names) -> dict[tuple[str, str], list[Outcome]]:
@@ -114,8 +135,9 @@ def recall(confusion: Any) -> Floats:
 
 def share_of(part: Any, whole: Any) -> Floats:
     """Part by whole, nan where the whole is 0."""
-    part, whole = np.asarray(part, dtype=np.float64), np.asarray(whole, dtype=np.float64)
-    return np.divide(part, whole, out=np.full(np.broadcast_shapes(part.shape, whole.shape), np.nan), where=whole > 0)
+    part, whole = np.broadcast_arrays(np.asarray(part, dtype=np.float64), np.asarray(whole, dtype=np.float64))
+    out: Floats = np.divide(part, whole, out=np.full(part.shape, np.nan), where=whole > 0)
+    return out
 
 
 def lines_of(outcome: Outcome, probe: str) -> dict[int, dict[str, Any]]:
@@ -171,7 +193,7 @@ def seeds_note(found: Iterable[Sequence[Any]]) -> str:
     return f"mean and standard deviation of {between} seeds"
 
 
-def scale_note(results: Results) -> str:
+def scale_note(results: Results) -> list[str]:
     """What is to be said of a study with fewer rounds than the paper's; nothing of a whole one."""
     fraction = results.study.fraction
-    return f"rounds scaled to {100 * fraction:.3g} %" if fraction < 1 else ""
+    return [f"rounds scaled to {100 * fraction:.3g} %"] if fraction < 1 else []

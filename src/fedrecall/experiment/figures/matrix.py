@@ -1,30 +1,34 @@
 """Heat maps, with numbers in their cells where they fit."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Colormap
+from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
+from matplotlib.ticker import MaxNLocator
 
 from fedrecall.experiment.figures.gather import Floats
-from fedrecall.experiment.figures.sheet import text_width, thin
-from fedrecall.experiment.figures.style import FAINT, SEQUENTIAL, SMALL, on
+from fedrecall.experiment.figures.sheet import PERCENT, text_width, thin
+from fedrecall.experiment.figures.style import DATA, FAINT, SEQUENTIAL, SMALL, on
 
 NOTHING = "#eceef1"  # a cell without a value
+Limits = tuple[float, float]
 
 
 def heat(
     axes: Axes,
     table: Floats,
     *,
-    limits: tuple[float, float] = (0.0, 1.0),
+    limits: Limits = (0.0, 1.0),
     colours: str | Colormap = SEQUENTIAL,
     write: Callable[[float], str] | None = None,
     cell: tuple[float, float] = (0.0, 0.0),
 ) -> AxesImage:
-    """Draw a table [rows, columns]; `write` makes a cell's text, which is left out where cells of so many inches are
-    too small for it.
+    """Draw a table [rows, columns].
+
+    `write` makes the text of a cell; there is none if the widest of them does not fit into a cell of so many inches.
     """
     image = axes.imshow(
         np.ma.masked_invalid(table),
@@ -43,9 +47,61 @@ def heat(
         widest = max((text_width(text, SMALL) for text in set(texts.values())), default=0.0)
         if cell[0] >= widest + 0.03 and cell[1] >= 1.3 * SMALL / 72:
             for (row, column), text in texts.items():
-                shown = on(image.cmap(image.norm(table[row, column])))
+                shown = on(tuple(image.cmap(image.norm(table[row, column]))))
                 axes.text(column, row, text, ha="center", va="center", fontsize=SMALL, color=shown)
     return image
+
+
+def heat_over_rounds(
+    axes: Axes,
+    columns: Mapping[int, Floats],
+    rounds: int,
+    *,
+    limits: Limits = (0.0, 1.0),
+    colours: str | Colormap = SEQUENTIAL,
+) -> AxesImage:
+    """Draw classes by rounds: what is known of each round is a column [C], the others are left blank."""
+    classes = len(next(iter(columns.values())))
+    table = np.full((classes, rounds), np.nan)
+    for number, column in columns.items():
+        table[:, number - 1] = column
+    image = heat(axes, table, limits=limits, colours=colours)
+    image.set_extent((0.5, rounds + 0.5, classes - 0.5, -0.5))
+    axes.set_xlabel("round")
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    return image
+
+
+def label_shares(axes: Axes, shares: Floats, room: float) -> None:
+    """A client's labels: one bar a class, downwards as in the heat maps beside it."""
+    classes = len(shares)
+    axes.barh(range(classes), shares, color=DATA, height=0.8 if classes <= 50 else 1.0)
+    axes.set_ylim(classes - 0.5, -0.5)
+    axes.xaxis.set_major_formatter(PERCENT)
+    axes.xaxis.set_major_locator(MaxNLocator(3))
+    axes.grid(visible=False, axis="y")
+    axes.set_xlabel("data share (%)")
+    number_classes(axes, classes, room, across=False)
+
+
+def number_classes(axes: Axes, classes: int, room: float, *, across: bool, name: str = "class") -> None:
+    """Class numbers along an axis of so many inches, thinned out where they would overlap."""
+    widest = text_width(str(classes - 1), SMALL)
+    shown = list(thin(classes, room, widest + 0.06 if across else 1.3 * SMALL / 72))
+    if across:
+        axes.set_xticks(shown)
+        axes.set_xlabel(name)
+    else:
+        axes.set_yticks(shown)
+        axes.set_ylabel(name)
+
+
+def colour_bar(figure: Figure, image: AxesImage, axes: Sequence[Axes], label: str) -> None:
+    """A colour bar in per cent beside some axes."""
+    made = figure.colorbar(image, ax=list(axes), format=PERCENT, pad=0.015, aspect=25)
+    made.ax.spines[:].set_visible(False)
+    made.ax.tick_params(length=2)
+    made.set_label(label, fontsize=SMALL)
 
 
 def percent(value: float) -> str:
@@ -53,20 +109,7 @@ def percent(value: float) -> str:
     return f"{100 * value:.0f}"
 
 
-def number_classes(axes: Axes, classes: int, room: float, *, across: bool, name: str = "class") -> None:
-    """Class numbers along an axis, thinned out where they would overlap."""
-    widest = text_width(str(classes - 1), SMALL)
-    shown = thin(classes, room, widest + 0.06 if across else 1.3 * SMALL / 72)
-    if across:
-        axes.set_xticks(list(shown))
-        axes.set_xlabel(name)
-    else:
-        axes.set_yticks(list(shown))
-        axes.set_ylabel(name)
-
-
 def frame(axes: Axes) -> None:
     """A thin line around a map whose lowest values are almost white."""
     axes.spines[:].set_visible(True)
-    axes.spines[:].set_color(FAINT)
-    axes.spines[:].set_linewidth(0.4)
+    axes.spines[:].set(color=FAINT, linewidth=0.4)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import matplotlib
@@ -14,9 +14,10 @@ from fedrecall.experiment.study import slug
 COLUMN, PAGE = 3.4, 7.0  # inches: the width of one column of a paper, and of both
 SMALL, NORMAL, LARGE = 7.0, 8.0, 9.0  # points; nothing is smaller than SMALL
 INK, FAINT, GRID = "#1d2733", "#5b6672", "#e3e6ea"
+DATA = "#5E5E5E"  # what clients hold
 SEQUENTIAL, DIFFERENCE = "viridis", "RdBu"  # both are read alike by colour-blind people
 
-STYLE = {
+STYLE: dict[Any, object] = {
     "axes.axisbelow": True,
     "axes.edgecolor": FAINT,
     "axes.grid": True,

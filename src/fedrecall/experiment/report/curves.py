@@ -1,90 +1,84 @@
 """The learning curves as data for the page's script: one panel a column, one line a row, mean and spread over seeds."""
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from fedrecall.experiment.results import Outcome, Results
-from fedrecall.experiment.stats import Curve, spread
+import numpy as np
+
+from fedrecall.experiment.figures.gather import over_seeds, values
+from fedrecall.experiment.figures.style import looks
+from fedrecall.experiment.results import Results
 
 POINTS = 200  # a line has no more: a screen shows no more
+WIDTH = 2  # of a line, in pixels; matplotlib's dashes are in widths of a line
 
 
 class Measure(NamedTuple):
     """Something that is drawn by round."""
 
-    key: str  # in rounds.jsonl
+    key: str
     name: str
     unit: str = " %"
     digits: int = 2
     scale: float = 100.0
 
 
-ACCURACY = Measure("accuracy", "test accuracy")
-LOCAL = Measure("local_accuracy", "mean local accuracy")
-FORGETTING = Measure("forgetting", "forgetting", unit=" points")
 MEASURES = (
-    ACCURACY,
-    LOCAL,
-    FORGETTING,
+    Measure("accuracy", "test accuracy"),
+    Measure("local_accuracy", "mean local accuracy"),
+    Measure("forgetting", "forgetting", unit=" points"),
     Measure("loss", "test loss", unit="", digits=4, scale=1.0),
     Measure("train_loss", "training loss", unit="", digits=4, scale=1.0),
 )
 
 
-def curve(outcome: Outcome, measure: Measure) -> Curve:
-    """A run's values; a column that is about a group of the test set has an accuracy only, the rest is of all of it."""
-    if measure is ACCURACY:
-        return outcome.curve()
-    if outcome.cell.group is not None:
-        return []
-    if measure is FORGETTING:
-        local = dict(outcome.curve(LOCAL.key))
-        return [(number, value - local[number]) for number, value in outcome.curve() if number in local]
-    return outcome.curve(measure.key)
-
-
-def panels(results: Results) -> dict[str, Any]:
-    """What the script draws: the measures that there are, and for each column the lines of each of them."""
-    found = []
-    for column in results.study.columns:
-        lines: dict[str, list[dict[str, Any]]] = {}
-        for measure in MEASURES:
-            drawn = [
-                {"row": at, **line}
-                for at, row in enumerate(results.study.rows)
-                if (line := _line(drawable(results.outcomes(row, column)), measure))
-            ]
-            if drawn:
-                lines[measure.key] = drawn
-        found.append({"name": column, "lines": lines})
-    have = {key for panel in found for key in panel["lines"]}
-    measures = [{"key": m.key, "name": m.name, "unit": m.unit, "digits": m.digits} for m in MEASURES if m.key in have]
-    return {"measures": measures, "panels": found}
-
-
-def drawable(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Runs that broke off would cut the others short: they are left out, unless there is nothing else."""
-    return [outcome for outcome in outcomes if not outcome.diverged] or list(outcomes)
-
-
-def _line(outcomes: Sequence[Outcome], measure: Measure) -> dict[str, Any] | None:
-    """Mean and sample deviation at the rounds that all seeds have, thinned to what can be seen."""
-    by_round = [dict(found) for outcome in outcomes if (found := curve(outcome, measure))]
-    rounds = thinned(sorted(set.intersection(*map(set, by_round)))) if by_round else []
-    if not rounds:
-        return None
-    spreads = [s for number in rounds if (s := spread([values[number] for values in by_round]))]
-    figures = measure.digits + 1
+def chart_data(results: Results) -> dict[str, Any]:
+    """What the script draws: how rows look, the measures that there are, and each column's lines of each of them."""
+    panels = []
+    for column, settings in results.study.columns.items():
+        # A column about a group of the test set has an accuracy only: the rest is of all of it.
+        measures = MEASURES[:1] if "group" in settings else MEASURES
+        lines = {measure.key: _lines(results, column, measure) for measure in measures}
+        panels.append({"name": column, "lines": {key: found for key, found in lines.items() if found}})
+    there = {key for panel in panels for key in panel["lines"]}
     return {
-        "x": rounds,
-        "y": [round(measure.scale * s.mean, figures) for s in spreads],
-        "spread": [round(measure.scale * (s.deviation or 0.0), figures) for s in spreads],
+        "rows": [
+            {"name": row, "colour": look.colour, "dash": " ".join(f"{WIDTH * part:g}" for part in look.line[1])}
+            for row, look in looks(results.study.rows).items()
+        ],
+        "measures": [m._asdict() for m in MEASURES if m.key in there],
+        "panels": panels,
     }
 
 
-def thinned(rounds: list[int]) -> list[int]:
-    """No more than POINTS of them, evenly spaced, with the first and the last."""
-    if len(rounds) <= POINTS:
-        return rounds
-    step = (len(rounds) - 1) / (POINTS - 1)
-    return [rounds[round(i * step)] for i in range(POINTS)]
+def _lines(results: Results, column: str, measure: Measure) -> list[dict[str, Any]]:
+    """Mean and sample deviation of each row that has the measure, at no more rounds than can be seen."""
+    out = []
+    for at, row in enumerate(results.study.rows):
+        line = over_seeds([values(outcome, measure.key) for outcome in results.outcomes(row, column)])
+        if line is None:
+            continue
+        finite = np.flatnonzero(np.isfinite(line.mean))  # a loss may be infinite
+        shown = finite[thinned(len(finite))]
+        if len(shown):
+            mean, deviation = line.mean[shown] * measure.scale, np.nan_to_num(line.deviation[shown]) * measure.scale
+            out.append(
+                {
+                    "row": at,
+                    "x": line.rounds[shown].tolist(),
+                    "y": mean.round(measure.digits + 1).tolist(),
+                    "spread": deviation.round(measure.digits + 1).tolist(),
+                }
+            )
+    return out
+
+
+def thinned(count: int) -> list[int]:
+    """Which of so many points are kept: no more than POINTS, evenly spaced, with the first and the last.
+
+    >>> len(thinned(1000)), thinned(1000)[:3], thinned(1000)[-1]
+    (200, [0, 5, 10], 999)
+    """
+    if count <= POINTS:
+        return list(range(count))
+    step = (count - 1) / (POINTS - 1)
+    return [round(i * step) for i in range(POINTS)]

@@ -14,7 +14,7 @@ class Html(str):
     __slots__ = ()
 
 
-def tag(name: str, *children: object, **attributes: object) -> Html:
+def tag(name: str, /, *children: object, **attributes: object) -> Html:
     """An element: strings among its children are text, lists are spread, None is left out.
 
     Attributes are written `class_`, `data_row`; True is a bare one, None and False are left out.
@@ -39,9 +39,9 @@ def data_json(identity: str, content: object) -> Html:
     return tag("script", Html(text), type="application/json", id=identity)
 
 
-def data_link(label: str, name: str, kind: str, text: str) -> Html:
+def data_link(label: str, name: str, kind: str, text: str, identity: str) -> Html:
     """A link that saves a text as a file; the text is in the link."""
-    return tag("a", label, href=f"data:{kind};charset=utf-8,{quote(text, safe='')}", download=name)
+    return tag("a", label, id=identity, href=f"data:{kind};charset=utf-8,{quote(text, safe='')}", download=name)
 
 
 def _attribute(key: str, value: object) -> str:

@@ -238,7 +238,8 @@
       });
     };
     for (const input of [...boxes, ...measures]) input.addEventListener("change", refresh);
-    for (const set of all("fieldset", article)) set.hidden = false;
+    for (const part of all("fieldset, .charts", article)) part.hidden = false;
+    for (const still of all(".static", article)) still.remove();
     refresh();
   }
 })();

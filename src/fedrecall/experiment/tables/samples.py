@@ -64,7 +64,7 @@ def sample(results: Results, row: str, column: str) -> Sample:
     return Sample(tuple(results.outcomes(row, column)), len(results.study.seeds))
 
 
-def target(results: Results, column: str) -> float | None:
+def goal(results: Results, column: str) -> float | None:
     """The accuracy whose first round is asked for; None: there is none, or the row that sets it has not been run."""
     wanted = results.study.target
     if isinstance(wanted, dict):
@@ -80,8 +80,8 @@ class Speed:
     """When a row reaches the target of a column."""
 
     reached: int | None  # None: never
-    speedup: float | None  # all rounds by those to the target
-    over_reference: float | None  # those that the reference needs by those to the target
+    over_all: float | None  # speedup: all rounds / rounds to the target
+    over_reference: float | None  # speedup: rounds to the target of the reference / rounds to the target
 
 
 def speed(results: Results, row: str, column: str) -> Speed | None:
@@ -90,15 +90,15 @@ def speed(results: Results, row: str, column: str) -> Speed | None:
     The row that sets the target is printed with its last round if the target is its final accuracy, and with a
     speedup of 1, as the papers do.
     """
-    goal, own = target(results, column), sample(results, row, column)
-    if goal is None or not own.good:
+    accuracy, own = goal(results, column), sample(results, row, column)
+    if accuracy is None or not own.good:
         return None
-    reached = stats.rounds_to(own.curve, goal)
+    reached = stats.rounds_to(own.curve, accuracy)
     wanted = results.study.target
     if not isinstance(wanted, Target):
-        reference = stats.rounds_to(sample(results, next(iter(results.study.rows)), column).curve, goal)
+        reference = stats.rounds_to(sample(results, next(iter(results.study.rows)), column).curve, accuracy)
     elif row == wanted.of:
         return Speed(own.rounds if wanted.measure == "final" else reached, 1.0, 1.0)
     else:
-        reference = stats.rounds_to(sample(results, wanted.of, column).curve, goal)
+        reference = stats.rounds_to(sample(results, wanted.of, column).curve, accuracy)
     return Speed(reached, stats.speedup(own.rounds, reached), stats.speedup(reference, reached))

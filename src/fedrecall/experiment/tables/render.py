@@ -86,9 +86,7 @@ def to_csv(table: Table) -> str:
     for name, entries in table.rows:
         for title, entry in zip(table.header[1:], entries, strict=True):
             numbers = (entry.numbers.get(key) for key in keys)
-            writer.writerow(
-                [name, title, *("" if n is None else f"{n:.10g}" for n in numbers), "; ".join(entry.lines)]
-            )
+            writer.writerow([name, title, *("" if n is None else f"{n:.10g}" for n in numbers), "; ".join(entry.lines)])
     return out.getvalue()
 
 

@@ -1,0 +1,122 @@
+"""Figures of a study, each in the form that the papers have: SVG, PDF and PNG in its folder's `figures/`.
+
+Importing this package imports matplotlib, so do it where a figure is drawn.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from inspect import Parameter, signature
+from keyword import iskeyword
+from pathlib import Path
+from typing import NamedTuple
+
+from matplotlib.figure import Figure
+
+from fedrecall.errors import UserError, unknown
+from fedrecall.experiment.figures.against import against, bars
+from fedrecall.experiment.figures.confusion import confusion
+from fedrecall.experiment.figures.curves import curves, filter_rate
+from fedrecall.experiment.figures.drift import drift_accuracy, local_global, shift
+from fedrecall.experiment.figures.forgetting import forgetting
+from fedrecall.experiment.figures.gather import values
+from fedrecall.experiment.figures.grid import grid
+from fedrecall.experiment.figures.overrounds import classwise, labels_over_rounds
+from fedrecall.experiment.figures.partition import partition
+from fedrecall.experiment.figures.sheet import save
+from fedrecall.experiment.figures.style import styled
+from fedrecall.experiment.figures.tsne import tsne
+from fedrecall.experiment.results import Results
+from fedrecall.experiment.study import Picture, slug
+
+FOLDER = "figures"
+FORMS: Mapping[str, Callable[..., Figure]] = {
+    "curves": curves,
+    "against": against,
+    "bars": bars,
+    "partition": partition,
+    "forgetting": forgetting,
+    "local-global": local_global,
+    "classwise": classwise,
+    "confusion": confusion,
+    "labels-over-rounds": labels_over_rounds,
+    "shift": shift,
+    "drift-accuracy": drift_accuracy,
+    "filter-rate": filter_rate,
+    "tsne": tsne,
+    "grid": grid,
+}
+
+
+class Drawing(NamedTuple):
+    """A figure that was drawn."""
+
+    title: str
+    paths: list[Path]  # the same in several formats: svg, pdf, png
+
+
+class Drawn(NamedTuple):
+    """What came of drawing a study's figures."""
+
+    figures: dict[str, Drawing]  # by the name of their files
+    skipped: dict[str, str]  # name -> why it could not be drawn
+
+    @property
+    def paths(self) -> list[Path]:
+        """All files that were written."""
+        return [path for drawing in self.figures.values() for path in drawing.paths]
+
+
+def draw_all(results: Results) -> Drawn:
+    """Draw the figures that the study asks for, or those that every study can have; what cannot be drawn is said."""
+    drawn = Drawn({}, {})
+    for name, picture in named(results.study.figures or defaults(results)).items():
+        try:
+            with styled():
+                figure = draw(results, picture)
+                paths = save(figure, results.folder / FOLDER, name)
+        except UserError as error:
+            drawn.skipped[name] = str(error)
+        else:
+            drawn.figures[name] = Drawing(picture.title, paths)
+    return drawn
+
+
+def draw(results: Results, picture: Picture) -> Figure:
+    """One figure, in the style that is set."""
+    check(picture)
+    options = {f"{key}_" if iskeyword(key) else key: value for key, value in picture.options.items()}
+    return FORMS[picture.form](results, title=picture.title, **options)
+
+
+def check(picture: Picture) -> None:
+    """Refuse a form that there is not, an option that it does not have, and one that is lacking."""
+    if picture.form not in FORMS:
+        raise unknown("form of a figure", picture.form, FORMS)
+    taken = {key.rstrip("_"): each for key, each in signature(FORMS[picture.form]).parameters.items()}
+    taken = {key: each for key, each in taken.items() if key not in ("results", "title")}
+    for key in picture.options:
+        if key not in taken:
+            raise unknown(f"option of a figure of the form {picture.form}", key, taken)
+    for key, each in taken.items():
+        if each.default is Parameter.empty and key not in picture.options:
+            raise UserError(f"a figure of the form {picture.form} needs the option {key}")
+
+
+def defaults(results: Results) -> tuple[Picture, ...]:
+    """For a study that names no figures: its curves, and who had which classes."""
+    pictures = [Picture(form="curves", title="Test accuracy of the global model")]
+    if any(values(outcome, "local_accuracy") for outcome in results.outcomes()):
+        local = Picture(form="curves", title="Mean test accuracy of the local models", options={"y": "local_accuracy"})
+        lost = Picture(form="curves", title="Forgetting: global less mean local accuracy", options={"y": "forgetting"})
+        pictures += [local, lost]
+    return (*pictures, Picture(form="partition", title="Samples by client and class"))
+
+
+def named(pictures: tuple[Picture, ...]) -> dict[str, Picture]:
+    """Names for the files: the form, and what tells figures of one form apart, their title or else their number."""
+    forms = Counter(picture.form for picture in pictures)
+    out: dict[str, Picture] = {}
+    for number, picture in enumerate(pictures, 1):
+        name = picture.form if forms[picture.form] == 1 else slug(f"{picture.form} {picture.title or number}")
+        out[name if name not in out else f"{name}-{number}"] = picture
+    return out

@@ -1,0 +1,97 @@
+"""What a client's training does to the classes: the global model before it, the local models after it."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from fedrecall.experiment.figures.gather import (
+    Floats,
+    Missing,
+    Names,
+    chosen,
+    label_counts,
+    lines_of,
+    pick_client,
+    recall,
+    share_of,
+)
+from fedrecall.experiment.results import Outcome, Results
+from fedrecall.experiment.study import slug
+
+
+class Stage(NamedTuple):
+    """A model before or after a client's training."""
+
+    label: str
+    confusion: Floats | None  # [C, C]
+    recall: Floats  # [C]
+
+
+class Around(NamedTuple):
+    """One client's round, trained by several methods."""
+
+    client: int
+    seed: int
+    shares: Floats  # of the labels in its training data [C]
+    stages: list[Stage]
+
+
+def around(
+    results: Results, column: str, *, rows: Names, start: str | None, client: int | str, matrices: bool
+) -> Around:
+    """The stages of a column, in the first seed that has them.
+
+    With a row to start from, its last global model is what all others begin with; else each row has its own.
+    """
+    study = results.study
+    names = chosen(study.rows, rows, "row")
+    begins = start or next((str(study.rows[row]["start"]) for row in names if "start" in study.rows[row]), None)
+    begins = chosen(study.rows, [begins], "row")[0] if begins else None
+    trained = {row: results.outcomes(row, column) for row in names if begins is None or slug(row) != slug(begins)}
+    trained = {row: outcomes for row, outcomes in trained.items() if outcomes}
+    if not trained:
+        raise Missing("no run of it is finished yet")
+    first = next(iter(trained.values()))[0]
+    seed, probe = first.cell.seed, "local_confusion" if matrices else "local"
+    counts = label_counts(first)
+    _, last = max(lines_of(first, probe).items())
+    who = pick_client(client, last["clients"], counts)
+    stages = []
+    if begins is not None:
+        stages.append(_before(_of_seed(results.outcomes(begins, column), seed, begins), None, "global model"))
+    for row, outcomes in trained.items():
+        outcome = _of_seed(outcomes, seed, row)
+        number, after = _after(outcome, probe, who, f"{row} local")
+        if begins is None and number > 1:
+            stages.append(_before(outcome, number - 1, f"{row} global"))
+        stages.append(after)
+    return Around(who, seed, share_of(counts[who], counts[who].sum()), stages)
+
+
+def _of_seed(outcomes: list[Outcome], seed: int, row: str) -> Outcome:
+    for outcome in outcomes:
+        if outcome.cell.seed == seed:
+            return outcome
+    raise Missing(f"{row} is not finished with seed {seed}")
+
+
+def _before(outcome: Outcome, number: int | None, label: str) -> Stage:
+    lines = lines_of(outcome, "confusion")
+    number = max(lines) if number is None else number
+    if number not in lines:
+        raise Missing(f"{outcome.cell.row} was not evaluated after round {number}")
+    confusion = np.asarray(lines[number]["confusion"], dtype=np.float64)
+    return Stage(label, confusion, recall(confusion))
+
+
+def _after(outcome: Outcome, probe: str, client: int, label: str) -> tuple[int, Stage]:
+    """The client's model of the last round that it took part in, with the number of that round."""
+    there = {number: line for number, line in lines_of(outcome, probe).items() if client in line["clients"]}
+    if not there:
+        raise Missing(f"client {client} took no part in {outcome.cell.row}")
+    number, line = max(there.items())
+    at = line["clients"].index(client)
+    if probe == "local":
+        return number, Stage(label, None, share_of(line["correct"][at], line["test"]))
+    confusion = np.asarray(line["confusion"][at], dtype=np.float64)
+    return number, Stage(label, confusion, recall(confusion))

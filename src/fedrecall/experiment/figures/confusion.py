@@ -1,0 +1,51 @@
+"""What is taken for what, before and after a client's training."""
+
+from matplotlib.figure import Figure
+
+from fedrecall.experiment.figures.around import around
+from fedrecall.experiment.figures.gather import MOST_SKEWED, Names, chosen, scale_note, share_of
+from fedrecall.experiment.figures.matrix import colour_bar, heat, label_shares, number_classes, percent
+from fedrecall.experiment.figures.sheet import blank, finish, short
+from fedrecall.experiment.figures.style import PAGE
+from fedrecall.experiment.results import Results
+
+
+def confusion(
+    results: Results,
+    *,
+    title: str = "",
+    start: str | None = None,
+    client: int | str = MOST_SKEWED,
+    rows: Names = None,
+    columns: Names = None,
+) -> Figure:
+    """Confusion matrices in per cent of the true class: the global model, then a client's models after its training.
+
+    Before them, the client's label shares.
+    """
+    names = chosen(results.study.columns, columns, "column")
+    seen = [around(results, name, rows=rows, start=start, client=client, matrices=True) for name in names]
+    places = [(name, part, stage) for name, part in zip(names, seen, strict=True) for stage in (None, *part.stages)]
+    across = 2 if len(places) <= 4 else 3
+    down = -(-len(places) // across)
+    side = 2.5 if across == 2 else 1.7
+    figure = blank(PAGE, down * (side + 0.45))
+    axes = list(figure.subplots(down, across, squeeze=False).flat)
+    for spare in axes[len(places) :]:
+        spare.remove()
+    for place, (name, part, stage) in zip(axes[: len(places)], places, strict=True):
+        classes = len(part.shares)
+        if stage is None or stage.confusion is None:
+            label_shares(place, part.shares, side)
+            what = f"data of client {part.client}"
+        else:
+            table = share_of(stage.confusion, stage.confusion.sum(axis=1, keepdims=True))
+            cell = ((PAGE - 0.8) / across - 0.5) / classes, side / classes
+            image = heat(place, table, write=percent, cell=cell)
+            number_classes(place, classes, side, across=True, name="predicted class")
+            number_classes(place, classes, side, across=False, name="true class")
+            what = stage.label
+        place.set_title(short(f"{name}: {what}" if len(names) > 1 else what, 40))
+    colour_bar(figure, image, axes[: len(places)], "share of the true class (%)")
+    notes = [f"seed {part.seed}" for part in seen]
+    return finish(figure, title=title, notes=[*dict.fromkeys(notes), *scale_note(results)])

@@ -1,0 +1,102 @@
+"""The papers' experiments: every table and computed figure is a definition, a TOML file in `experiments`.
+
+A definition has the fields of a `Study`. What the experiments of a paper share is in `experiments/settings`, a file of
+the same form that a definition is laid on: `setting = "fedlmd"`. Its rows and columns are there to be named: in a list,
+or by `like` in a table that adds to one. `same_as` takes over another definition, and what stands beside it wins.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from fedrecall.errors import UserError, unknown
+from fedrecall.experiment.study import Study, Tables, merged, read
+
+ROMAN = {"i": "1", "ii": "2", "iii": "3", "iv": "4"}  # FedCSD numbers its tables so
+
+
+def ids() -> list[str]:
+    """All experiments: by paper, tables before figures."""
+
+    def place(name: str) -> tuple[str, bool, int]:
+        known = re.fullmatch(r"(.+)-(table|fig)-(\d+)", name)
+        return (known[1], known[2] == "fig", int(known[3])) if known else (name, False, 0)
+
+    return sorted((path.stem for path in folder().glob("*.toml")), key=place)
+
+
+def definition(name: str) -> Study:
+    """A paper's experiment as it was published, with the paper's rounds and repetitions."""
+    return _study(name, _named(name))
+
+
+def study(
+    which: str | Path,
+    *,
+    fraction: float = 1.0,
+    seeds: int | None = None,
+    rows: Iterable[str] | None = None,
+    columns: Iterable[str] | None = None,
+) -> Study:
+    """A paper's experiment by its ID, or your own by the path of its definition; all of it, or a part.
+
+    Every cell's configuration has been checked.
+    """
+    own = Path(which).suffix == ".toml"
+    chosen = _study(Path(which).stem, read(Path(which))) if own else definition(str(which))
+    part = chosen.part(rows, columns)
+    changes = {"fraction": fraction} | ({} if seeds is None else {"seeds": tuple(range(seeds))})
+    part = Study(**part.model_dump(exclude_unset=True) | changes)
+    for cell in part.cells():
+        part.experiment(cell)
+    return part
+
+
+def folder() -> Path:
+    """Where the definitions are: in the installed package, or beside `src` in a checkout."""
+    package = Path(str(files("fedrecall")))
+    return next(place for place in (package / "experiments", package.parents[1] / "experiments") if place.is_dir())
+
+
+def _named(name: str) -> Tables:
+    name = re.sub(r"(?<=-table-)[iv]+$", lambda number: ROMAN.get(number[0], number[0]), name.lower())
+    if name not in ids():
+        raise unknown("experiment", name, ids())
+    return read(folder() / f"{name}.toml")
+
+
+def _study(name: str, tables: Tables) -> Study:
+    """The study that a definition's tables describe."""
+    if "same_as" in tables:
+        tables = _named(tables.pop("same_as")) | tables
+    setting = _setting(tables.pop("setting")) if "setting" in tables else {}
+    tables = setting | tables | {"base": merged(setting.get("base", {}), tables.get("base", {}))}
+    for part in ("rows", "columns"):
+        if part in tables:
+            tables[part] = _laid_on(setting.get(part, {}), tables[part], part.removesuffix("s"))
+    if isinstance(tables.get("seeds"), int):  # the number of repetitions
+        tables["seeds"] = tuple(range(tables["seeds"]))
+    return Study(**{"id": name} | tables)
+
+
+def _setting(name: str) -> Tables:
+    path = folder() / "settings" / f"{name}.toml"
+    if not path.exists():
+        raise unknown("setting", name, (place.stem for place in path.parent.glob("*.toml")))
+    return read(path)
+
+
+def _laid_on(known: Mapping[str, Tables], wanted: list[str] | Mapping[str, Any], kind: str) -> dict[str, Tables]:
+    """Rows or columns of a definition: names of the setting's, or tables of its own, some like one of the setting's."""
+    own = {name: {"like": name} for name in wanted} if isinstance(wanted, list) else wanted
+    out = {}
+    for name, tables in own.items():
+        if not isinstance(tables, Mapping):
+            raise UserError(f'the {kind} {name} must be a table, such as {{ method = {{ name = "fedavg" }} }}')
+        like = str(tables.get("like", ""))
+        if like and like not in known:
+            raise unknown(f"{kind} of the setting", like, known)
+        out[name] = merged(known.get(like, {}), {key: value for key, value in tables.items() if key != "like"})
+    return out

@@ -1,0 +1,125 @@
+"""The sections of a study that are more than a table or a figure."""
+
+from typing import Any
+
+import tomli_w
+
+from fedrecall.experiment.report import facts
+from fedrecall.experiment.report.command import repeat
+from fedrecall.experiment.report.curves import POINTS
+from fedrecall.experiment.report.markup import Html, join, tag
+from fedrecall.experiment.report.parts import bullets, copy, definitions, fold, listing
+from fedrecall.experiment.results import Results
+from fedrecall.experiment.tables.entries import about, failures
+
+LISTED = 30  # runs that are still to be made
+READING = (
+    "Lines are means over seeds, bands are one sample standard deviation. Point at a round, or use the arrow keys, to"
+    f" read its values. A line has at most {POINTS} points: of longer runs it shows every so many rounds."
+)
+
+
+def overview(results: Results) -> Html:
+    """What a reader must know before the numbers: how much of it was run, and with which settings."""
+    study = results.study
+    found = {"study": study.id}
+    if study.paper is not None:
+        found["paper"] = study.paper
+    for name, of in (("methods", study.rows), ("settings", study.columns)):
+        if len(of) > 1:
+            found[name] = facts.listed(of)
+    return join(
+        [
+            tag("ul", [tag("li", text, class_=_caution(text)) for text in about(results)], class_="badges"),
+            _missing(results),
+            _broken(results),
+            [tag("p", text) for text in study.about.split("\n\n") if text.strip()],
+            definitions(found | facts.settings(results)),
+        ]
+    )
+
+
+def _caution(text: str) -> str | None:
+    """What makes numbers incomparable with a paper's is to be seen at once."""
+    return "caution" if "scaled" in text or "still to be made" in text else None
+
+
+def _missing(results: Results) -> Html | None:
+    left = [f"{cell.row}, {cell.column}, seed {cell.seed}" for cell in results.unfinished]
+    if not left and results.outcomes():
+        return None
+    if not left:
+        return tag("p", "This run is not finished: there is nothing to show of it yet.", class_="warning")
+    title = f"{len(left)} of {len(results.study.cells())} runs are still to be made; means are over the others"
+    more = [f"and {len(left) - LISTED} more"] if len(left) > LISTED else []
+    return tag("div", fold(title, bullets([*left[:LISTED], *more])), class_="warning")
+
+
+def _broken(results: Results) -> Html | None:
+    texts = failures(results)
+    return tag("div", tag("p", "Runs that broke off:"), bullets(texts), class_="warning") if texts else None
+
+
+def toggles(rows: list[dict[str, str]]) -> Html | None:
+    """Which rows are shown, in curves and tables; with their colours it is the curves' legend."""
+    if len(rows) < 2:
+        return None
+    boxes = []
+    for at, row in enumerate(rows):
+        sample = tag("line", x1=0, x2=26, y1=6, y2=6, class_="line", stroke_dasharray=row["dash"] or None)
+        swatch = tag("svg", sample, width=26, height=12, aria_hidden="true", style=f"--colour:{row['colour']}")
+        boxes.append(tag("label", tag("input", type="checkbox", checked=True, value=at), swatch, row["name"]))
+    return tag("fieldset", tag("legend", "Shown in curves and tables"), boxes, class_="toggles", hidden=True)
+
+
+def curves(data: dict[str, Any], identity: str, static: Html) -> Html:
+    """Panels for the script to draw in; without it, the static figure stays."""
+    radios = [
+        tag("label", tag("input", type="radio", name=f"{identity}-measure", value=at, checked=at == 0), measure["name"])
+        for at, measure in enumerate(data["measures"])
+    ]
+    choice = tag("fieldset", tag("legend", "Measure"), radios, class_="measures", hidden=True)
+    several = len(data["panels"]) > 1
+    panels = [
+        tag("figure", tag("figcaption", panel["name"]) if several else None, tag("div", class_="chart"))
+        for panel in data["panels"]
+    ]
+    return join(
+        [
+            choice if len(radios) > 1 else None,
+            tag("div", panels, tag("p", READING, class_="note"), class_="charts", hidden=True),
+            tag("div", static, class_="static"),
+        ]
+    )
+
+
+def again(results: Results, identity: str) -> Html:
+    """The command that repeats the study."""
+    name = f"{identity}-command"
+    return join([tag("pre", tag("code", repeat(results), id=name)), tag("p", copy("Copy", name), class_="files")])
+
+
+def configuration(results: Results) -> Html:
+    """Every row's complete configuration, what differs between them marked; and what the columns set."""
+    texts = {row: tomli_w.dumps(tables).splitlines() for row, tables in facts.configurations(results).items()}
+    common = set.intersection(*map(set, texts.values()))
+    rows = [
+        fold(row, listing(lines, [line for line in lines if line not in common]), data_row=at)
+        for at, (row, lines) in enumerate(texts.items())
+    ]
+    columns = [
+        fold(column, listing(tomli_w.dumps(tables).splitlines()))
+        for column, tables in results.study.columns.items()
+        if tables
+    ]
+    first = next(iter(results.study.columns))
+    where = f" in the column {first}" if len(results.study.columns) > 1 else ""
+    marked = "; marked is what is not the same in all of them" if len(rows) > 1 else ""
+    return join(
+        [
+            tag("p", f"Of each method, the complete configuration of its first run{where}{marked}.", class_="note"),
+            rows,
+            tag("p", "What the columns set:", class_="note") if columns else None,
+            columns,
+        ]
+    )

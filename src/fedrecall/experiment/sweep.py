@@ -1,0 +1,147 @@
+"""Run a study's cells in its folder, alone or beside other processes that do the same.
+
+A cell is claimed by a lock of the operating system, which is free again the moment its process ends, however it
+ends. Who holds the claim finds the cell finished, and leaves it, or runs it; so no cell is run twice, and what a
+killed process had begun is run again.
+"""
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from fedrecall.core.exchange import Diverged
+from fedrecall.errors import UserError
+from fedrecall.experiment.config import Experiment
+from fedrecall.experiment.extend import settle
+from fedrecall.experiment.record import Record
+from fedrecall.experiment.results import DONE
+from fedrecall.experiment.run import execute
+from fedrecall.experiment.setup import MODEL, setup
+from fedrecall.experiment.study import Cell, Study, merged
+
+PATIENCE = 1.0  # seconds between two looks at cells that other processes are running
+Summary = dict[str, Any]
+
+
+class Watch:
+    """Hears how a sweep goes on; what it does with it is up to its subclass."""
+
+    def began(self, cell: Cell) -> None:
+        """A run starts."""
+
+    def round(self, cell: Cell, record: Record) -> None:
+        """It has made another round."""
+
+    def ended(self, cell: Cell, summary: Summary, here: bool) -> None:
+        """A cell is finished: run here, or before, or by another process."""
+
+    def refused(self, cell: Cell, reason: str) -> None:
+        """A cell cannot be run."""
+
+    def waits(self, cells: list[Cell]) -> None:
+        """Nothing is left but what other processes are running."""
+
+
+def sweep(study: Study, folder: Path, watch: Watch) -> dict[str, list[Cell]]:
+    """Run all cells that are not finished; returns those that cannot be run, by the reason.
+
+    A run that diverges is finished: that is its result. A cell whose data is missing, say, stops no other.
+    """
+    for cell in study.cells():
+        Experiment(**cell.tables)  # all of it is valid before any of it runs
+    settle(study, folder)
+    left, refused = study.cells(), dict[str, list[Cell]]()
+    while left:
+        before = len(left)
+        left = [cell for cell in left if not _settled(cell, folder, watch, refused)]
+        if len(left) == before:
+            watch.waits(left)
+            time.sleep(PATIENCE)
+    return refused
+
+
+def _settled(cell: Cell, folder: Path, watch: Watch, refused: dict[str, list[Cell]]) -> bool:
+    """Whether nothing more is to be done for a cell; runs it if it can be run now."""
+    path = folder / cell.folder
+    if (path / DONE).exists():
+        watch.ended(cell, _summary(path), here=False)
+        return True
+    start = None if cell.after is None else folder / cell.after
+    reason = None if start is None else _no_start(cell, start, refused)
+    if reason is None and start is not None and not (start / DONE).exists():
+        return False
+    if reason is None:
+        with claim(path) as ours:
+            if not ours:
+                return False
+            if (path / DONE).exists():  # finished by another process since we looked
+                watch.ended(cell, _summary(path), here=False)
+                return True
+            watch.began(cell)
+            reason = _run(cell, path, start, watch)
+            if reason is None:
+                watch.ended(cell, _summary(path), here=True)
+    if reason is not None:
+        refused.setdefault(reason, []).append(cell)
+        watch.refused(cell, reason)
+    return True
+
+
+def _run(cell: Cell, path: Path, start: Path | None, watch: Watch) -> str | None:
+    """Run a cell from its first round; returns why that is not possible."""
+    if path.exists():  # begun by a process that is no more: a checkpoint would be resumed here
+        shutil.rmtree(path)
+    beginning = {} if start is None else {"run": {"start": str((start / MODEL).resolve())}}
+    try:
+        ready = setup(Experiment(**merged(cell.tables, beginning)))
+        execute(ready, path, partial(watch.round, cell))
+    except Diverged:
+        pass  # the run directory says so
+    except UserError as error:
+        shutil.rmtree(path, ignore_errors=True)
+        return str(error)
+    return None
+
+
+def _no_start(cell: Cell, start: Path, refused: dict[str, list[Cell]]) -> str | None:
+    """Why the run that a cell goes on from will never give a model."""
+    if any(cell.after == other.folder for cells in refused.values() for other in cells):
+        return f"it starts from {cell.after}, which cannot be run"
+    if (start / DONE).exists() and "failed" in _summary(start):
+        return f"it starts from {cell.after}, which failed"
+    return None
+
+
+@contextmanager
+def claim(path: Path) -> Iterator[bool]:
+    """Whether a run directory is ours alone, for as long as the context lasts.
+
+    The lock's file goes when the cell is finished. Before, it must stay: whoever waits for a removed file and whoever
+    makes a new one would both have the lock.
+    """
+    file = path.with_name(f"{path.name}.lock")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(file)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        yield False
+        return
+    try:
+        yield True
+        if (path / DONE).exists():
+            file.unlink(missing_ok=True)
+    finally:
+        lock.release()
+
+
+def _summary(path: Path) -> Summary:
+    summary: Summary = json.loads((path / DONE).read_text())
+    return summary

@@ -1,0 +1,63 @@
+"""The rows of one column against the first of them: what they reached, how soon, and what it cost."""
+
+from collections.abc import Callable
+
+from fedrecall.experiment.results import Results
+from fedrecall.experiment.study import Target, slug
+from fedrecall.experiment.tables import entries
+from fedrecall.experiment.tables.render import Entry, Table
+from fedrecall.experiment.tables.samples import Sample, goal, sample, speed
+
+MEGA = 1e6
+
+
+def comparison(results: Results, column: str) -> Table:
+    """Accuracies over seeds, paired differences to the first row, rounds to target, speedups, time and traffic."""
+    study, first = results.study, next(iter(results.study.rows))
+    samples = {row: sample(results, row, column) for row in study.rows}
+    speeds = {row: speed(results, row, column) for row in study.rows}
+    parts: dict[str, Callable[[str, Sample], Entry]] = {
+        "final": lambda _, s: entries.accuracy(s, "final"),
+        "best": lambda _, s: entries.accuracy(s, "best"),
+        "last 10": lambda _, s: entries.accuracy(s, "last10"),
+    }
+    if len(samples) > 1:
+        named = "last 10" if study.measure == "last10" else study.measure
+        parts[f"{named} to {first}"] = lambda _, s: entries.difference(s, samples[first], study.measure)
+    if goal(results, column) is not None:
+        parts |= {
+            "rounds to target": lambda row, s: entries.rounds_to_target(s, speeds[row]),
+            "speedup": lambda row, s: entries.speedup(s, speeds[row], "over_all"),
+            f"speedup over {first}": lambda row, s: entries.speedup(s, speeds[row], "over_reference"),
+        }
+    forgets = any(s.forgetting() for s in samples.values())
+    if forgets:
+        parts["forgetting"] = lambda _, s: entries.spread(list(s.forgetting().values()), s)
+    parts |= {
+        "s/round": lambda _, s: entries.number(s.mean_of("seconds")),
+        "MB up": lambda _, s: entries.number(s.mean_of("bytes_up"), MEGA),
+        "MB down": lambda _, s: entries.number(s.mean_of("bytes_down"), MEGA),
+    }
+    return Table(
+        name=f"compare-{slug(column)}",
+        title=study.title if len(study.columns) == 1 else f"{study.title}: {column}",
+        header=("method", *parts),
+        rows=tuple((row, tuple(entry(row, s) for entry in parts.values())) for row, s in samples.items()),
+        notes=(*entries.about(results), *_legend(results, column, forgets), *entries.failures(results, column)),
+    )
+
+
+def _legend(results: Results, column: str, forgets: bool) -> list[str]:
+    study, target = results.study, goal(results, column)
+    several = len(study.seeds) > 1
+    out = ["accuracies in %" + ("; ± is the sample standard deviation over seeds" if several else "")]
+    if several and len(study.rows) > 1:
+        out.append("[low, high]: 95 % confidence interval of the mean difference, paired by seed (Student's t)")
+    if target is not None:
+        whose = f", the {study.target.measure} of {study.target.of}" if isinstance(study.target, Target) else ""
+        curve = " by the mean curve" if several else ""
+        out.append(f"target: {100 * target:.2f} %{whose}; the first round there{curve}, - if never")
+        out.append("speedup: all rounds / rounds to target, or those of the first row / rounds to target; 1 if never")
+    if forgets:
+        out.append("forgetting: global accuracy less the clients' mean accuracy before aggregation, mean over rounds")
+    return [*out, "MB: for each participating client, a round"]
