@@ -126,6 +126,7 @@ def test_the_list_of_options_is_frozen() -> None:
     assert options == {
         "": ["--install-completion", "--show-completion", "--version"],
         "run": ["--out", "--set"],
+        "report": ["--out"],
         "show": [],
         "show methods": [],
         "show models": [],

@@ -48,11 +48,29 @@ def run(
     config: Config = None,
     overrides: Overrides = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Run directory; default: a new one in runs/.")] = None,
+    resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with the run interrupted in DIR.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="With --resume: even if its result would be another.")] = False,
 ) -> None:
     """Train a federation and keep what came of it in a run directory."""
     from fedrecall.experiment import console
 
-    console.run_and_show(config, overrides or [], out)
+    console.run_and_show(config, overrides or [], out, resume=resume, force=force)
+
+
+@app.command()
+def report(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of studies, and run directories.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The page; default: report.html in the folder.")
+    ] = None,
+) -> None:
+    """Make an HTML page of what studies and runs gave, and CSV and LaTeX of its tables."""
+    from fedrecall.experiment.report import write_report
+
+    page, *tables = write_report(folders, out)
+    typer.echo(f"report in {page}")
+    if tables:
+        typer.echo(f"its tables as CSV and LaTeX in {tables[0].parent}")
 
 
 @show.command()

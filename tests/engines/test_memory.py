@@ -24,7 +24,7 @@ def test_the_latest_are_in_memory_and_the_others_in_files(tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == [], "no file before it is needed"
     memories[0]  # now client 1 is the one used longest ago
     memories[7] = payload(7)
-    assert files(tmp_path) == ["1.safetensors"]
+    assert files(tmp_path) == ["1-1.safetensors"]
     assert list(memories[1]) == ["seen", "c"], "names keep their order"
     assert torch.equal(memories[1]["c"], payload(1)["c"])
     assert memories[1]["seen"] == 1
@@ -66,7 +66,7 @@ def test_two_names_for_one_tensor_and_a_transposed_one(tmp_path: Path) -> None:
     w, m = torch.randn(5), torch.randn(2, 3).T
     memories[0] = {"a": w, "b": w, "m": m}
     memories[1] = payload(1)
-    assert files(tmp_path) == ["0.safetensors"]
+    assert files(tmp_path) == ["0-1.safetensors"]
     assert all(torch.equal(memories[0][k], t) for k, t in {"a": w, "b": w, "m": m}.items())
     memories.close()
 
@@ -90,13 +90,42 @@ def test_behaves_as_a_dictionary_within_its_bound(steps: list[tuple[str, int, in
     memories.close()
 
 
-def test_the_folder_goes_with_the_object_but_not_in_a_fork(tmp_path: Path) -> None:
-    memories = Memories(tmp_path, recent=0)
+def test_the_folder_goes_with_the_object_but_not_in_a_fork(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    memories = Memories(recent=0)
     memories[0], memories[1] = payload(0), payload(1)
     if (pid := os.fork()) == 0:
         memories.close()
         os._exit(0)
     os.waitpid(pid, 0)
-    assert files(tmp_path) == ["0.safetensors"]
+    assert files(tmp_path) == ["0-1.safetensors"]
     del memories
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_checkpoint_keeps_the_files_that_it_names(tmp_path: Path) -> None:
+    memories = Memories(tmp_path)
+    memories[3], memories[5] = payload(3), payload(5)
+    first = memories.persist()
+    assert first == {3: "3-1.safetensors", 5: "5-2.safetensors"}
+    memories.pin(first.values())
+    memories[3] = payload(33)
+    del memories[5]
+    second = memories.persist()
+    assert second == {3: "3-3.safetensors"}, "only what has changed is written"
+    assert set(files(tmp_path)) == {*first.values(), *second.values()}, "the first checkpoint can still be read"
+    again = Memories(tmp_path, filed=first)
+    assert [int(again[k]["seen"]) for k in again] == [3, 5]
+    memories.pin(second.values())
+    assert files(tmp_path) == ["3-3.safetensors"], "nobody names the others"
+    memories.close()
+    assert files(tmp_path) == ["3-3.safetensors"]
+    resumed = Memories(tmp_path, filed=second)
+    resumed[8] = payload(8)
+    assert resumed.persist()[8] == "8-4.safetensors", "no name is given twice"
+
+
+def test_a_checkpoint_names_nothing_that_did_not_change(tmp_path: Path) -> None:
+    memories = Memories(tmp_path)
+    memories[1] = payload(1)
+    assert memories.persist() == memories.persist() == {1: "1-1.safetensors"}

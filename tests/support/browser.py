@@ -52,9 +52,11 @@ class Browser:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._session = None
-        self.send("Browser.close")
-        self._process.wait(PATIENCE)
+        os.write(self._out, json.dumps({"id": 0, "method": "Browser.close"}).encode() + b"\0")
+        try:
+            self._process.wait(PATIENCE)
+        finally:
+            self._process.kill()
         os.close(self._in)
         os.close(self._out)
 
@@ -132,6 +134,11 @@ class Browser:
             extra = {"text": text[key]} if key in text and kind == "keyDown" else {}
             self.send("Input.dispatchKeyEvent", type=kind, key=key, code=key if key != " " else "Space", **extra)
 
+    def permit(self, *permissions: str) -> None:
+        """What a page would ask for, and only gets while its window is in front."""
+        self.send("Browser.grantPermissions", permissions=list(permissions))
+        self.send("Emulation.setFocusEmulationEnabled", enabled=True)
+
     def complaints(self) -> list[str]:
         """Errors and warnings: of scripts, of the console, of the page's policy."""
         self.run("0")  # what was reported so far has come before this answer
@@ -151,12 +158,12 @@ class Browser:
         self.run("0")
         return [e["params"]["request"]["url"] for e in self.events if e["method"] == "Network.requestWillBeSent"]
 
-    def picture(self, path: Path) -> None:
-        """The whole page as a PNG."""
-        size = self.send("Page.getLayoutMetrics")["cssContentSize"]
-        clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
-        shot = self.send("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)
-        path.write_bytes(base64.b64decode(shot["data"]))
+    def picture(self, selector: str = "html") -> bytes:
+        """An element, or the whole page, as a PNG."""
+        box = self.run(f"document.querySelector({json.dumps(selector)}).getBoundingClientRect().toJSON()")
+        up = self.run("scrollY")
+        clip = {"x": box["x"], "y": box["y"] + up, "width": box["width"], "height": box["height"], "scale": 1}
+        return base64.b64decode(self.send("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)["data"])
 
     def pdf(self) -> bytes:
         """The page as it prints."""

@@ -73,8 +73,10 @@ def draw(counts: Ints, path: Path, *, class_names: Sequence[str] | None = None, 
         raise UserError(f"cannot write the picture {path}: {error.strerror or error}") from error
 
 
-def cells(axes: Axes, counts: Ints, class_names: Sequence[str], *, numbered: bool, labels: int = 20) -> AxesImage:
-    """Draw counts [N, K] as a heat map, clients along it and classes down, with so many labels at an axis at most."""
+def cells(
+    axes: Axes, counts: Ints, class_names: Sequence[str], *, numbered: bool, labels: tuple[int, int] = (20, 25)
+) -> AxesImage:
+    """Draw counts [N, K] as a heat map, clients along it and classes down; so many of either are labelled at most."""
     # Square root: the few samples of a class that a client has besides its many of another are to be seen.
     image = axes.imshow(
         np.ma.masked_equal(counts.T, 0),
@@ -85,10 +87,10 @@ def cells(axes: Axes, counts: Ints, class_names: Sequence[str], *, numbered: boo
     )
     if numbered:
         _number(axes, counts)
-    _name_classes(axes, class_names, labels)
+    _name_classes(axes, class_names, labels[1])
     _plain(axes)
     axes.set(xlabel="client", ylabel="class")
-    axes.set_xticks(range(0, len(counts), -(-len(counts) // labels)))
+    axes.set_xticks(range(0, len(counts), -(-len(counts) // labels[0])))
     return image
 
 

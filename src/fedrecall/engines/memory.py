@@ -5,7 +5,7 @@ import shutil
 import tempfile
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
 from pathlib import Path
 
 import torch
@@ -13,6 +13,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as dump_tensors
 
 from fedrecall.core.types import Payload
+from fedrecall.files import write
 
 RECENT = 256 * 2**20  # bytes
 
@@ -20,26 +21,31 @@ RECENT = 256 * 2**20  # bytes
 class Memories(MutableMapping[int, Payload]):
     """A payload per client: the ones used last in memory, the others in safetensors files.
 
-    A client that remembers nothing has no entry, so a method without memory costs nothing. The files are a part of
-    this object, not a checkpoint: they are removed when it is closed.
+    A client that remembers nothing has no entry, so a method without memory costs nothing. No file is ever written
+    twice: a changed payload gets a new one, so that a checkpoint can name the files of its round. Files that no
+    checkpoint has pinned are a part of this object, and go when it is closed.
     """
 
-    def __init__(self, directory: Path | None = None, recent: int = RECENT) -> None:
-        """Files go to a new folder in `directory` (None: the system's temporary one) once there are any."""
-        self._parent = directory
+    def __init__(
+        self, folder: Path | None = None, recent: int = RECENT, filed: Mapping[int, str] | None = None
+    ) -> None:
+        """Files go to `folder` (None: a temporary one) once there are any; `filed` are those of a checkpoint."""
+        self._folder = folder
         self._limit = recent
         self._recent: OrderedDict[int, Payload] = OrderedDict()  # the latest last
         self._size = 0  # bytes in _recent
-        self._filed: set[int] = set()  # have a file
+        self._filed = dict(filed or {})  # client -> name of its file
         self._changed: set[int] = set()  # whose file, if any, is out of date
-        self._folder: Path | None = None
+        self._pinned: frozenset[str] = frozenset(self._filed.values())
+        self._serial = max((int(Path(name).stem.partition("-")[2]) for name in self._pinned), default=0)
+        self._owner = os.getpid()
         self._remove: Callable[[], object] = lambda: None
 
     def __getitem__(self, client: int) -> Payload:
         if client not in self._recent:
             if client not in self._filed:
                 raise KeyError(client)
-            self._insert(client, _unpacked(self._path(client).read_bytes()))
+            self._insert(client, unpacked(self._place(self._filed[client]).read_bytes()))
         self._recent.move_to_end(client)
         return self._recent[client]
 
@@ -58,9 +64,7 @@ class Memories(MutableMapping[int, Payload]):
             raise KeyError(client)
         self._drop(client)
         self._changed.discard(client)
-        if client in self._filed:
-            self._filed.remove(client)
-            self._path(client).unlink()
+        self._discard(self._filed.pop(client, None))
 
     def __contains__(self, client: object) -> bool:
         return client in self._recent or client in self._filed
@@ -71,10 +75,25 @@ class Memories(MutableMapping[int, Payload]):
     def __len__(self) -> int:
         return len(self._recent.keys() | self._filed)
 
+    def persist(self) -> dict[int, str]:
+        """Bring all that has changed to files, and name the file of every client."""
+        for client in sorted(self._changed):
+            self._file(client)
+        return dict(self._filed)
+
+    def pin(self, names: Collection[str]) -> None:
+        """Keep these files, which checkpoints name, whatever becomes of the memories; let go of those pinned before."""
+        released, self._pinned = self._pinned - frozenset(names), frozenset(names)
+        for name in released - set(self._filed.values()):
+            self._place(name).unlink(missing_ok=True)
+
     def close(self) -> None:
-        """Remove the files."""
+        """Remove the files that no checkpoint needs."""
+        if os.getpid() != self._owner:  # a forked process has a copy of the object, and no business with the files
+            return
+        for name in self._filed.values():
+            self._discard(name)
         self._remove()
-        self._folder = None
         self._filed.clear()
 
     def _insert(self, client: int, payload: Payload) -> None:
@@ -90,26 +109,32 @@ class Memories(MutableMapping[int, Payload]):
         self._size -= _bytes(self._recent.pop(client, {}))
 
     def _file(self, client: int) -> None:
-        path = self._path(client)
-        part = path.with_suffix(".part")
-        part.write_bytes(_packed(self._recent[client]))
-        part.replace(path)
-        self._filed.add(client)
+        self._serial += 1
+        name = f"{client}-{self._serial}.safetensors"
+        path = self._place(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(path, packed(self._recent[client]))
+        self._discard(self._filed.get(client))
+        self._filed[client] = name
         self._changed.remove(client)
 
-    def _path(self, client: int) -> Path:
+    def _discard(self, name: str | None) -> None:
+        if name is not None and name not in self._pinned:
+            self._place(name).unlink(missing_ok=True)
+
+    def _place(self, name: str) -> Path:
         if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix=".memory-", dir=self._parent))
-            self._remove = weakref.finalize(self, _remove, self._folder, os.getpid())
-        return self._folder / f"{client}.safetensors"
+            self._folder = Path(tempfile.mkdtemp(prefix="fedrecall-memory-"))
+            self._remove = weakref.finalize(self, _remove, self._folder, self._owner)
+        return self._folder / name
 
 
 def _remove(folder: Path, owner: int) -> None:
-    if os.getpid() == owner:  # a forked process has a copy of the object, and no business with the files
+    if os.getpid() == owner:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _packed(payload: Payload) -> bytes:
+def packed(payload: Payload) -> bytes:
     """A payload as a safetensors file, which sorts its names: so they are numbered.
 
     The tensors are copied, because such a file has no two names for the same memory, and no strides.
@@ -118,7 +143,7 @@ def _packed(payload: Payload) -> bytes:
     return dump_tensors({f"{i:03} {name}": t for i, (name, t) in enumerate(zip(payload, plain, strict=True))})
 
 
-def _unpacked(content: bytes) -> Payload:
+def unpacked(content: bytes) -> Payload:
     """The same, in memory that is aligned as torch aligns."""
     return {name[4:]: t.clone() for name, t in sorted(load_tensors(content).items())}
 

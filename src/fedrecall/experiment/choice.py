@@ -102,8 +102,11 @@ def _plain(value: Any) -> Any:
 
 def explain(error: ValidationError, model: type[BaseModel]) -> UserError:
     """The first thing wrong with a configuration, as one line that names the key."""
-    first = error.errors()[0]
+    # A misspelt key is also a missing one, and says more.
+    first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
     path = [str(part) for part in first["loc"]]
+    if first["type"] == "missing":
+        return UserError(f"{'.'.join(path)} is missing: give it")
     if first["type"] == "extra_forbidden":
         *sections, key = path
         for section in sections:

@@ -151,6 +151,8 @@ class Run(Section):
     targets: Annotated[tuple[Share, ...], Field(strict=False)] = ()  # accuracies whose first round is reported
     probes: Annotated[tuple[str, ...], Field(strict=False)] = ()  # what else to look at: see `fedrecall show probes`
     start: Annotated[Path, Field(strict=False)] | None = None  # a run directory or model file to begin with
+    track: Literal["tensorboard", "mlflow", "wandb"] | None = None  # who else hears of every round
+    checkpoint_every: Positive = 1  # rounds between two checkpoints
 
     @model_validator(mode="after")
     def _known(self) -> Self:

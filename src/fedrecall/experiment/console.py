@@ -12,10 +12,11 @@ from rich.table import Table
 
 from fedrecall.data.datasets import DATASETS
 from fedrecall.data.draw import draw
+from fedrecall.errors import UserError
 from fedrecall.experiment.config import CHOICES, Experiment
+from fedrecall.experiment.directory import require_free
 from fedrecall.experiment.probes import PROBES
 from fedrecall.experiment.progress import RunProgress
-from fedrecall.experiment.record import require_free
 from fedrecall.experiment.run import execute
 from fedrecall.experiment.setup import deal, setup
 
@@ -23,21 +24,28 @@ SHOWN = 20  # clients listed on the console; the picture has all
 FEW = 10  # classes listed in columns
 
 
-def run_and_show(config: Path | None, overrides: Sequence[str], out: Path | None) -> None:
+def run_and_show(
+    config: Path | None, overrides: Sequence[str], out: Path | None, *, resume: Path | None = None, force: bool = False
+) -> None:
     """Run a configuration with a live display, then print the summary and where the files are."""
-    experiment = Experiment.load(config, overrides)
+    if resume is not None and out is not None:
+        raise UserError("--resume DIR goes on in DIR: leave --out away")
+    if force and resume is None:
+        raise UserError("--force is for --resume DIR")
+    experiment = Experiment.load(config or (resume and resume / "config.toml"), overrides)
     method = CHOICES["method"].dump(experiment.method)["name"]
     title = f"{method} on {experiment.data.name}"
-    out = out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{method}-{experiment.data.name}"
+    out = out or resume or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{method}-{experiment.data.name}"
     console = Console()
-    require_free(out)
+    if resume is None:
+        require_free(out)
     try:
         ready = setup(experiment)
         with RunProgress(experiment.run.rounds, title, console) as progress:
-            result = execute(ready, out, progress)
+            result = execute(ready, out, progress, resume=resume is not None, force=force)
     except KeyboardInterrupt:
-        kept = f": the rounds so far are in {out}" if out.exists() else ""
-        console.print(f"interrupted{kept}", highlight=False)
+        kept = f": go on with fedrecall run --resume {out}" if out.exists() else ""
+        console.print(f"interrupted{kept}", highlight=False, soft_wrap=True)
         raise SystemExit(130) from None
     summary = result.summary
     accuracy = "  ".join(f"{name} {100 * summary[name]:.2f} %" for name in ("final", "best", "last10"))

@@ -29,7 +29,8 @@ def ids() -> list[str]:
 
 def definition(name: str) -> Study:
     """A paper's experiment as it was published, with the paper's rounds and repetitions."""
-    return _study(name, _named(name))
+    name = _id(name)
+    return _study(name, _tables(name))
 
 
 def study(
@@ -60,8 +61,12 @@ def folder() -> Path:
     return next(place for place in (package / "experiments", package.parents[1] / "experiments") if place.is_dir())
 
 
-def _named(name: str) -> Tables:
-    name = re.sub(r"(?<=-table-)[iv]+$", lambda number: ROMAN.get(number[0], number[0]), name.lower())
+def _id(name: str) -> str:
+    """A name as it may be typed, as the ID that it means."""
+    return re.sub(r"(?<=-table-)[iv]+$", lambda number: ROMAN.get(number[0], number[0]), name.lower())
+
+
+def _tables(name: str) -> Tables:
     if name not in ids():
         raise unknown("experiment", name, ids())
     return read(folder() / f"{name}.toml")
@@ -70,12 +75,12 @@ def _named(name: str) -> Tables:
 def _study(name: str, tables: Tables) -> Study:
     """The study that a definition's tables describe."""
     if "same_as" in tables:
-        tables = _named(tables.pop("same_as")) | tables
+        tables = _tables(tables.pop("same_as")) | tables
     setting = _setting(tables.pop("setting")) if "setting" in tables else {}
-    tables = setting | tables | {"base": merged(setting.get("base", {}), tables.get("base", {}))}
+    tables = setting | tables | {"base": merged(setting.get("base", {}), _table(tables.get("base", {}), "base"))}
     for part in ("rows", "columns"):
         if part in tables:
-            tables[part] = _laid_on(setting.get(part, {}), tables[part], part.removesuffix("s"))
+            tables[part] = _laid_on(setting.get(part, {}), tables[part], part)
     if isinstance(tables.get("seeds"), int):  # the number of repetitions
         tables["seeds"] = tuple(range(tables["seeds"]))
     return Study(**{"id": name} | tables)
@@ -88,15 +93,20 @@ def _setting(name: str) -> Tables:
     return read(path)
 
 
-def _laid_on(known: Mapping[str, Tables], wanted: list[str] | Mapping[str, Any], kind: str) -> dict[str, Tables]:
+def _laid_on(known: Mapping[str, Tables], wanted: Any, part: str) -> dict[str, Tables]:
     """Rows or columns of a definition: names of the setting's, or tables of its own, some like one of the setting's."""
-    own = {name: {"like": name} for name in wanted} if isinstance(wanted, list) else wanted
+    own = {str(name): {"like": name} for name in wanted} if isinstance(wanted, list) else _table(wanted, part)
     out = {}
-    for name, tables in own.items():
-        if not isinstance(tables, Mapping):
-            raise UserError(f'the {kind} {name} must be a table, such as {{ method = {{ name = "fedavg" }} }}')
+    for name, given in own.items():
+        tables = _table(given, f"{part}.{name}")
         like = str(tables.get("like", ""))
         if like and like not in known:
-            raise unknown(f"{kind} of the setting", like, known)
+            raise unknown(f"{part.removesuffix('s')} of the setting", like, known)
         out[name] = merged(known.get(like, {}), {key: value for key, value in tables.items() if key != "like"})
     return out
+
+
+def _table(value: Any, name: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise UserError(f"{name} = {value!r} must be a table")
+    return value

@@ -1,26 +1,12 @@
-"""A run directory: what was run, how it went, what came out. JSON, TOML and safetensors only."""
+"""What is kept of a round and of a run."""
 
-import json
-import os
-import platform
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import safetensors.torch
-import tomli_w
-import torch
-from torch import Tensor
 
-import fedrecall
 from fedrecall.core.rounds import Round
 from fedrecall.data.datasets import Dataset
-from fedrecall.engines import Failure
-from fedrecall.errors import UserError
-from fedrecall.experiment.setup import Setup
-from fedrecall.files import write
 
 Record = dict[str, Any]  # one round, as a line of rounds.jsonl
 MANY_GROUPS = 20  # domains are reported one by one; thousands of writers are not
@@ -67,73 +53,4 @@ def summarise(records: Sequence[Record], initial: float, targets: Sequence[float
         "seconds": round(sum(r["seconds"] for r in records), 4),
         "bytes_up": sum(r["bytes_up"] * r["replies"] for r in records),
         "bytes_down": sum(r["bytes_down"] * len(r["clients"]) for r in records),
-    }
-
-
-def require_free(path: Path) -> None:
-    """Refuse an output directory that holds anything."""
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        what = "holds another run" if (path / "config.toml").exists() else "exists and is not empty"
-        raise UserError(f"the output directory {path} {what}: choose another --out, or remove it first")
-
-
-@dataclass(frozen=True)
-class RunDirectory:
-    """The files of one run."""
-
-    path: Path
-
-    @classmethod
-    def create(cls, path: Path, setup: Setup) -> "RunDirectory":
-        """A new directory with all that is known before the first round."""
-        require_free(path)
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"cannot make the output directory {path}: {error.strerror}") from None
-        directory = cls(path)
-        write(path / "config.toml", tomli_w.dumps(setup.experiment.tables()).encode())
-        directory.write_json("environment.json", environment(setup))
-        setup.dealt.partition.save(path, setup.dealt.clients.y.numpy(), setup.dealt.dataset.num_classes)
-        return directory
-
-    def append(self, line: Record, file: str = "rounds.jsonl") -> None:
-        """One more round."""
-        path = self.path / file
-        path.parent.mkdir(exist_ok=True)
-        with path.open("a") as out:
-            out.write(json.dumps(line) + "\n")
-
-    def keep(self, failure: Failure) -> str:
-        """The traceback of a client that failed; returns where it is."""
-        folder = self.path / "failures"
-        folder.mkdir(exist_ok=True)
-        path = folder / f"round-{failure.t + 1}-client-{failure.client}.txt"
-        write(path, failure.traceback.encode())
-        return str(path)
-
-    def write_json(self, name: str, content: Mapping[str, Any]) -> None:
-        """A JSON file, whole or not at all."""
-        write(self.path / name, (json.dumps(content, indent=2) + "\n").encode())
-
-    def write_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> None:
-        """Tensors under their names: the global model, for one."""
-        path = self.path / name
-        path.parent.mkdir(exist_ok=True)
-        write(path, safetensors.torch.save(dict(tensors)))
-
-
-def environment(setup: Setup) -> dict[str, Any]:
-    """What the result may depend on besides the configuration."""
-    return {
-        "fedrecall": fedrecall.__version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "platform": platform.platform(),
-        "cpu": torch.backends.cpu.get_cpu_capability(),
-        "cores": os.cpu_count(),
-        "data": setup.dealt.dataset.fingerprint,
-        "partition": setup.dealt.partition.hash,
-        "parameters": len(setup.server.w),
     }

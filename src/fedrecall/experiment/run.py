@@ -1,22 +1,28 @@
 """One run, from a configuration to a result."""
 
+import errno
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from fedrecall.core.rounds import rounds
+from fedrecall.core.exchange import Diverged
+from fedrecall.core.rounds import Round, rounds
 from fedrecall.core.types import Server
 from fedrecall.engines import Faults, Memories, Pool, Serial
 from fedrecall.errors import UserError
 from fedrecall.experiment.config import Experiment
+from fedrecall.experiment.directory import ROUNDS, SUMMARY, RunDirectory, alone, require_free
 from fedrecall.experiment.probes import Line, View, features, look
-from fedrecall.experiment.record import Record, RunDirectory, record, require_free, summarise
+from fedrecall.experiment.record import Record, record, summarise
 from fedrecall.experiment.setup import MODEL, Setup, setup
+from fedrecall.experiment.track import Tracking
+
+FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,16 @@ class Result:
         return self.server.f.module(self.server.w, self.server.b, self.server.counters)
 
 
+class Past(NamedTuple):
+    """Where a run stands when it begins or goes on."""
+
+    server: Server
+    records: list[Record]
+    probes: dict[str, list[Line]]
+    filed: dict[int, str]  # the clients' memories
+    initial: float | None  # accuracy before the first round, once it is known
+
+
 def run(
     experiment: Experiment | Mapping[str, Any] | str | Path | None = None,
     *,
@@ -45,78 +61,171 @@ def run(
     partition: object = None,
     out: str | Path | None = None,
     watch: Callable[[Record], None] | None = None,
+    resume: bool = False,
+    force: bool = False,
 ) -> Result:
     """Run an experiment: an `Experiment`, its tables, or the path of a TOML file; none is the quickstart on digits.
 
     `data`, `model` and `partition` take your own: arrays, a Dataset, a module, a flwr-datasets partitioner. With
-    `out` the run directory is written there; `watch` sees every round as it ends.
+    `out` the run directory is written there; `watch` sees every round as it ends. With `resume` the run that was
+    interrupted in `out` goes on, if nothing has changed that would change its result, or by `force` in any case.
     """
     if isinstance(experiment, Mapping):
         experiment = Experiment(**experiment)
     elif not isinstance(experiment, Experiment):
         experiment = Experiment.load(experiment)
-    if out is not None:
+    if out is not None and not resume:
         require_free(Path(out))
-    return execute(setup(experiment, data=data, model=model, partition=partition), out, watch)
+    ready = setup(experiment, data=data, model=model, partition=partition)
+    return execute(ready, out, watch, resume=resume, force=force)
 
 
-def execute(ready: Setup, out: str | Path | None = None, watch: Callable[[Record], None] | None = None) -> Result:
+def execute(
+    ready: Setup,
+    out: str | Path | None = None,
+    watch: Callable[[Record], None] | None = None,
+    *,
+    resume: bool = False,
+    force: bool = False,
+) -> Result:
     """Run what is set up."""
-    directory = None if out is None else RunDirectory.create(Path(out), ready)
-    with one_thread(), engine_for(ready, directory) as engine:
-        return _run(ready, engine, directory, watch)
+    if out is None and (resume or ready.experiment.run.track is not None):
+        raise UserError(f"{'resume' if resume else 'run.track'} needs a run directory: give one with out")
+    with ExitStack() as stack:
+        tracking = stack.enter_context(Tracking(ready.experiment.run.track))
+        directory, past = None, Past(ready.server, [], {}, {}, None)
+        if out is not None:
+            stack.enter_context(alone(Path(out)))
+            directory = RunDirectory(Path(out))
+            past = reopen(directory, ready, past, force=force) if resume else begin(directory, ready, past)
+            tracking.start(ready.experiment.tables(), directory.path)
+        stack.enter_context(one_thread())
+        engine = engine_for(ready, directory, past)
+        stack.enter_context(engine)
+        result = _Run(ready, engine, directory, tracking, watch).go(past)
+        tracking.finish(result.summary)
+        return result
 
 
-def engine_for(ready: Setup, directory: RunDirectory | None) -> Pool | Serial:
+def begin(directory: RunDirectory, ready: Setup, past: Past) -> Past:
+    """A new run in a free directory."""
+    require_free(directory.path)
+    directory.begin(ready)
+    return past
+
+
+def reopen(directory: RunDirectory, ready: Setup, past: Past, *, force: bool) -> Past:
+    """The past of an interrupted run; if it was interrupted before its first checkpoint, there is none."""
+    differences = directory.check(ready)
+    if differences and not force:
+        raise UserError(
+            f"{directory.path} cannot be resumed, its result would be another: {'; '.join(differences)}. "
+            "Undo this, or go on nevertheless with --force"
+        )
+    if (directory.path / SUMMARY).exists() and not directory.checkpoints.folder.exists():
+        raise UserError(f"the run in {directory.path} is finished: there is nothing to resume")
+    saved = directory.checkpoints.latest()
+    directory.checkpoints.rewind(saved)
+    kept = directory.rewind(saved.manifest["round"] if saved else 0)
+    records = kept.pop(ROUNDS)
+    seen = {name.removesuffix(".jsonl"): lines for name, lines in kept.items() if lines}
+    if saved is None:
+        return past
+    return Past(saved.server(ready.server), records, seen, saved.filed, saved.manifest["initial"])
+
+
+def engine_for(ready: Setup, directory: RunDirectory | None, past: Past) -> Pool | Serial:
     """The engine that the experiment names; what clients leave behind goes to the run directory."""
     choice = ready.experiment.engine
     faults = Faults(choice.min_replies, directory.keep if directory else None)
-    memories = Memories(directory.path if directory else None)
+    memories = Memories(directory.checkpoints.memories if directory else None, filed=past.filed)
     if choice.name == "serial":
         return Serial(ready.world, ready.server.f, faults, memories)
     return Pool(ready.world, ready.server.f, faults, memories, workers=choice.workers)
 
 
-def _run(
-    ready: Setup, engine: Pool | Serial, directory: RunDirectory | None, watch: Callable[[Record], None] | None
-) -> Result:
-    server, records = ready.server, list[Record]()
-    names, seen = ready.experiment.run.probes, dict[str, list[Line]]()
-    view = View(ready.dealt.clients, ready.dealt.test, ready.dealt.partition, ready.world.classes)
-    initial = engine.evaluate(server.state).accuracy
-    failed: UserError | None = None
-    try:
-        for done in rounds(ready.world.method, server, engine, ready.plan):
-            server = done.server
-            records.append(record(done, ready.dealt.dataset))
-            if done.train_loss is None:
-                raise UserError(
-                    "no client made a step: its batches are all left out (see local.batch, local.drop_last)"
-                )
-            lines = look(names, view, done)
-            for name, line in lines.items():
-                seen.setdefault(name, []).append(line)
-            if directory is not None:
-                directory.append(records[-1])
-                for name, line in lines.items():
-                    directory.append(line, f"probes/{name}.jsonl")
-            if watch is not None:
-                watch(records[-1])
-    except UserError as error:
-        failed = error
-    summary = summarise(records, initial, ready.experiment.run.targets)
-    if failed is not None:
-        summary["failed"] = str(failed)
-    result = Result(ready.experiment, records, summary, directory.path if directory else None, server, seen)
-    if directory is not None:
-        if not ready.world.method.personal:
-            directory.write_tensors(MODEL, {name: t.clone() for name, t in result.model().state_dict().items()})
-        if "features" in names and failed is None:
-            directory.write_tensors("probes/features.safetensors", features(view, done))
-        directory.write_json("summary.json", summary)  # last: it says that the run is complete
-    if failed is not None:
-        raise failed
-    return result
+class _Run:
+    """Rounds, and everyone who is told of them."""
+
+    def __init__(
+        self,
+        ready: Setup,
+        engine: Pool | Serial,
+        directory: RunDirectory | None,
+        tracking: Tracking,
+        watch: Callable[[Record], None] | None,
+    ) -> None:
+        self._ready, self._engine, self._directory = ready, engine, directory
+        self._tracking, self._watch = tracking, watch
+        self._view = View(ready.dealt.clients, ready.dealt.test, ready.dealt.partition, ready.world.classes)
+
+    def go(self, past: Past) -> Result:
+        """All rounds that are left, and the result of all of them."""
+        run, server, records, seen = self._ready.experiment.run, past.server, list(past.records), dict(past.probes)
+        failed, done = None, None
+        with self._room():
+            initial = past.initial
+            if initial is None:
+                initial = self._engine.evaluate(server.state).accuracy
+            try:
+                for done in rounds(self._ready.world.method, server, self._engine, self._ready.plan):
+                    server = done.server
+                    records.append(record(done, self._ready.dealt.dataset))
+                    lines = look(run.probes, self._view, done)
+                    for name, line in lines.items():
+                        seen.setdefault(name, []).append(line)
+                    if done.train_loss is None:
+                        raise UserError(
+                            "no client made a step: its batches are all left out (see local.batch, local.drop_last)"
+                        )
+                    self._tell(done, records[-1], lines, initial)
+            except UserError as error:
+                failed = error
+            summary = summarise(records, initial, run.targets)
+            if failed is not None:
+                summary["failed"] = str(failed)
+            path = None if self._directory is None else self._directory.path
+            result = Result(self._ready.experiment, records, summary, path, server, seen)
+            self._finish(result, done, failed)
+        if failed is not None:
+            raise failed
+        return result
+
+    def _tell(self, done: Round, line: Record, lines: dict[str, Line], initial: float) -> None:
+        every = self._ready.experiment.run.checkpoint_every
+        if self._directory is not None:
+            self._directory.append(line)
+            for name, probed in lines.items():
+                self._directory.append(probed, f"probes/{name}.jsonl")
+            if done.number % every == 0 and done.number < self._ready.plan.rounds:
+                self._directory.checkpoints.save(done.server, self._engine.memories, {"initial": initial})
+        self._tracking.round(line)
+        if self._watch is not None:
+            self._watch(line)
+
+    def _finish(self, result: Result, done: Round | None, failed: UserError | None) -> None:
+        if self._directory is None:
+            return
+        if not self._ready.world.method.personal:
+            values = {name: t.clone() for name, t in result.model().state_dict().items()}
+            self._directory.write_tensors(MODEL, values)
+        if "features" in self._ready.experiment.run.probes and failed is None and done is not None:
+            self._directory.write_tensors("probes/features.safetensors", features(self._view, done))
+        # A run that diverged would diverge again; one that lost its clients, say, may be resumed.
+        resumable = failed is not None and not isinstance(failed, Diverged)
+        self._directory.finish(result.summary, resumable=resumable)
+
+    @contextmanager
+    def _room(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in FULL or self._directory is None:
+                raise
+            raise UserError(
+                f"the disk is full, and the run in {self._directory.path} stops; its last checkpoint is whole: make "
+                f"room, then fedrecall run --resume {self._directory.path}"
+            ) from error
 
 
 @contextmanager

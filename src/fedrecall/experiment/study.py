@@ -7,6 +7,7 @@ that is to be run and what a paper printed, and one run directory for each cell.
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
+from itertools import product
 from math import ceil
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
@@ -121,8 +122,11 @@ class Study(Section):
         Columns that differ in their group alone are about the same runs.
         """
         order = sorted(self.rows, key=lambda row: "start" in self.rows[row])
-        all_cells = (self.cell(row, column, seed) for seed in self.seeds for column in self.columns for row in order)
-        return list({cell.folder: cell for cell in reversed(list(all_cells))}.values())[::-1]
+        found: dict[str, Cell] = {}
+        for seed, column, row in product(self.seeds, self.columns, order):
+            cell = self.cell(row, column, seed)
+            found.setdefault(cell.folder, cell)
+        return list(found.values())
 
     def cell(self, row: str, column: str, seed: int) -> Cell:
         """One run."""

@@ -21,7 +21,7 @@ from fedrecall.experiment.figures.gather import (
     scale_note,
     seeds_note,
 )
-from fedrecall.experiment.figures.sheet import PERCENT, blank, finish, fold, panels, text_width
+from fedrecall.experiment.figures.sheet import PERCENT, STEPS, blank, finish, fold, panels, text_width
 from fedrecall.experiment.figures.style import COLUMN, INK, PAGE, SMALL, looks
 from fedrecall.experiment.results import Results
 from fedrecall.experiment.stats import Spread
@@ -44,8 +44,8 @@ class Numbers:
             raise Missing("no finished run was ever evaluated")
         self.rows = list(dict.fromkeys(row for row, _ in self.cells))
         self.columns = chosen(results.study.columns, columns, "column")
-        seeds = [range(s.seeds) for s in self.cells.values()]
-        self.notes = [seeds_note(seeds), *scale_note(results)]
+        self.seeds = [range(s.seeds) for s in self.cells.values()]
+        self.scale = scale_note(results)
         at = {column: i for i, column in enumerate(results.study.columns)}
         printed = results.study.printed.get(self.measure, {})
         self.printed: dict[tuple[str, str], float] = {
@@ -88,13 +88,13 @@ def against(
         axes.xaxis.set_minor_locator(NullLocator())
     if len(ticks) <= 8 and (log or _apart(ticks)):
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    axes.yaxis.set_major_locator(MaxNLocator(5))
+    axes.yaxis.set_major_locator(MaxNLocator(5, steps=STEPS))
     axes.yaxis.set_major_formatter(PERCENT)
     axes.set(xlabel=xlabel, ylabel=LABELS[numbers.measure])
     legend: list[tuple[str, Artist]] = [(row, handle(style[row])) for row in numbers.rows]
     if numbers.printed:
         legend.append((PRINTED, Line2D([], [], color=INK, marker="o", fillstyle="none", linestyle="")))
-    return finish(figure, title=title, legend=legend, notes=numbers.notes)
+    return finish(figure, title=title, legend=legend, notes=[seeds_note(numbers.seeds), *numbers.scale])
 
 
 def bars(
@@ -144,7 +144,7 @@ def bars(
     axes.set_ylabel(LABELS[numbers.measure])
     if numbers.printed:
         legend.append((PRINTED, Line2D([], [], color=INK, linewidth=1.1)))
-    return finish(figure, title=title, legend=legend, notes=numbers.notes)
+    return finish(figure, title=title, legend=legend, notes=[seeds_note(numbers.seeds), *numbers.scale])
 
 
 def _hatches(colours: Sequence[str]) -> list[str]:

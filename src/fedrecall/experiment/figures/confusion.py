@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 from fedrecall.experiment.figures.around import around
 from fedrecall.experiment.figures.gather import MOST_SKEWED, Names, chosen, scale_note, share_of
 from fedrecall.experiment.figures.matrix import colour_bar, heat, label_shares, number_classes, percent
-from fedrecall.experiment.figures.sheet import blank, finish, short
+from fedrecall.experiment.figures.sheet import blank, finish, name_panel
 from fedrecall.experiment.figures.style import PAGE
 from fedrecall.experiment.results import Results
 
@@ -45,7 +45,7 @@ def confusion(
             number_classes(place, classes, side, across=True, name="predicted class")
             number_classes(place, classes, side, across=False, name="true class")
             what = stage.label
-        place.set_title(short(f"{name}: {what}" if len(names) > 1 else what, 40))
-    colour_bar(figure, image, axes[: len(places)], "share of the true class (%)")
+        name_panel(place, f"{name}: {what}" if len(names) > 1 else what)
+    colour_bar(figure, image, axes[: len(places)], "share of the true class (%)", down)
     notes = [f"seed {part.seed}" for part in seen]
     return finish(figure, title=title, notes=[*dict.fromkeys(notes), *scale_note(results)])

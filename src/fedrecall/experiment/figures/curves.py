@@ -19,7 +19,7 @@ from fedrecall.experiment.figures.gather import (
     seeds_note,
     values,
 )
-from fedrecall.experiment.figures.sheet import PERCENT, finish, panels, short
+from fedrecall.experiment.figures.sheet import PERCENT, STEPS, finish, lowest, name_panel, panels
 from fedrecall.experiment.figures.style import FAINT, Look, looks
 from fedrecall.experiment.results import Outcome, Results
 from fedrecall.experiment.stats import Curve
@@ -87,10 +87,12 @@ def _draw(
         for row, line in lines.items():
             draw_line(place, line, style[row], offset=names.index(row) / max(1, len(names)))
         dress(place, share=shares[label], zero=any((line.mean < 0).any() for line in lines.values()))
-        if len(results.study.columns) > 1:
-            place.set_title(short(column))
+        if len(results.study.columns) > 1 and not (even and label != parts[0][0]):
+            name_panel(place, column)
         if at == 0 or places[at - 1][0] != label or _first_in_line(place):
             place.set_ylabel(label)
+    for place in lowest(axes):
+        place.set_xlabel("round")
     broke = any(line.broke for lines in table.values() for line in lines.values())
     notes = [seeds_note(found.values()), *scale_note(results), *(["x: a run diverged"] if broke else [])]
     legend = [(row, handle(style[row])) for row in names] if len(names) > 1 else []
@@ -122,10 +124,9 @@ def handle(look: Look) -> Line2D:
 
 
 def dress(axes: Axes, *, share: bool, zero: bool) -> None:
-    """Rounds below, per cent or plain numbers at the side, and a line at zero."""
-    axes.set_xlabel("round")
-    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-    axes.yaxis.set_major_locator(MaxNLocator(5))
+    """Whole numbers below, per cent or plain numbers at the side, and a line at zero."""
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=STEPS))
+    axes.yaxis.set_major_locator(MaxNLocator(5, steps=STEPS))
     axes.yaxis.set_major_formatter(PERCENT if share else ScalarFormatter())
     axes.margins(x=0.02)
     if zero:

@@ -23,7 +23,7 @@ from fedrecall.experiment.figures.gather import (
     seeds_note,
     values,
 )
-from fedrecall.experiment.figures.sheet import PERCENT, blank, finish, panels, short, text_width
+from fedrecall.experiment.figures.sheet import PERCENT, STEPS, blank, finish, lowest, name_panel, panels, text_width
 from fedrecall.experiment.figures.style import DASHED, FAINT, INK, PAGE, SMALL, SOLID, Look, looks, series
 from fedrecall.experiment.results import Outcome, Results
 from fedrecall.experiment.stats import Curve
@@ -93,7 +93,9 @@ def drift_accuracy(results: Results, *, title: str = "", rows: Names = None, col
         dress(place, share=True, zero=False)
         place.set_ylabel("accuracy (%)")
         if len(found) > 1:
-            place.set_title(short(row if len(results.study.columns) == 1 else f"{row}, {column}"))
+            name_panel(place, row if len(results.study.columns) == 1 else f"{row}, {column}")
+    for place in lowest(axes):
+        place.set_xlabel("round")
     legend = [(name, handle(look)) for name, look in MODELS.items()]
     return finish(figure, title=title, legend=legend, notes=[seeds_note(found.values()), *scale_note(results)])
 
@@ -124,6 +126,8 @@ def local_global(results: Results, *, title: str = "", rows: Names = None, colum
             widths=0.6,
             patch_artist=True,
             medianprops={"color": INK, "linewidth": 1.0},
+            whiskerprops={"color": FAINT, "linewidth": 0.8},
+            capprops={"color": FAINT, "linewidth": 0.8},
             flierprops={"marker": ".", "markersize": 3, "markeredgecolor": FAINT},
         )
         for box, column in zip(boxes["boxes"], here, strict=True):
@@ -133,7 +137,7 @@ def local_global(results: Results, *, title: str = "", rows: Names = None, colum
         right.set_ylabel("global less local (points)")
         for place in (left, right):
             place.yaxis.set_major_formatter(PERCENT)
-            place.yaxis.set_major_locator(MaxNLocator(5))
+            place.yaxis.set_major_locator(MaxNLocator(5, steps=STEPS))
             if len(names) > 1:
                 place.set_title(row)
     legend = [(c, Line2D([], [], color=colours[c], marker="o", linestyle="")) for c in settings]

@@ -8,12 +8,12 @@ from matplotlib.figure import Figure
 
 from fedrecall.experiment.figures.around import around
 from fedrecall.experiment.figures.gather import MOST_SKEWED, Floats, Names, chosen, scale_note
-from fedrecall.experiment.figures.matrix import colour_bar, frame, heat, number_classes, percent
+from fedrecall.experiment.figures.matrix import colour_bar, frame, heat, percent
 from fedrecall.experiment.figures.sheet import blank, finish, text_width
 from fedrecall.experiment.figures.style import DATA, PAGE, SMALL, shade
 from fedrecall.experiment.results import Results
 
-SHARE = "data share"
+SHARE = "data share"  # a row of what is printed
 LINE = 0.19  # inches: height of a row of the heat map
 
 
@@ -57,16 +57,20 @@ def forgetting(
         limits = (0.0, float(part.shares.max()))
         heat(top, part.shares[None], limits=limits, colours=shade(DATA), write=percent, cell=cell)
         frame(top)
-        top.set_yticks([0], [SHARE])
+        top.set_yticks([0], [f"{SHARE} (%)"])
         top.set_xticks([])
         if len(parts) > 1:
             top.set_title(part.title)
         image = heat(below, np.stack(list(part.rows.values())), write=percent, cell=cell)
         below.set_yticks(range(len(part.rows)), list(part.rows))
-        number_classes(below, len(part.shares), room, across=True)
-        below.set_xticklabels([str(part.classes[int(tick)]) for tick in below.get_xticks()])
+        if cell[0] > text_width(str(len(part.classes)), SMALL) + 0.06:
+            below.set_xticks(range(len(part.classes)), [str(k) for k in part.classes])
+            below.set_xlabel("class")
+        else:
+            below.set_xticks([])
+            below.set_xlabel(f"{len(part.classes)} classes, in the order of their share")
         colour_bar(figure, image, [top, below], "accuracy (%)")
-    return finish(figure, title=title, notes=[*notes, "numbers in per cent", *scale_note(results)])
+    return finish(figure, title=title, notes=[*notes, *scale_note(results)])
 
 
 def _printed(table: Mapping[str, Sequence[float]]) -> _Part:

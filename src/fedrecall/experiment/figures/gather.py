@@ -184,13 +184,13 @@ def _entropy(counts: Ints) -> float:
     return float(-(shares * np.log(shares)).sum())
 
 
-def seeds_note(found: Iterable[Sequence[Any]]) -> str:
-    """How many seeds are in a figure."""
+def seeds_note(found: Iterable[Sequence[Any]], what: str = "mean and standard deviation") -> str:
+    """How many seeds are in a figure, and what is shown of them."""
     numbers = sorted({len(outcomes) for outcomes in found if outcomes})
     if numbers == [1]:
         return "one seed"
     between = f"{numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else f"{numbers[0]}"
-    return f"mean and standard deviation of {between} seeds"
+    return f"{what} of {between} seeds"
 
 
 def scale_note(results: Results) -> list[str]:

@@ -8,9 +8,9 @@ from matplotlib.figure import Figure
 
 from fedrecall.errors import UserError
 from fedrecall.experiment.figures.against import LABELS, Numbers
-from fedrecall.experiment.figures.gather import Names
+from fedrecall.experiment.figures.gather import Names, seeds_note
 from fedrecall.experiment.figures.matrix import colour_bar, heat
-from fedrecall.experiment.figures.sheet import finish, panels, short
+from fedrecall.experiment.figures.sheet import finish, name_panel, panels
 from fedrecall.experiment.figures.style import COLUMN, PAGE
 from fedrecall.experiment.results import Results
 from fedrecall.experiment.study import Measure
@@ -40,9 +40,9 @@ def grid(
         place.set_yticks(range(len(y["values"])), [f"{value:g}" for value in y["values"]])
         place.set(xlabel=x["name"], ylabel=y["name"])
         if len(numbers.rows) > 1:
-            place.set_title(short(row))
+            name_panel(place, row)
     colour_bar(figure, image, axes, LABELS[numbers.measure])
-    return finish(figure, title=title, notes=numbers.notes)
+    return finish(figure, title=title, notes=[seeds_note(numbers.seeds, "mean"), *numbers.scale])
 
 
 def _setting(tables: Mapping[str, Any], axis: Axis) -> int:

@@ -10,10 +10,10 @@ from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
 from fedrecall.experiment.figures.gather import Floats
-from fedrecall.experiment.figures.sheet import PERCENT, text_width, thin
+from fedrecall.experiment.figures.sheet import PERCENT, STEPS, text_width, thin
 from fedrecall.experiment.figures.style import DATA, FAINT, SEQUENTIAL, SMALL, on
 
-NOTHING = "#eceef1"  # a cell without a value
+NOTHING = "#dfe3e8"  # a cell without a value
 Limits = tuple[float, float]
 
 
@@ -68,7 +68,7 @@ def heat_over_rounds(
     image = heat(axes, table, limits=limits, colours=colours)
     image.set_extent((0.5, rounds + 0.5, classes - 0.5, -0.5))
     axes.set_xlabel("round")
-    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=STEPS))
     return image
 
 
@@ -78,7 +78,7 @@ def label_shares(axes: Axes, shares: Floats, room: float) -> None:
     axes.barh(range(classes), shares, color=DATA, height=0.8 if classes <= 50 else 1.0)
     axes.set_ylim(classes - 0.5, -0.5)
     axes.xaxis.set_major_formatter(PERCENT)
-    axes.xaxis.set_major_locator(MaxNLocator(3))
+    axes.xaxis.set_major_locator(MaxNLocator(3, steps=STEPS))
     axes.grid(visible=False, axis="y")
     axes.set_xlabel("data share (%)")
     number_classes(axes, classes, room, across=False)
@@ -96,9 +96,9 @@ def number_classes(axes: Axes, classes: int, room: float, *, across: bool, name:
         axes.set_ylabel(name)
 
 
-def colour_bar(figure: Figure, image: AxesImage, axes: Sequence[Axes], label: str) -> None:
-    """A colour bar in per cent beside some axes."""
-    made = figure.colorbar(image, ax=list(axes), format=PERCENT, pad=0.015, aspect=25)
+def colour_bar(figure: Figure, image: AxesImage, axes: Sequence[Axes], label: str, lines: int = 1) -> None:
+    """A colour bar in per cent beside some axes that stand in so many lines."""
+    made = figure.colorbar(image, ax=list(axes), format=PERCENT, pad=0.015, aspect=25 * lines)
     made.ax.spines[:].set_visible(False)
     made.ax.tick_params(length=2)
     made.set_label(label, fontsize=SMALL)

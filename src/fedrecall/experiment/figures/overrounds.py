@@ -14,8 +14,8 @@ from fedrecall.experiment.figures.gather import (
     share_of,
 )
 from fedrecall.experiment.figures.matrix import colour_bar, heat_over_rounds, label_shares, number_classes
-from fedrecall.experiment.figures.sheet import blank, finish, short
-from fedrecall.experiment.figures.style import DIFFERENCE, PAGE
+from fedrecall.experiment.figures.sheet import blank, finish, fold, name_panel
+from fedrecall.experiment.figures.style import DIFFERENCE, NORMAL, PAGE
 from fedrecall.experiment.results import Results
 
 HEIGHT = 2.1
@@ -57,9 +57,9 @@ def classwise(
         for place, name in zip(axes, titles, strict=True):
             place.set_title(name)
         for place in axes[1:]:
-            number_classes(place, counts.shape[1], HEIGHT - 0.7, across=False, name="")
+            place.set_yticks([])
         if len(found) > 1:
-            axes[0].set_ylabel(short(f"{row}, {column}: class"))
+            axes[0].set_ylabel("\n".join((*fold(f"{row}, {column}", HEIGHT - 0.5, NORMAL), "class")))
         colour_bar(figure, image, axes[1:3], "accuracy (%)")
         colour_bar(figure, changes, axes[3:], "change (points)")
         notes.append(f"seed {first.cell.seed}")
@@ -88,9 +88,9 @@ def labels_over_rounds(results: Results, *, title: str = "", rows: Names = None,
         for place, (name, part) in zip(axes, shares.items(), strict=False):
             image = heat_over_rounds(place, part, rounds, limits=(0, top))
             number_classes(place, classes, HEIGHT - 0.7, across=False)
-            place.set_title(short(f"{column}: {name}" if len(by_column) > 1 else name))
+            name_panel(place, f"{column}: {name}" if len(by_column) > 1 else name)
         for spare in axes[len(shares) :]:
             spare.remove()
-        colour_bar(figure, image, list(axes[: len(shares)]), "share of the labels (%)")
+        colour_bar(figure, image, list(axes[: len(shares)]), "share of the labels (%)", lines)
     seeds = dict.fromkeys(f"seed {outcomes[0].cell.seed}" for outcomes in found.values())
     return finish(figure, title=title, notes=[*seeds, *scale_note(results)])

@@ -4,39 +4,41 @@ from matplotlib.figure import Figure
 
 from fedrecall.data.draw import MOST, THOUSANDS, cells
 from fedrecall.experiment.figures.gather import Ints, Names, finished, label_counts, manifest
-from fedrecall.experiment.figures.sheet import blank, finish, panels, short, text_width
+from fedrecall.experiment.figures.sheet import blank, finish, name_panel, text_width
 from fedrecall.experiment.figures.style import PAGE, SMALL
 from fedrecall.experiment.results import Results
 
-HEIGHT = 2.3
+HEIGHT = 2.2
 
 
 def partition(results: Results, *, title: str = "", columns: Names = None) -> Figure:
     """Heat maps of sample counts, of the first seed; columns with the same partition share one."""
     found: dict[str, tuple[list[str], Ints, int]] = {}
     for (_, column), (first, *_) in finished(results, None, columns).items():
-        about = manifest(first)
-        names = found.setdefault(about["hash"], ([], label_counts(first), first.cell.seed))[0]
+        names = found.setdefault(manifest(first)["hash"], ([], label_counts(first), first.cell.seed))[0]
         if column not in names:
             names.append(column)
-    if len(found) == 1:
-        figure = blank(PAGE, HEIGHT)
-        axes = [figure.subplots()]
-    else:
-        figure, axes = panels(len(found), across=2 if len(found) in (2, 4) else None, height=HEIGHT)
-    room = float(figure.get_size_inches()[0]) / min(len(found), 2 if len(found) in (2, 4) else 3) - 1.0
+    across = {1: 1, 2: 2, 4: 2}.get(len(found), 3)
+    down = -(-len(found) // across)
+    figure = blank(PAGE, down * HEIGHT)
+    axes = list(figure.subplots(down, across, squeeze=False).flat)
+    for spare in axes[len(found) :]:
+        spare.remove()
+    wide, high = PAGE / across - 1.0, HEIGHT - 0.6
     notes = {f"partition of seed {seed}" for _, _, seed in found.values()} if len(results.study.seeds) > 1 else set()
-    for place, (names, counts, _) in zip(axes, found.values(), strict=True):
+    for place, (names, counts, _) in zip(axes[: len(found)], found.values(), strict=True):
         shown, classes = counts[:MOST], counts.shape[1]
         if len(counts) > MOST:
             notes.add(f"the first {MOST:,} of {len(counts):,} clients")
         widest = text_width(str(int(counts.max())), SMALL)
-        numbered = room / len(shown) > widest + 0.04 and (HEIGHT - 0.6) / classes > 1.3 * SMALL / 72
-        image = cells(place, shown, [str(k) for k in range(classes)], numbered=numbered, labels=10)
+        numbered = wide / len(shown) > widest + 0.04 and high / classes > 1.3 * SMALL / 72
+        most = (max(1, int(wide / (text_width(str(len(shown)), SMALL) + 0.1))), 10)
+        image = cells(place, shown, [str(k) for k in range(classes)], numbered=numbered, labels=most)
         place.grid(visible=False)
+        place.tick_params(labelsize=SMALL)
         if len(results.study.columns) > 1:
             every = len(names) == len(results.study.columns)
-            place.set_title("all columns" if every else short(", ".join(names), int(room / 0.075)))
+            name_panel(place, "all columns" if every else ", ".join(names))
         bar = figure.colorbar(image, ax=place, format=THOUSANDS, pad=0.02, aspect=30)
         bar.ax.spines[:].set_visible(False)
         bar.ax.tick_params(length=2)

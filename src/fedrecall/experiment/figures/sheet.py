@@ -1,6 +1,6 @@
 """A figure as it goes into a paper: panels, one legend for all of them, a note at the foot; saved in three formats."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from io import BytesIO
 from math import ceil
 from pathlib import Path
@@ -14,7 +14,7 @@ from matplotlib.textpath import TextToPath
 from matplotlib.ticker import FuncFormatter
 
 from fedrecall.errors import UserError
-from fedrecall.experiment.figures.style import COLUMN, FAINT, LARGE, PAGE, SMALL
+from fedrecall.experiment.figures.style import COLUMN, FAINT, LARGE, NORMAL, PAGE, SMALL
 from fedrecall.files import write
 
 # Without dates and versions, the same results give the same files.
@@ -24,6 +24,7 @@ METADATA: Mapping[str, dict[str, None]] = {
     "png": {"Software": None},
 }
 PERCENT = FuncFormatter(lambda value, _: f"{100 * value:.4g}")
+STEPS = [1, 2, 2.5, 5, 10]  # between ticks
 LINE = 1.35  # height of a line of text, in its size
 MARGIN = 0.05  # inches
 
@@ -92,6 +93,8 @@ def save(figure: Figure, folder: Path, stem: str) -> list[Path]:
     paths = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        figure.draw_without_rendering()  # places all parts, once for all formats
+        figure.set_layout_engine("none")
         for suffix, metadata in METADATA.items():
             content = BytesIO()
             figure.savefig(content, format=suffix, metadata=metadata)
@@ -122,17 +125,26 @@ def thin(count: int, room: float, label: float) -> range:
     return range(0, count, next(step for step in _steps() if ceil(count / step) <= most))
 
 
-def name_ticks(
-    set_ticks: Callable[[Sequence[float], Sequence[str]], object], names: Sequence[str], room: float, label: float
-) -> None:
-    """Name the cells along an axis, or every so many of them where all would overlap."""
-    shown = thin(len(names), room, label)
-    set_ticks(list(shown), [names[i] for i in shown])
+def name_panel(axes: Axes, text: str) -> None:
+    """Write a name over a panel, cut where it would run into the next one."""
+    spec = axes.get_subplotspec()
+    assert spec is not None
+    room = axes.figure.bbox.width / axes.figure.dpi / spec.get_gridspec().ncols * 0.9
+    shown = text
+    while len(shown) > 1 and text_width(shown, NORMAL) > room:
+        text = text[:-1]
+        shown = text.rstrip(" ,:") + "…"
+    axes.set_title(shown)
 
 
-def short(text: str, most: int = 28) -> str:
-    """A name, cut where it would not fit over a panel."""
-    return text if len(text) <= most else text[: most - 1].rstrip() + "…"
+def lowest(axes: Sequence[Axes]) -> list[Axes]:
+    """Those of the panels of a figure that have none below them."""
+    by_column: dict[int, Axes] = {}
+    for place in axes:
+        spec = place.get_subplotspec()
+        assert spec is not None
+        by_column[spec.colspan.start] = place
+    return list(by_column.values())
 
 
 _SPACING = {"handlelength": 2.4, "handletextpad": 0.5, "columnspacing": 1.2, "labelspacing": 0.35}
@@ -147,7 +159,7 @@ def _legend_size(names: Sequence[str], width: float) -> tuple[int, float]:
     columns = max(1, min(len(names), int((width - 2 * MARGIN) / entry)))
     lines = ceil(len(names) / columns)
     columns = ceil(len(names) / lines)  # as even as can be
-    return columns, lines * (LINE + 0.1) * em + MARGIN
+    return columns, lines * LINE * em + MARGIN
 
 
 def _steps() -> Iterator[int]:

@@ -1,6 +1,6 @@
 """How figures look: one colour, line and marker for each method, the same in every figure and in the report."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import product
 from typing import Any, NamedTuple
@@ -21,6 +21,7 @@ STYLE: dict[Any, object] = {
     "axes.axisbelow": True,
     "axes.edgecolor": FAINT,
     "axes.grid": True,
+    "axes.labelcolor": INK,
     "axes.labelsize": NORMAL,
     "axes.linewidth": 0.6,
     "axes.spines.right": False,
@@ -32,7 +33,7 @@ STYLE: dict[Any, object] = {
     "grid.linewidth": 0.5,
     "legend.fontsize": SMALL,
     "legend.frameon": False,
-    "lines.linewidth": 1.1,
+    "lines.linewidth": 1.0,
     "lines.markersize": 3.5,
     "pdf.fonttype": 42,  # fonts stay fonts, as publishers ask
     "savefig.dpi": 300,
@@ -91,7 +92,27 @@ LOOKS = {
     "fedlmd-tf": Look("#EE6677", MIXED, "s"),
     "fedavg-kd": Look("#E69F00", MIXED, "o"),
     "fedavg-ls": Look("#A0522D", DOTTED, "o"),
+}
+# Variants that the papers compare.
+LOOKS |= {
+    "fedntd-tf": Look("#6A5ACD", MIXED, "v"),
+    "fedlmd-prox": Look("#CC79A7", DASHED, "s"),
+    "fedlmd-avgm": Look("#E69F00", MIXED, "s"),
+    "fedlmd-prox-avgm": Look("#D55E00", DOTTED, "s"),
+    "fedssd-squared": Look("#56B4E9", DASHED, "D"),
+    "kl": Look("#0072B2", DASHED, "o"),
+    "mse": Look("#009E73", MIXED, "s"),
+    "ssd": LOOKS["fedssd"],
+    "ssd-squared": Look("#56B4E9", DASHED, "D"),
     "base": Look("#0072B2", DASHED, "p"),  # FedCSD with none of its parts
+    "m1": Look("#009E73", MIXED, "^"),  # and with two of them
+    "m2": Look("#CC79A7", DOTTED, "v"),
+    "m3": Look("#56B4E9", DASHED, "d"),
+    "hard-mask": Look("#0072B2", DASHED, "s"),
+    "adaptive-mask": LOOKS["fedcsd"],
+    "plain-training": LOOKS["fedavg"],
+    "feature-distillation": Look("#0072B2", DASHED, "s"),
+    "logit-distillation": Look("#D55E00", MIXED, "^"),
 }
 COLOURS = tuple(dict.fromkeys(look.colour for look in LOOKS.values()))[1:]  # for other names; grey is FedAvg's
 LINES = (SOLID, DASHED, DOTTED, MIXED)
@@ -147,14 +168,24 @@ def series(count: int) -> list[str]:
     """Colours of things in their order; more than a few are steps of one scale."""
     if count <= FEW:
         return list(SERIES[:count])
-    scale = matplotlib.colormaps["turbo"]
+    scale = matplotlib.colormaps[SEQUENTIAL]
     return [matplotlib.colors.to_hex(scale((i + 0.5) / count)) for i in range(count)]
 
 
-def on(background: tuple[float, ...]) -> str:
+def on(background: Sequence[float]) -> str:
     """The colour of text that is read on a background: dark on light, light on dark."""
-    red, green, blue = background[:3]
-    return INK if 0.299 * red + 0.587 * green + 0.114 * blue > 0.55 else "#ffffff"
+    return max((INK, "#ffffff"), key=lambda text: contrast(to_rgb(text), background))
+
+
+def contrast(one: Sequence[float], other: Sequence[float]) -> float:
+    """How well one colour stands out from another, from 1 to 21, as the WCAG define it."""
+
+    def luminance(rgb: Sequence[float]) -> float:
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in rgb[:3]]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
 
 
 def shade(hue: str) -> ListedColormap:

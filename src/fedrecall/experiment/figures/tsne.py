@@ -19,7 +19,7 @@ from fedrecall.experiment.figures.gather import (
     pick_client,
     scale_note,
 )
-from fedrecall.experiment.figures.sheet import finish, panels, short
+from fedrecall.experiment.figures.sheet import finish, name_panel, panels
 from fedrecall.experiment.figures.style import series
 from fedrecall.experiment.results import Outcome, Results
 
@@ -73,7 +73,8 @@ def tsne(
     for place, model in zip(axes, models, strict=True):
         at = embed(model.features)
         place.scatter(at[:, 0], at[:, 1], s=5, c=colours[model.y], linewidths=0, alpha=0.8, rasterized=True)
-        place.set(xticks=[], yticks=[], title=short(model.title, 44))
+        place.set(xticks=[], yticks=[])
+        name_panel(place, model.title)
         place.spines[:].set_visible(True)
         place.set_aspect("equal", adjustable="datalim")
     legend = [
@@ -81,20 +82,23 @@ def tsne(
         for k in range(classes if classes <= NAMED else 0)
     ]
     if not legend:
-        notes.append(f"colour: class, from blue (0) to red ({classes - 1})")
+        notes.append(f"colour: class, from dark (0) to light ({classes - 1})")
     return finish(figure, title=title, legend=legend, notes=[*dict.fromkeys(notes), *scale_note(results)])
 
 
 def embed(features: Floats) -> Floats:
     """Two dimensions that keep neighbours together [n, 2]; the same for the same features."""
     from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     if len(features) < 4:
         raise Missing(f"t-SNE needs at least 4 examples, there are {len(features)}")
     perplexity = min(30.0, (len(features) - 1) / 3)
-    # Principal components to start with, not chance, and one thread: sums are then made in the same order.
-    fit = TSNE(perplexity=perplexity, init="pca", random_state=0, n_jobs=1)
-    found: Floats = fit.fit_transform(features).astype(np.float64)
+    # Principal components to start with, not chance; one thread, for sums in the same order, and for speed: the work is
+    # so little that threads wait for one another.
+    with threadpool_limits(1):
+        fit = TSNE(perplexity=perplexity, init="pca", random_state=0, n_jobs=1)
+        found: Floats = fit.fit_transform(features).astype(np.float64)
     return found
 
 

@@ -33,11 +33,11 @@ MEASURES = (
 
 def chart_data(results: Results) -> dict[str, Any]:
     """What the script draws: how rows look, the measures that there are, and each column's lines of each of them."""
-    panels = []
+    panels, rounds = [], dict[tuple[int, ...], int]()  # most lines have the same rounds: each list of them is kept once
     for column, settings in results.study.columns.items():
         # A column about a group of the test set has an accuracy only: the rest is of all of it.
         measures = MEASURES[:1] if "group" in settings else MEASURES
-        lines = {measure.key: _lines(results, column, measure) for measure in measures}
+        lines = {measure.key: _lines(results, column, measure, rounds) for measure in measures}
         panels.append({"name": column, "lines": {key: found for key, found in lines.items() if found}})
     there = {key for panel in panels for key in panel["lines"]}
     return {
@@ -46,11 +46,12 @@ def chart_data(results: Results) -> dict[str, Any]:
             for row, look in looks(results.study.rows).items()
         ],
         "measures": [m._asdict() for m in MEASURES if m.key in there],
+        "rounds": list(rounds),
         "panels": panels,
     }
 
 
-def _lines(results: Results, column: str, measure: Measure) -> list[dict[str, Any]]:
+def _lines(results: Results, column: str, measure: Measure, rounds: dict[tuple[int, ...], int]) -> list[dict[str, Any]]:
     """Mean and sample deviation of each row that has the measure, at no more rounds than can be seen."""
     out = []
     for at, row in enumerate(results.study.rows):
@@ -64,9 +65,9 @@ def _lines(results: Results, column: str, measure: Measure) -> list[dict[str, An
             out.append(
                 {
                     "row": at,
-                    "x": line.rounds[shown].tolist(),
-                    "y": mean.round(measure.digits + 1).tolist(),
-                    "spread": deviation.round(measure.digits + 1).tolist(),
+                    "x": rounds.setdefault(tuple(line.rounds[shown].tolist()), len(rounds)),
+                    "y": mean.round(measure.digits).tolist(),
+                    "spread": deviation.round(measure.digits).tolist(),
                 }
             )
     return out

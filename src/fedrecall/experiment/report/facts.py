@@ -2,12 +2,15 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+from fedrecall.errors import UserError
 from fedrecall.experiment.results import Results
 from fedrecall.experiment.settings import Value, dotted
 from fedrecall.experiment.study import read
 
+HASH = 12  # digits of a hash that are shown; all are in environment.json
 MOST = 6  # different values that are listed; more are counted
 ENVIRONMENT = {
     "fedrecall": "fedrecall",
@@ -53,7 +56,7 @@ def _described(c: Mapping[str, Value]) -> Iterator[tuple[str, str]]:
     yield "clients", f"{clients}, {c.get('federation.sample', share)} a round"
     law = "federation.partition."
     given = [f"{key.removeprefix(law)} {value}" for key, value in c.items() if key.startswith(law)]
-    yield "partition", ", ".join(given).removeprefix("name ")
+    yield "partition", ", ".join(given[:2]).removeprefix("name ")  # the first setting says how skewed it is
     yield (
         "local training",
         f"{c.get('local.epochs')} epochs, batches of {c.get('local.batch')}, learning rate {c.get('local.lr')}",
@@ -65,12 +68,23 @@ def environment(results: Results) -> dict[str, str]:
     """Versions and machine, as the runs recorded them."""
     seen: dict[str, dict[str, None]] = {}
     for path in dict.fromkeys(outcome.path for outcome in results.outcomes()):
-        file = path / "environment.json"
-        recorded = json.loads(file.read_text()) if file.exists() else {}
-        for key, value in recorded.items():
-            seen.setdefault(key, {})[str(value)] = None
+        for key, value in _recorded(path / "environment.json").items():
+            said = str(value)[:HASH] if key in ("data", "partition") else str(value)
+            seen.setdefault(key, {})[said] = None
     order = [key for key in ENVIRONMENT if key in seen]
     return {ENVIRONMENT.get(key, key): listed(seen[key]) for key in [*order, *(k for k in seen if k not in order)]}
+
+
+def _recorded(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError):
+        found = None
+    if not isinstance(found, dict):
+        raise UserError(f"{path} is damaged: restore it, or remove it")
+    return found
 
 
 def listed(values: Iterable[str]) -> str:

@@ -23,27 +23,27 @@
   theme.hidden = false;
   name();
 
+  // On paper nothing can be opened: what a reader must know is.
+  addEventListener("beforeprint", () => { for (const part of all(".warning details")) part.open = true; });
+
   // --- tables ---
 
-  // A cell's number: the one it is given, or the first one in its text.
-  function value(cell) {
-    const text = cell.dataset.value ?? cell.textContent;
-    const number = /-?\d[\d,]*(\.\d+)?/.exec(text.replace(/\u2212/g, "-"));
-    return number ? Number(number[0].replace(/,/g, "")) : NaN;
-  }
+  const value = (cell) => (cell.dataset.value ? Number(cell.dataset.value) : NaN);
 
+  // Numbers fall at first, so that the best is on top; names rise. What has no number stays below.
   function sort(table, heading) {
     const at = [...heading.parentNode.children].indexOf(heading);
-    const direction = heading.getAttribute("aria-sort") === "descending" ? "ascending" : "descending";
-    const rising = direction === "ascending" ? 1 : -1;
     const body = table.tBodies[0];
     const rows = [...body.rows];
-    const numeric = rows.some((row) => !Number.isNaN(value(row.cells[at])) && row.cells[at].tagName === "TD");
+    const numeric = rows.some((row) => row.cells[at].tagName === "TD" && !Number.isNaN(value(row.cells[at])));
+    const [first, second] = numeric ? ["descending", "ascending"] : ["ascending", "descending"];
+    const direction = heading.getAttribute("aria-sort") === first ? second : first;
+    const sign = direction === "ascending" ? 1 : -1;
     rows.sort((a, b) => {
-      if (!numeric) return -rising * a.cells[at].textContent.localeCompare(b.cells[at].textContent);
+      if (!numeric) return sign * a.cells[at].textContent.localeCompare(b.cells[at].textContent);
       const [x, y] = [value(a.cells[at]), value(b.cells[at])];
-      if (Number.isNaN(x) || Number.isNaN(y)) return Number.isNaN(x) - Number.isNaN(y); // what has none stays below
-      return rising * (x - y);
+      if (Number.isNaN(x) || Number.isNaN(y)) return Number.isNaN(x) - Number.isNaN(y);
+      return sign * (x - y);
     });
     body.append(...rows);
     for (const other of heading.parentNode.children) other.setAttribute("aria-sort", "none");
@@ -80,7 +80,7 @@
 
   // --- charts ---
 
-  const MARGIN = { left: 44, right: 12, top: 8, bottom: 34 };
+  const MARGIN = { left: 44, right: 12, top: 26, bottom: 34 };
 
   function ticks(low, high, about) {
     const raw = (high - low) / about;
@@ -132,7 +132,7 @@
       this.px = (x) => MARGIN.left + (wide * (x - first)) / (last - first);
       this.py = (y) => MARGIN.top + tall * (1 - (y - low) / (high - low));
       const svg = make("svg", { viewBox: `0 0 ${this.width} ${this.height}`, role: "img", "aria-label": this.say() });
-      for (const y of ticks(low, high, tall / 50)) {
+      for (const y of ticks(low, high, tall / 35)) {
         const at = this.py(y);
         svg.append(make("line", { class: "rule", x1: MARGIN.left, x2: this.width - MARGIN.right, y1: at, y2: at }));
         svg.append(make("text", { x: MARGIN.left - 6, y: at + 4, "text-anchor": "end" }, short(y)));
@@ -140,6 +140,7 @@
       for (const x of ticks(first, last, wide / 70).filter(Number.isInteger)) {
         svg.append(make("text", { x: this.px(x), y: this.height - 18, "text-anchor": "middle" }, short(x)));
       }
+      svg.append(make("text", { x: 0, y: 12 }, `${this.measure.name}${this.measure.unit && `,${this.measure.unit}`}`));
       svg.append(make("text", { x: MARGIN.left + wide / 2, y: this.height - 3, "text-anchor": "middle" }, "round"));
       for (const line of this.lines) svg.append(this.series(line));
       this.marks = make("g");
@@ -234,11 +235,11 @@
       charts.forEach((chart, i) => {
         const lines = data.panels[i].lines[wanted.key] ?? [];
         const shown = lines.filter((line) => !hidden.has(String(line.row)));
-        chart.show(shown.map((line) => ({ ...data.rows[line.row], ...line })), wanted);
+        chart.show(shown.map((line) => ({ ...data.rows[line.row], ...line, x: data.rounds[line.x] })), wanted);
       });
     };
     for (const input of [...boxes, ...measures]) input.addEventListener("change", refresh);
-    for (const part of all("fieldset, .charts", article)) part.hidden = false;
+    for (const part of all(".toggles, .live", article)) part.hidden = false;
     for (const still of all(".static", article)) still.remove();
     refresh();
   }

@@ -9,17 +9,22 @@ from fedrecall.experiment.tables.render import to_csv, to_latex
 
 
 def table(content: Table, rows: Sequence[str], identity: str) -> Html:
-    """A table that can be sorted, its notes, and its files; a row is known to the toggles by its place in the study."""
+    """A table that can be sorted, its notes, and its files; a row is known to the toggles by its place in the study.
+
+    Which runs failed is said once, above all tables.
+    """
     head = tag("tr", [tag("th", title or "method", scope="col") for title in content.header])
     body = [
         tag("tr", tag("th", name, scope="row"), [_cell(entry) for entry in entries], data_row=rows.index(name))
         for name, entries in content.rows
     ]
-    grid = tag("table", tag("caption", content.title), tag("thead", head), tag("tbody", body), class_="sortable")
+    grid = tag(
+        "table", tag("caption", tag("span", content.title)), tag("thead", head), tag("tbody", body), class_="sortable"
+    )
     return join(
         [
             tag("div", grid, class_="scroll", tabindex="0", role="region", aria_label=content.title),
-            bullets(content.notes, class_="note"),
+            bullets((note for note in content.notes if not note.startswith("failed: ")), class_="note"),
             _files(content, identity),
         ]
     )

@@ -13,8 +13,9 @@ from fedrecall.experiment.results import Results
 from fedrecall.experiment.study import Picture
 
 SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
-PIXELS = 96 / 72  # a point
-LEAST = 0.75  # of its size: a figure that is narrower cannot be read, and is scrolled
+PIXELS = 1.4 * 96 / 72  # a point; figures are made for paper, which is held nearer than a screen
+LONG = 500  # characters of a path: a line
+LEAST = 0.6  # of its size: a figure that is narrower cannot be read, and is scrolled
 
 
 def figure(results: Results, picture: Picture, identity: str) -> Html:
@@ -45,7 +46,7 @@ def inline(svg: bytes, identity: str, label: str) -> Html:
             elif key == f"{{{XLINK}}}href" and value.startswith("#"):
                 element.set(key, f"#{identity}-{value[1:]}")
             elif key == "d":
-                element.set(key, re.sub(r"-?\d+\.\d+", _shorter, value))
+                element.set(key, shorter(value))
             elif "url(#" in value:
                 element.set(key, value.replace("url(#", f"url(#{identity}-"))
     width = PIXELS * float(root.attrib["viewBox"].split()[2])
@@ -61,6 +62,12 @@ def inline(svg: bytes, identity: str, label: str) -> Html:
     return Html(ElementTree.tostring(root, encoding="unicode"))
 
 
-def _shorter(number: re.Match[str]) -> str:
-    """Hundredths of a point are not seen; glyphs and markers are small, and keep theirs."""
-    return f"{float(number[0]):.2f}".rstrip("0").rstrip(".")
+def shorter(path: str) -> str:
+    """A path with the digits that can be seen; markers are small, and keep one more.
+
+    >>> shorter("M 12.345678 0   L -0.5 7.001 ")
+    'M 12.35 0 L -0.5 7'
+    """
+    digits = 1 if len(path) > LONG else 2
+    rounded = re.sub(r"-?\d+\.\d+", lambda number: f"{float(number[0]):.{digits}f}".rstrip("0").rstrip("."), path)
+    return " ".join(rounded.split())

@@ -25,7 +25,7 @@ def overview(results: Results) -> Html:
     found = {"study": study.id}
     if study.paper is not None:
         found["paper"] = study.paper
-    for name, of in (("methods", study.rows), ("settings", study.columns)):
+    for name, of in (("methods", study.rows), ("columns", study.columns)):
         if len(of) > 1:
             found[name] = facts.listed(of)
     return join(
@@ -56,20 +56,28 @@ def _missing(results: Results) -> Html | None:
 
 
 def _broken(results: Results) -> Html | None:
-    texts = failures(results)
-    return tag("div", tag("p", "Runs that broke off:"), bullets(texts), class_="warning") if texts else None
+    texts = [text.removeprefix("failed: ") for text in failures(results)]
+    if not texts:
+        return None
+    return tag("div", fold(f"{len(texts)} runs broke off", bullets(texts), open=len(texts) <= 3), class_="warning")
 
 
 def toggles(rows: list[dict[str, str]]) -> Html | None:
     """Which rows are shown, in curves and tables; with their colours it is the curves' legend."""
     if len(rows) < 2:
         return None
-    boxes = []
-    for at, row in enumerate(rows):
-        sample = tag("line", x1=0, x2=26, y1=6, y2=6, class_="line", stroke_dasharray=row["dash"] or None)
-        swatch = tag("svg", sample, width=26, height=12, aria_hidden="true", style=f"--colour:{row['colour']}")
-        boxes.append(tag("label", tag("input", type="checkbox", checked=True, value=at), swatch, row["name"]))
+    boxes = [
+        tag("label", tag("input", type="checkbox", checked=True, value=at), _swatch(row), row["name"])
+        for at, row in enumerate(rows)
+    ]
     return tag("fieldset", tag("legend", "Shown in curves and tables"), boxes, class_="toggles", hidden=True)
+
+
+def _swatch(row: dict[str, str]) -> Html:
+    """A piece of a row's line."""
+    line = tag("line", x1=0, x2=26, y1=6, y2=6, stroke_dasharray=row["dash"] or None)
+    style = f"--colour:{row['colour']}"
+    return tag("svg", line, width=26, height=12, aria_hidden="true", class_="swatch", style=style)
 
 
 def curves(data: dict[str, Any], identity: str, static: Html) -> Html:
@@ -78,19 +86,20 @@ def curves(data: dict[str, Any], identity: str, static: Html) -> Html:
         tag("label", tag("input", type="radio", name=f"{identity}-measure", value=at, checked=at == 0), measure["name"])
         for at, measure in enumerate(data["measures"])
     ]
-    choice = tag("fieldset", tag("legend", "Measure"), radios, class_="measures", hidden=True)
+    choice = tag("fieldset", tag("legend", "Measure"), radios, class_="measures")
     several = len(data["panels"]) > 1
     panels = [
         tag("figure", tag("figcaption", panel["name"]) if several else None, tag("div", class_="chart"))
         for panel in data["panels"]
     ]
-    return join(
-        [
-            choice if len(radios) > 1 else None,
-            tag("div", panels, tag("p", READING, class_="note"), class_="charts", hidden=True),
-            tag("div", static, class_="static"),
-        ]
+    legend = [tag("li", _swatch(row), row["name"], data_row=at) for at, row in enumerate(data["rows"])]
+    live = (
+        choice if len(radios) > 1 else None,
+        tag("ul", legend, class_="legend", aria_label="Legend") if len(legend) > 1 else None,
+        tag("div", panels, class_="charts"),
+        tag("p", READING, class_="note"),
     )
+    return join([tag("div", live, class_="live", hidden=True), tag("div", static, class_="static")])
 
 
 def again(results: Results, identity: str) -> Html:

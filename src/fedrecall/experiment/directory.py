@@ -1,0 +1,175 @@
+"""A run directory: what was run, how it went, what came out. JSON, TOML and safetensors only."""
+
+import json
+import os
+import platform
+import shutil
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.torch
+import tomli_w
+import torch
+from filelock import FileLock, Timeout
+from torch import Tensor
+
+import fedrecall
+from fedrecall.engines import Failure
+from fedrecall.errors import UserError
+from fedrecall.experiment.checkpoint import FOLDER, Checkpoints
+from fedrecall.experiment.record import Record
+from fedrecall.experiment.settings import dotted
+from fedrecall.experiment.setup import Setup
+from fedrecall.files import write
+
+SUMMARY = "summary.json"
+ROUNDS = "rounds.jsonl"
+LOCK = "run.lock"
+PATIENCE = 3.0  # seconds: the workers of a process that was killed hold its lock until they have noticed
+FREE = ("engine.", "data.root", "run.track", "run.checkpoint_every")  # keys that change no bit of the result
+MUST_MATCH = ("fedrecall", "torch", "numpy", "data", "partition", "parameters")  # of the environment
+
+
+def require_free(path: Path) -> None:
+    """Refuse an output directory that holds anything."""
+    if path.exists() and (not path.is_dir() or any(inside.name != LOCK for inside in path.iterdir())):
+        what = "holds another run" if (path / "config.toml").exists() else "exists and is not empty"
+        how = f", or go on with it: --resume {path}" if (path / FOLDER).exists() else ", or remove it first"
+        raise UserError(f"the output directory {path} {what}: choose another --out{how}")
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """No other process in this run directory, which is made if need be, for as long as the context lasts.
+
+    The lock's file goes when the run is finished. Before, it must stay: whoever waits for a removed file and whoever
+    makes a new one would both have the lock.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(path / LOCK)
+        lock.acquire(timeout=PATIENCE)
+    except Timeout:
+        raise UserError(f"another process is running in {path}: wait for it, or choose another --out") from None
+    except OSError as error:
+        raise UserError(f"cannot make the output directory {path}: {error.strerror}") from None
+    try:
+        yield
+    finally:
+        if (path / SUMMARY).exists():
+            (path / LOCK).unlink(missing_ok=True)
+        lock.release()
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """The files of one run."""
+
+    path: Path
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        """What an interrupted run goes on from."""
+        return Checkpoints(self.path / FOLDER)
+
+    def begin(self, setup: Setup) -> None:
+        """Write down all that is known before the first round."""
+        write(self.path / "config.toml", _toml(setup).encode())
+        self.write_json("environment.json", environment(setup))
+        setup.dealt.partition.save(self.path, setup.dealt.clients.y.numpy(), setup.dealt.dataset.num_classes)
+
+    def check(self, setup: Setup) -> list[str]:
+        """What differs between the run that was begun here and the one that is set up, key by key."""
+        try:
+            old_config = dotted(tomllib.loads((self.path / "config.toml").read_text()))
+            old_environment = json.loads((self.path / "environment.json").read_text())
+        except (OSError, ValueError) as error:
+            raise UserError(f"{self.path} is no run directory that can be resumed: {error}") from None
+        config, now = dotted(tomllib.loads(_toml(setup))), environment(setup)  # as it would be read back
+        keys = [key for key in {**old_config, **config} if not key.startswith(FREE)]
+        pairs = [(key, old_config.get(key), config.get(key)) for key in keys]
+        pairs += [(f"{key} (environment)", old_environment.get(key), now[key]) for key in MUST_MATCH]
+        return [f"{key} was {_short(old)}, is {_short(new)}" for key, old, new in pairs if old != new]
+
+    def append(self, line: Record, file: str = ROUNDS) -> None:
+        """One more round."""
+        path = self.path / file
+        path.parent.mkdir(exist_ok=True)
+        with path.open("a") as out:
+            out.write(json.dumps(line) + "\n")
+
+    def rewind(self, rounds: int) -> dict[str, list[Record]]:
+        """Forget what was noted of later rounds; returns the lines that stay, by file."""
+        kept = {}
+        for path in [self.path / ROUNDS, *sorted((self.path / "probes").glob("*.jsonl"))]:
+            lines = [_parsed(line) for line in path.read_text().splitlines()] if path.exists() else []
+            whole = [line for line in lines if line is not None and line["round"] <= rounds]
+            kept[path.name] = whole
+            write(path, "".join(json.dumps(line) + "\n" for line in whole).encode())
+        if len(kept[ROUNDS]) < rounds:
+            raise UserError(f"{self.path / ROUNDS} is damaged: it has {len(kept[ROUNDS])} of {rounds} rounds")
+        (self.path / SUMMARY).unlink(missing_ok=True)
+        return kept
+
+    def finish(self, summary: Mapping[str, Any], *, resumable: bool) -> None:
+        """Say that the run is complete; there is nothing to resume then."""
+        self.write_json(SUMMARY, summary)
+        if not resumable:
+            shutil.rmtree(self.path / FOLDER, ignore_errors=True)
+
+    def keep(self, failure: Failure) -> str:
+        """The traceback of a client that failed; returns where it is."""
+        folder = self.path / "failures"
+        folder.mkdir(exist_ok=True)
+        path = folder / f"round-{failure.t + 1}-client-{failure.client}.txt"
+        write(path, failure.traceback.encode())
+        return str(path)
+
+    def write_json(self, name: str, content: Mapping[str, Any]) -> None:
+        """A JSON file, whole or not at all."""
+        write(self.path / name, (json.dumps(content, indent=2) + "\n").encode())
+
+    def write_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> None:
+        """Tensors under their names: the global model, for one."""
+        path = self.path / name
+        path.parent.mkdir(exist_ok=True)
+        write(path, safetensors.torch.save(dict(tensors)))
+
+
+def environment(setup: Setup) -> dict[str, Any]:
+    """What the result may depend on besides the configuration."""
+    return {
+        "fedrecall": fedrecall.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "platform": platform.platform(),
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+        "cores": os.cpu_count(),
+        "data": setup.dealt.dataset.fingerprint,
+        "partition": setup.dealt.partition.hash,
+        "parameters": len(setup.server.w),
+    }
+
+
+def _toml(setup: Setup) -> str:
+    return tomli_w.dumps(setup.experiment.tables())
+
+
+def _parsed(line: str) -> Record | None:
+    """A line of a file that may have been cut off in the middle of one."""
+    try:
+        found: Record = json.loads(line)
+    except ValueError:
+        return None
+    return found
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 20 else f"{text[:12]}..."

@@ -1,0 +1,69 @@
+"""Folders of studies and runs by hand: every file in its documented form, every number from a formula."""
+
+import json
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tomli_w
+
+from fedrecall.data.partition import Partition
+from fedrecall.experiment.config import Experiment
+from fedrecall.experiment.study import Cell, Study
+
+SIZES = (30, 10, 10)  # examples of three clients, two classes
+Accuracy = Callable[[Cell, int], float]  # of a cell, after a round
+
+ENVIRONMENT = {
+    "fedrecall": "0.1",
+    "python": "3.11.7",
+    "torch": "2.6",
+    "platform": "Linux",
+    "cores": 2,
+    "data": "ab" * 32,
+}
+
+
+def write_study(study: Study, folder: Path, accuracy: Accuracy, *, without: Collection[str] = (), **how: Any) -> Path:
+    """A study's folder with all its cells but those whose folders are named."""
+    folder.mkdir(parents=True)
+    study.save(folder)
+    for cell in study.cells():
+        if cell.folder not in without:
+            write_run(study.experiment(cell), folder / cell.folder, lambda r, cell=cell: accuracy(cell, r), **how)
+    return folder
+
+
+def write_run(
+    experiment: Experiment,
+    path: Path,
+    accuracy: Callable[[int], float],
+    *,
+    local: float | None = None,  # how much less the local models know
+    groups: Collection[str] = (),
+    finished: bool = True,
+) -> Path:
+    """A run directory; a negative accuracy means that the round failed."""
+    path.mkdir(parents=True)
+    (path / "config.toml").write_text(tomli_w.dumps(experiment.tables()))
+    (path / "environment.json").write_text(json.dumps(ENVIRONMENT | {"partition": f"{experiment.run.seed:064x}"}))
+    offsets = np.cumsum([0, *SIZES])
+    partition = Partition(np.arange(offsets[-1]), offsets, int(offsets[-1]), {"name": "dirichlet"}, 0)
+    partition.save(path, np.arange(offsets[-1]) % 2, 2)
+    lines, failed = [], {}
+    for number in range(1, experiment.run.rounds + 1):
+        value = accuracy(number)
+        if value < 0:
+            failed = {"failed": f"round {number}: a loss is not finite"}
+            break
+        line = {"round": number, "accuracy": value, "loss": 1 - value, "train_loss": 1.5 - value, "seconds": 0.5}
+        line |= {"bytes_up": 1000, "bytes_down": 2000, "clients": [0, number % 2 + 1], "replies": 2}
+        line |= {} if local is None else {"local_accuracy": value - local}
+        line |= {"groups": dict.fromkeys(groups, value)} if groups else {}
+        lines.append(line)
+    (path / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if finished:
+        totals = {"seconds": 0.5 * len(lines), "bytes_up": 2000 * len(lines), "bytes_down": 4000 * len(lines)}
+        (path / "summary.json").write_text(json.dumps({"rounds": len(lines), **totals, **failed}))
+    return path
