@@ -2,6 +2,7 @@
 
 import base64
 import csv
+import doctest
 import hashlib
 import io
 import json
@@ -9,14 +10,16 @@ import re
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from types import ModuleType
 from urllib.parse import unquote
 
 import pytest
 
 from fedrecall import cli
 from fedrecall.errors import UserError
+from fedrecall.experiment import settings
 from fedrecall.experiment.config import Experiment
-from fedrecall.experiment.report import write_report
+from fedrecall.experiment.report import curves, facts, markup, pictures, write_report
 from fedrecall.experiment.report.curves import POINTS, chart_data, thinned
 from fedrecall.experiment.report.markup import Html, data_json, tag
 from fedrecall.experiment.report.spent import passes
@@ -390,3 +393,38 @@ def test_a_page_that_cannot_be_written(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot write the report to"):
         write_report([folder], tmp_path / "file" / "page.html")
+
+
+def test_several_runs_are_one_comparison(tmp_path: Path) -> None:
+    def run(name: str, method: str, seed: int, height: float, **how: bool) -> Path:
+        tables = {"method": {"name": method}, "run": {"rounds": 3, "seed": seed}}
+        return write_run(Experiment(**tables), tmp_path / name, lambda r: height + r / 100, **how)
+
+    runs = [run("a", "fedavg", 0, 0.4), run("b", "fedavg", 1, 0.5), run("c", "fedlmd", 0, 0.6)]
+    begun = run("d", "fedlmd", 1, 0.6, finished=False)
+    page = Page(write_report([*runs, begun], tmp_path / "page.html")[0])
+    assert page.root.all("h1")[0].words == "4 runs"
+    (table,) = page.section("comparison").all("table")
+    assert rows_of(table)["fedavg"][0] == "48.00 ± 7.07"
+    assert rows_of(table)["fedlmd"][0] == "63.00 1 of 2 seeds"
+    assert "fedlmd, digits, seed 1" in page.section("overview").words
+    assert page.section("repeat").words.count("fedrecall run") == 4
+
+
+def test_runs_of_one_method_go_by_their_folders(tmp_path: Path) -> None:
+    for name, mu in (("weak", 0.01), ("strong", 1.0)):
+        tables = {"method": {"name": "fedprox", "mu": mu}, "run": {"rounds": 2}}
+        write_run(Experiment(**tables), tmp_path / name, lambda r: 0.5)
+    page = Page(write_report([tmp_path / "weak", tmp_path / "strong"], tmp_path / "page.html")[0])
+    assert list(rows_of(page.section("comparison").all("table")[0])) == ["weak", "strong"]
+    marked = [mark.words for mark in page.section("configuration").all("mark")]
+    assert marked == ["mu = 0.01", "mu = 1.0"]
+    with pytest.raises(UserError, match="are the same run"):
+        write_report([tmp_path / "weak", tmp_path / "weak"], tmp_path / "twice.html")
+
+
+@pytest.mark.parametrize("module", [curves, facts, markup, pictures, settings], ids=lambda m: m.__name__)
+def test_examples_in_docstrings(module: ModuleType) -> None:
+    tried = doctest.testmod(module)
+    assert tried.attempted > 0
+    assert tried.failed == 0

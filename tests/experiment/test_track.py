@@ -64,6 +64,17 @@ def test_tensorboard(result: fr.Result, tmp_path: Path) -> None:
     assert hparams["local.epochs"].number_value == 1
 
 
+def test_a_run_is_tracked_by_one_setting(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    tables = {"local": {"epochs": 1}, "run": {"rounds": 2, "track": "tensorboard"}}
+    tracked = fr.run(tables, out=tmp_path / "run")
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
+    assert [event.step for event in events.Scalars("accuracy")] == [1, 2]
+    alone = fr.run({"local": {"epochs": 1}, "run": {"rounds": 2}})
+    assert alone.summary["final"] == tracked.summary["final"], "to be watched changes nothing"
+
+
 def mlflow_run(uri: str):
     from mlflow import MlflowClient
 

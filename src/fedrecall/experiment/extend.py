@@ -1,52 +1,72 @@
 """A study's folder goes on: with the same study, or with one that has more or other rows, columns and seeds."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
 
 from fedrecall.errors import UserError
-from fedrecall.experiment.study import FILE, Study
+from fedrecall.experiment.directory import FREE
+from fedrecall.experiment.settings import dotted
+from fedrecall.experiment.study import FILE, Study, Tables
 
-FREE = ("engine", "data.root")  # where and how a run is computed, which does not change its result
-SETTINGS = ("id", "fraction", "base")  # what all cells share
+LOCK = ".study.lock"  # it stays: two processes that begin at once must find the same one
 
 
 def settle(study: Study, folder: Path) -> None:
-    """Write study.toml; in a folder that has one, the two together, if they agree on what they share."""
+    """Write study.toml; in a folder that has one, the two studies together, if they agree on what they share."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"cannot make the folder {folder}: {error.strerror}") from None
-    if not (folder / FILE).exists() and _foreign(folder):
-        raise UserError(f"the folder {folder} exists and holds no study: choose another --out, or empty it first")
-    lock = FileLock(folder / "study.lock")
-    with lock:
-        both = together(Study.load(folder), study, folder) if (folder / FILE).exists() else study
-        both.save(folder)
+    with FileLock(folder / LOCK):
+        known = (folder / FILE).exists()
+        if not known and any(path.name != LOCK for path in folder.iterdir()):
+            raise UserError(f"the folder {folder} is not empty and holds no study: choose another --out")
+        (together(Study.load(folder), study, folder) if known else study).save(folder)
 
 
 def together(old: Study, new: Study, folder: Path) -> Study:
     """All rows, columns and seeds of two studies that agree on what they share."""
-    for name in SETTINGS:
-        _require_same(name, getattr(old, name), getattr(new, name), folder)
-    for kind in ("rows", "columns"):
-        before, asked = getattr(old, kind), getattr(new, kind)
-        for name in before.keys() & asked.keys():
-            _require_same(f"{kind}.{name}", before[name], asked[name], folder)
     rows, columns = _in_order(old.rows, new.rows), _in_order(old.columns, new.columns)
-    found = {(e.row, e.column, e.measure): e for study in (old, new) for e in study.errata}
+    shared = old.columns.keys() & new.columns.keys()
+    pairs: list[tuple[str, Tables, Tables]] = [
+        ("", {"id": old.id, "fraction": old.fraction}, {"id": new.id, "fraction": new.fraction}),
+        ("", old.base, new.base),
+        *((f"{name}: ", old.columns[name], new.columns[name]) for name in columns if name in shared),
+        *(
+            (f"{name}: ", _in(shared, old.rows[name]), _in(shared, new.rows[name]))
+            for name in old.rows.keys() & new.rows
+        ),
+    ]
+    for where, before, asked in pairs:
+        _require_same(where, before, asked, folder)
+    for row in old.rows.keys() & new.rows:
+        if "columns" in old.rows[row]:
+            rows[row] = new.rows[row] | {"columns": old.rows[row]["columns"] | new.rows[row].get("columns", {})}
+    errata = {(e.row, e.column, e.measure): e for study in (old, new) for e in study.errata}
     return new.model_copy(
         update={
             "rows": rows,
             "columns": columns,
             "seeds": tuple(dict.fromkeys((*old.seeds, *new.seeds))),
             "printed": _printed(old, new, rows, columns),
-            "errata": tuple(found.values()),
-            "target": old.target if new.target is None else new.target,
+            "errata": tuple(errata.values()),
+            "target": _targets(old, new),
         }
     )
+
+
+def _targets(old: Study, new: Study) -> Any:
+    if isinstance(old.target, dict) and isinstance(new.target, dict):
+        return old.target | new.target
+    return new.target
+
+
+def _in(columns: Iterable[str], row: Tables) -> Tables:
+    """What a row says of these columns."""
+    return row | {"columns": {name: t for name, t in row.get("columns", {}).items() if name in columns}}
 
 
 def _printed(old: Study, new: Study, rows: Mapping[str, Any], columns: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,25 +93,16 @@ def _in_order(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     return {**first, **second}
 
 
-def _require_same(key: str, old: Any, new: Any, folder: Path) -> None:
-    """Refuse two settings that differ, by the innermost key at which they do."""
-    free = any(key == f"base.{name}" or key.startswith(f"base.{name}.") for name in FREE)
-    if old == new or free:
-        return
-    if isinstance(old, Mapping) and isinstance(new, Mapping):
-        for inner in (*old, *new):
-            _require_same(f"{key}.{inner}", old.get(inner), new.get(inner), folder)
-        return
-    shown = key.removeprefix("base.")
-    raise UserError(
-        f"the folder {folder} has runs of this study with {shown} = {_said(old)}, not {_said(new)}: "
-        f"choose another --out, or remove it first"
-    )
+def _require_same(where: str, old: Tables, new: Tables, folder: Path) -> None:
+    """Refuse two settings that differ in what changes a result, by the first key at which they do."""
+    before, asked = dotted(old), dotted(new)
+    for key in before | asked:
+        if before.get(key) != asked.get(key) and not key.startswith(FREE):
+            raise UserError(
+                f"{folder} has runs with {where}{key} = {_said(before.get(key))}, not {_said(asked.get(key))}: "
+                "choose another --out, or remove that folder first"
+            )
 
 
-def _said(value: Any) -> str:
-    return "(nothing)" if value is None else repr(value)
-
-
-def _foreign(folder: Path) -> bool:
-    return any(path.name != "study.lock" for path in folder.iterdir())
+def _said(value: object) -> str:
+    return "(not set)" if value is None else str(value)

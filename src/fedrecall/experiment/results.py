@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedrecall.errors import UserError
+from fedrecall.experiment.directory import ROUNDS, SUMMARY
 from fedrecall.experiment.record import Record
 from fedrecall.experiment.stats import Curve
 from fedrecall.experiment.study import FILE, Cell, Study, read
-
-DONE = "summary.json"  # a run directory with this file is of a finished run, good or failed
 
 
 class Outcome(NamedTuple):
@@ -28,9 +27,10 @@ class Outcome(NamedTuple):
         return "failed" in self.summary
 
     @property
-    def classes(self) -> int:
-        """How many classes the data has."""
-        return len(_json(self.path / "partition.json")["counts"][0])
+    def classes(self) -> int | None:
+        """How many classes the data has; None where the partition has too many clients to be listed."""
+        counts = read_json(self.path / "partition.json").get("counts")
+        return len(counts[0]) if counts else None
 
     def curve(self, key: str = "accuracy") -> Curve:
         """(round, value) of every round that has the value; the accuracy is that on the cell's group."""
@@ -79,7 +79,7 @@ class Results:
 
     def finished(self, cell: Cell) -> bool:
         """Whether a cell has been run."""
-        return (self.folder / cell.folder / DONE).exists()
+        return (self.folder / cell.folder / SUMMARY).exists()
 
     @property
     def unfinished(self) -> list[Cell]:
@@ -89,8 +89,8 @@ class Results:
     def _outcome(self, cell: Cell) -> Outcome:
         path = self.folder / cell.folder
         if path not in self._seen:
-            rounds = path / "rounds.jsonl"  # is not there if the first round failed
-            self._seen[path] = (_json(path / DONE), _lines(rounds) if rounds.exists() else [])
+            rounds = path / ROUNDS  # is not there if the first round failed
+            self._seen[path] = (read_json(path / SUMMARY), _lines(rounds) if rounds.exists() else [])
         return Outcome(cell, path, *self._seen[path])
 
 
@@ -115,8 +115,8 @@ def load(folder: Path) -> Results:
     return Results(study, folder, single=True)
 
 
-def _json(path: Path) -> dict[str, Any]:
-    """A JSON file that holds an object."""
+def read_json(path: Path) -> dict[str, Any]:
+    """A file of a run directory that holds one JSON object."""
     return _object(_text(path), path)
 
 

@@ -2,14 +2,13 @@
 
 A cell is claimed by a lock of the operating system, which is free again the moment its process ends, however it
 ends. Who holds the claim finds the cell finished, and leaves it, or runs it; so no cell is run twice, and what a
-killed process had begun is run again.
+killed process had begun goes on from its last checkpoint.
 """
 
-import json
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,12 @@ from filelock import FileLock, Timeout
 from fedrecall.core.exchange import Diverged
 from fedrecall.errors import UserError
 from fedrecall.experiment.config import Experiment
+from fedrecall.experiment.directory import SUMMARY, RunDirectory
 from fedrecall.experiment.extend import settle
 from fedrecall.experiment.record import Record
-from fedrecall.experiment.results import DONE
+from fedrecall.experiment.results import read_json
 from fedrecall.experiment.run import execute
-from fedrecall.experiment.setup import MODEL, setup
+from fedrecall.experiment.setup import MODEL, Setup, setup
 from fedrecall.experiment.study import Cell, Study, merged
 
 PATIENCE = 1.0  # seconds between two looks at cells that other processes are running
@@ -60,34 +60,34 @@ def sweep(study: Study, folder: Path, watch: Watch) -> dict[str, list[Cell]]:
     left, refused = study.cells(), dict[str, list[Cell]]()
     while left:
         before = len(left)
-        left = [cell for cell in left if not _settled(cell, folder, watch, refused)]
+        left = [cell for cell in left if not _attend(cell, folder, watch, refused)]
         if len(left) == before:
             watch.waits(left)
             time.sleep(PATIENCE)
     return refused
 
 
-def _settled(cell: Cell, folder: Path, watch: Watch, refused: dict[str, list[Cell]]) -> bool:
+def _attend(cell: Cell, folder: Path, watch: Watch, refused: dict[str, list[Cell]]) -> bool:
     """Whether nothing more is to be done for a cell; runs it if it can be run now."""
     path = folder / cell.folder
-    if (path / DONE).exists():
-        watch.ended(cell, _summary(path), here=False)
+    if (path / SUMMARY).exists():
+        watch.ended(cell, read_json(path / SUMMARY), here=False)
         return True
     start = None if cell.after is None else folder / cell.after
     reason = None if start is None else _no_start(cell, start, refused)
-    if reason is None and start is not None and not (start / DONE).exists():
+    if reason is None and start is not None and not (start / SUMMARY).exists():
         return False
     if reason is None:
         with claim(path) as ours:
             if not ours:
                 return False
-            if (path / DONE).exists():  # finished by another process since we looked
-                watch.ended(cell, _summary(path), here=False)
+            if (path / SUMMARY).exists():  # finished by another process since we looked
+                watch.ended(cell, read_json(path / SUMMARY), here=False)
                 return True
             watch.began(cell)
             reason = _run(cell, path, start, watch)
             if reason is None:
-                watch.ended(cell, _summary(path), here=True)
+                watch.ended(cell, read_json(path / SUMMARY), here=True)
     if reason is not None:
         refused.setdefault(reason, []).append(cell)
         watch.refused(cell, reason)
@@ -95,26 +95,35 @@ def _settled(cell: Cell, folder: Path, watch: Watch, refused: dict[str, list[Cel
 
 
 def _run(cell: Cell, path: Path, start: Path | None, watch: Watch) -> str | None:
-    """Run a cell from its first round; returns why that is not possible."""
-    if path.exists():  # begun by a process that is no more: a checkpoint would be resumed here
-        shutil.rmtree(path)
+    """Run a cell, or go on with it; returns why that is not possible."""
     beginning = {} if start is None else {"run": {"start": str((start / MODEL).resolve())}}
     try:
         ready = setup(Experiment(**merged(cell.tables, beginning)))
-        execute(ready, path, partial(watch.round, cell))
+        execute(ready, path, partial(watch.round, cell), resume=_begun(path, ready))
     except Diverged:
         pass  # the run directory says so
     except UserError as error:
-        shutil.rmtree(path, ignore_errors=True)
+        (path / SUMMARY).unlink(missing_ok=True)  # what can be mended is no result
         return str(error)
     return None
+
+
+def _begun(path: Path, ready: Setup) -> bool:
+    """Whether the run that a process left unfinished here can go on; else it is removed."""
+    try:
+        if path.exists() and not RunDirectory(path).check(ready):
+            return True
+    except UserError:  # it was stopped before its first files were complete
+        pass
+    shutil.rmtree(path, ignore_errors=True)
+    return False
 
 
 def _no_start(cell: Cell, start: Path, refused: dict[str, list[Cell]]) -> str | None:
     """Why the run that a cell goes on from will never give a model."""
     if any(cell.after == other.folder for cells in refused.values() for other in cells):
         return f"it starts from {cell.after}, which cannot be run"
-    if (start / DONE).exists() and "failed" in _summary(start):
+    if (start / SUMMARY).exists() and "failed" in read_json(start / SUMMARY):
         return f"it starts from {cell.after}, which failed"
     return None
 
@@ -136,12 +145,7 @@ def claim(path: Path) -> Iterator[bool]:
         return
     try:
         yield True
-        if (path / DONE).exists():
+        if (path / SUMMARY).exists():
             file.unlink(missing_ok=True)
     finally:
         lock.release()
-
-
-def _summary(path: Path) -> Summary:
-    summary: Summary = json.loads((path / DONE).read_text())
-    return summary

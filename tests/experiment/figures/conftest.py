@@ -7,17 +7,32 @@ from zlib import crc32
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from safetensors.numpy import save_file
 
+from fedrecall.experiment.figures import draw
+from fedrecall.experiment.figures.style import styled
 from fedrecall.experiment.results import Results
-from fedrecall.experiment.study import Study
+from fedrecall.experiment.study import Picture, Study
 
 PER_CLASS = 100  # test examples
-Make = Callable[..., Results]
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Make:
+def drawn() -> Callable[..., Figure]:
+    """Draw one form, all parts in their places."""
+
+    def draw_it(results: Results, form: str, title: str = "", **options: object) -> Figure:
+        with styled():
+            figure = draw(results, Picture(form=form, title=title, options=options))
+            figure.draw_without_rendering()
+            return figure
+
+    return draw_it
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[..., Results]:
     """Write a study's folder, with all its cells finished."""
 
     def made(study: Study, **how: object) -> Results:

@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 from inspect import Parameter, signature
 from keyword import iskeyword
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
+from pydantic import TypeAdapter, ValidationError
 
 from fedrecall.errors import UserError, unknown
 from fedrecall.experiment.figures.against import against, bars
@@ -83,23 +84,29 @@ def draw_all(results: Results) -> Drawn:
 
 def draw(results: Results, picture: Picture) -> Figure:
     """One figure, in the style that is set."""
-    check(picture)
-    options = {f"{key}_" if iskeyword(key) else key: value for key, value in picture.options.items()}
+    options = {f"{key}_" if iskeyword(key) else key: value for key, value in check(picture).items()}
     return FORMS[picture.form](results, title=picture.title, **options)
 
 
-def check(picture: Picture) -> None:
-    """Refuse a form that there is not, an option that it does not have, and one that is lacking."""
+def check(picture: Picture) -> dict[str, Any]:
+    """A picture's options. A form that there is not, an option that it does not have or that is lacking, is refused."""
     if picture.form not in FORMS:
         raise unknown("form of a figure", picture.form, FORMS)
     taken = {key.rstrip("_"): each for key, each in signature(FORMS[picture.form]).parameters.items()}
     taken = {key: each for key, each in taken.items() if key not in ("results", "title")}
-    for key in picture.options:
+    found = {}
+    for key, value in picture.options.items():
         if key not in taken:
             raise unknown(f"option of a figure of the form {picture.form}", key, taken)
+        try:
+            found[key] = TypeAdapter(taken[key].annotation).validate_python(value)
+        except ValidationError as error:
+            why = error.errors()[0]["msg"]
+            raise UserError(f"a figure of the form {picture.form} cannot have {key} = {value!r}: {why}") from None
     for key, each in taken.items():
-        if each.default is Parameter.empty and key not in picture.options:
+        if each.default is Parameter.empty and key not in found:
             raise UserError(f"a figure of the form {picture.form} needs the option {key}")
+    return found
 
 
 def defaults(results: Results) -> tuple[Picture, ...]:

@@ -88,7 +88,7 @@ def against(
         axes.xaxis.set_minor_locator(NullLocator())
     if len(ticks) <= 8 and (log or _apart(ticks)):
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    axes.yaxis.set_major_locator(MaxNLocator(5, steps=STEPS))
+    axes.yaxis.set_major_locator(MaxNLocator(5, steps=STEPS, min_n_ticks=3))
     axes.yaxis.set_major_formatter(PERCENT)
     axes.set(xlabel=xlabel, ylabel=LABELS[numbers.measure])
     legend: list[tuple[str, Artist]] = [(row, handle(style[row])) for row in numbers.rows]

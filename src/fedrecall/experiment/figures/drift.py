@@ -137,7 +137,7 @@ def local_global(results: Results, *, title: str = "", rows: Names = None, colum
         right.set_ylabel("global less local (points)")
         for place in (left, right):
             place.yaxis.set_major_formatter(PERCENT)
-            place.yaxis.set_major_locator(MaxNLocator(5, steps=STEPS))
+            place.yaxis.set_major_locator(MaxNLocator(5, steps=STEPS, min_n_ticks=3))
             if len(names) > 1:
                 place.set_title(row)
     legend = [(c, Line2D([], [], color=colours[c], marker="o", linestyle="")) for c in settings]

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
+from fedrecall.errors import UserError
 from fedrecall.experiment.figures.around import around
 from fedrecall.experiment.figures.gather import MOST_SKEWED, Floats, Names, chosen, scale_note
 from fedrecall.experiment.figures.matrix import colour_bar, frame, heat, percent
@@ -75,6 +76,8 @@ def forgetting(
 
 def _printed(table: Mapping[str, Sequence[float]]) -> _Part:
     lines = {row: np.asarray(line, dtype=np.float64) for row, line in table.items()}
+    if SHARE not in lines or len({len(line) for line in lines.values()}) != 1 or len(lines) < 2:
+        raise UserError(f'printed needs a row "{SHARE}", and rows of accuracies that have as many classes')
     shares = lines.pop(SHARE)
     named = {row if row.startswith("global") else f"{row} local": line for row, line in lines.items()}
     return _Part("printed in the paper", list(range(len(shares))), shares, named)

@@ -1,12 +1,14 @@
 """Accuracy over a grid of two settings."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from pydantic import Field
 
 from fedrecall.errors import UserError
+from fedrecall.experiment.config import Section
 from fedrecall.experiment.figures.against import LABELS, Numbers
 from fedrecall.experiment.figures.gather import Names, seeds_note
 from fedrecall.experiment.figures.matrix import colour_bar, heat
@@ -15,7 +17,12 @@ from fedrecall.experiment.figures.style import COLUMN, PAGE
 from fedrecall.experiment.results import Results
 from fedrecall.experiment.study import Measure
 
-Axis = Mapping[str, Any]  # name: a key of the columns' tables; values: its values, in order
+
+class Axis(Section):
+    """A setting, and those of its values that the grid has, in order."""
+
+    name: str  # a key of the columns' tables
+    values: Annotated[tuple[float, ...], Field(strict=False, min_length=1)]
 
 
 def grid(
@@ -28,17 +35,17 @@ def grid(
     low = min(spread.mean for spread in numbers.cells.values())
     high = max(spread.mean for spread in numbers.cells.values())
     width = COLUMN if len(axes) == 1 else PAGE / min(len(axes), 3)
-    cell = ((width - 1.0) / len(x["values"]), 1.6 / len(y["values"]))
+    cell = ((width - 1.0) / len(x.values), 1.6 / len(y.values))
     for place, row in zip(axes, numbers.rows, strict=True):
-        table = np.full((len(y["values"]), len(x["values"])), np.nan)
+        table = np.full((len(y.values), len(x.values)), np.nan)
         for column, (i, j) in settings.items():
             if (row, column) in numbers.cells:
                 table[j, i] = numbers.cells[row, column].mean
         image = heat(place, table, limits=(low, high), write=lambda share: f"{100 * share:.1f}", cell=cell)
         place.invert_yaxis()
-        place.set_xticks(range(len(x["values"])), [f"{value:g}" for value in x["values"]])
-        place.set_yticks(range(len(y["values"])), [f"{value:g}" for value in y["values"]])
-        place.set(xlabel=x["name"], ylabel=y["name"])
+        place.set_xticks(range(len(x.values)), [f"{value:g}" for value in x.values])
+        place.set_yticks(range(len(y.values)), [f"{value:g}" for value in y.values])
+        place.set(xlabel=x.name, ylabel=y.name)
         if len(numbers.rows) > 1:
             name_panel(place, row)
     colour_bar(figure, image, axes, LABELS[numbers.measure])
@@ -48,9 +55,9 @@ def grid(
 def _setting(tables: Mapping[str, Any], axis: Axis) -> int:
     """At which value of the axis a column is."""
     for name, value in _leaves(tables):
-        if name == axis["name"] and value in axis["values"]:
-            return list(axis["values"]).index(value)
-    raise UserError(f"a column sets {axis['name']} to none of {', '.join(map(str, axis['values']))}")
+        if name == axis.name and value in axis.values:
+            return axis.values.index(value)
+    raise UserError(f"a column sets {axis.name} to none of {', '.join(map(str, axis.values))}")
 
 
 def _leaves(tables: Mapping[str, Any]) -> Sequence[tuple[str, Any]]:

@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 from fedrecall.data.draw import MOST, THOUSANDS, cells
 from fedrecall.experiment.figures.gather import Ints, Names, finished, label_counts, manifest
 from fedrecall.experiment.figures.sheet import blank, finish, name_panel, text_width
-from fedrecall.experiment.figures.style import PAGE, SMALL
+from fedrecall.experiment.figures.style import NORMAL, PAGE, SMALL
 from fedrecall.experiment.results import Results
 
 HEIGHT = 2.2
@@ -36,6 +36,8 @@ def partition(results: Results, *, title: str = "", columns: Names = None) -> Fi
         image = cells(place, shown, [str(k) for k in range(classes)], numbered=numbered, labels=most)
         place.grid(visible=False)
         place.tick_params(labelsize=SMALL)
+        for axis in (place.xaxis, place.yaxis):
+            axis.label.set_fontsize(NORMAL)
         if len(results.study.columns) > 1:
             every = len(names) == len(results.study.columns)
             name_panel(place, "all columns" if every else ", ".join(names))

@@ -6,7 +6,8 @@ from pathlib import Path
 from fedrecall.errors import UserError
 from fedrecall.experiment.report.article import Article, Composer
 from fedrecall.experiment.report.page import page
-from fedrecall.experiment.results import load
+from fedrecall.experiment.report.runs import together
+from fedrecall.experiment.results import Results, load
 from fedrecall.experiment.study import slug
 from fedrecall.experiment.tables.render import to_csv, to_latex
 from fedrecall.files import write
@@ -22,7 +23,7 @@ def write_report(folders: Sequence[Path], out: Path | None = None) -> list[Path]
     """
     if not folders:
         raise UserError("name the folder of a study, or a run directory")
-    found = [load(folder) for folder in folders]
+    found = _results(folders)
     articles = [Composer(results, f"study-{at}").article() for at, results in enumerate(found, 1)]
     out = out or (folders[0] / FILE if len(folders) == 1 else Path(FILE))
     files = {out: page(articles)} | _tables(articles, out.parent / "tables")
@@ -33,6 +34,14 @@ def write_report(folders: Sequence[Path], out: Path | None = None) -> list[Path]
     except OSError as error:
         raise UserError(f"cannot write the report to {error.filename or out}: {error.strerror}") from None
     return list(files)
+
+
+def _results(folders: Sequence[Path]) -> list[Results]:
+    """Each study by itself, and all run directories together."""
+    found = [load(folder) for folder in folders]
+    runs = [results.folder for results in found if results.single]
+    studies = [results for results in found if not results.single]
+    return studies + [together(runs)] if len(runs) > 1 else found
 
 
 def _tables(articles: Sequence[Article], folder: Path) -> dict[Path, str]:

@@ -2,16 +2,20 @@
 
 import json
 import shlex
+from pathlib import Path
 
+from fedrecall.experiment.report.runs import Runs
 from fedrecall.experiment.results import Results
 from fedrecall.experiment.settings import dotted
 
 
 def repeat(results: Results) -> str:
-    """What to type, in a place where the folder does not exist yet."""
+    """What to type; a run directory has a command of its own."""
     study = results.study
     if results.single:
-        return shlex.join(["fedrecall", "run", str(results.folder / "config.toml"), "--out", "again"])
+        return _run(results.folder)
+    if isinstance(results, Runs):
+        return "\n".join(_run(folder) for folder in results.places.values())
     words = ["fedrecall"]
     if study.paper is not None:
         words += ["reproduce", study.id, "--seeds", str(len(study.seeds))]
@@ -21,3 +25,8 @@ def repeat(results: Results) -> str:
         for key, value in dotted(study.base).items():
             words += ["--set", f"{key}={json.dumps(value)}"]
     return shlex.join([*words, "--out", "again"])
+
+
+def _run(folder: Path) -> str:
+    again = folder.with_name(f"{folder.resolve().name}-again")
+    return shlex.join(["fedrecall", "run", str(folder / "config.toml"), "--out", str(again)])

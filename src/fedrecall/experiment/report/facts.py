@@ -1,12 +1,9 @@
 """What was run: the settings in words, the configuration of every row, the machine."""
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-from fedrecall.errors import UserError
-from fedrecall.experiment.results import Results
+from fedrecall.experiment.results import Results, read_json
 from fedrecall.experiment.settings import Value, dotted
 from fedrecall.experiment.study import read
 
@@ -68,23 +65,12 @@ def environment(results: Results) -> dict[str, str]:
     """Versions and machine, as the runs recorded them."""
     seen: dict[str, dict[str, None]] = {}
     for path in dict.fromkeys(outcome.path for outcome in results.outcomes()):
-        for key, value in _recorded(path / "environment.json").items():
+        file = path / "environment.json"
+        for key, value in (read_json(file) if file.exists() else {}).items():
             said = str(value)[:HASH] if key in ("data", "partition") else str(value)
             seen.setdefault(key, {})[said] = None
     order = [key for key in ENVIRONMENT if key in seen]
     return {ENVIRONMENT.get(key, key): listed(seen[key]) for key in [*order, *(k for k in seen if k not in order)]}
-
-
-def _recorded(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text())
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError):
-        found = None
-    if not isinstance(found, dict):
-        raise UserError(f"{path} is damaged: restore it, or remove it")
-    return found
 
 
 def listed(values: Iterable[str]) -> str:

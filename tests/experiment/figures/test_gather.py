@@ -1,0 +1,153 @@
+"""From runs to numbers, on numbers made by hand."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedrecall.errors import UserError
+from fedrecall.experiment.figures.gather import (
+    Missing,
+    chosen,
+    measured,
+    numbered,
+    over_seeds,
+    pick_client,
+    recall,
+    scale_note,
+    seeds_note,
+    share_of,
+    values,
+)
+from fedrecall.experiment.results import Results
+from fedrecall.experiment.study import Study
+
+NAMES = ["FedAvg", "FedLMD-Tf", "FedLMD+Prox"]
+
+
+def test_mean_and_deviation_over_seeds_of_different_lengths() -> None:
+    line = over_seeds([[(1, 0.2), (2, 0.4), (3, 0.9)], [(1, 0.4), (2, 0.6)]])
+    assert line is not None
+    assert line.rounds.tolist() == [1, 2, 3]
+    np.testing.assert_allclose(line.mean, [0.3, 0.5, 0.9])
+    np.testing.assert_allclose(line.deviation, [0.02**0.5, 0.02**0.5, np.nan])  # of a sample: divided by n - 1
+    assert line.seeds == 2
+
+
+def test_one_seed_has_no_deviation_and_none_no_line() -> None:
+    line = over_seeds([[(5, 0.5)], []])
+    assert line is not None
+    assert line.seeds == 1
+    assert np.isnan(line.deviation).all()
+    assert over_seeds([[], []]) is None
+
+
+def test_a_value_that_is_not_finite_leaves_a_gap() -> None:
+    line = over_seeds([[(1, 1.0), (2, float("inf"))], [(1, 3.0), (2, float("nan"))]])
+    assert line is not None
+    np.testing.assert_allclose(line.mean, [2.0, np.nan])
+
+
+@given(st.lists(st.lists(st.floats(-1e3, 1e3), min_size=4, max_size=4), min_size=2, max_size=5))
+def test_over_seeds_is_numpys_mean_and_deviation(table: list[list[float]]) -> None:
+    line = over_seeds([list(enumerate(each, 1)) for each in table])
+    assert line is not None
+    np.testing.assert_allclose(line.mean, np.mean(table, axis=0), atol=1e-9)
+    np.testing.assert_allclose(line.deviation, np.std(table, axis=0, ddof=1), atol=1e-6)
+
+
+def test_names_are_known_by_their_slugs_and_keep_the_wanted_order() -> None:
+    assert chosen(NAMES, None, "row") == NAMES
+    assert chosen(NAMES, ["fedlmd-tf", "FedAvg"], "row") == ["FedLMD-Tf", "FedAvg"]
+    assert chosen(NAMES, ["FedNTD", "FedAvg"], "row") == ["FedAvg"]  # a part of the study
+    with pytest.raises(Missing, match="no row FedNTD or MOON; it has FedAvg, FedLMD-Tf, FedLMD"):
+        chosen(NAMES, ["FedNTD", "MOON"], "row")
+
+
+def test_numbers_of_columns() -> None:
+    assert numbered(["a", "b"], None, [3, 7]) == {"a": 3, "b": 7}
+    assert numbered(["a", "b", "c"], ["c", "a"], [3, 7]) == {"a": 7, "c": 3}
+    assert numbered(["a", "c"], ["c", "b", "a"], [1, 2, 3]) == {"a": 3, "c": 1}  # a part of the study
+    assert numbered(["0.5", "10"], None, [0.1, 0.5, 10]) == {"0.5": 0.5, "10": 10}
+    with pytest.raises(UserError, match="x has 3 numbers for 2 columns"):
+        numbered(["a", "b"], ["a", "b"], [1, 2, 3])
+    with pytest.raises(Missing, match="at which x"):
+        numbered(["a", "b"], None, [1, 2, 3])
+
+
+def test_recall_of_a_confusion_matrix_and_shares_of_nothing() -> None:
+    found = recall([[8, 2, 0], [5, 5, 0], [0, 0, 0]])
+    np.testing.assert_allclose(found, [0.8, 0.5, np.nan])
+    np.testing.assert_allclose(share_of([1, 2], [4, 0]), [0.25, np.nan])
+
+
+def test_the_most_skewed_client() -> None:
+    counts = np.array([[10, 10], [0, 5], [40, 0], [1, 19]])
+    assert pick_client("most skewed", [0, 1, 2, 3], counts) == 2  # two have one class only: the larger of them
+    assert pick_client("most skewed", [0, 1, 3], counts) == 1
+    assert pick_client(3, [0, 3], counts) == 3
+    with pytest.raises(Missing, match="client 1 took no part; there are 0, 3"):
+        pick_client(1, [0, 3], counts)
+    with pytest.raises(UserError, match='give a number, or "most skewed"'):
+        pick_client("largest", [0, 3], counts)
+
+
+def study(**fields: object) -> Study:
+    return Study(**{"id": "s", "title": "s", "rows": {"FedAvg": {}}, "columns": {"digits": {}}} | fields)
+
+
+def write_rounds(results: Results, lines: list[dict[str, object]]) -> None:
+    path = results.outcomes()[0].path
+    (path / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    results._seen.clear()
+
+
+def test_forgetting_is_global_less_local_where_both_are_known(make: Callable[..., Results]) -> None:
+    results = make(study(), rounds=1)
+    write_rounds(
+        results,
+        [
+            {"round": 1, "accuracy": 0.5, "local_accuracy": 0.3},
+            {"round": 2, "accuracy": None, "local_accuracy": 0.4},
+            {"round": 3, "accuracy": 0.6, "local_accuracy": 0.45},
+        ],
+    )
+    (outcome,) = results.outcomes()
+    assert values(outcome, "forgetting") == [(1, pytest.approx(0.2)), (3, pytest.approx(0.15))]
+    assert values(outcome, "local_accuracy") == [(1, 0.3), (2, 0.4), (3, 0.45)]
+
+
+def test_local_accuracy_is_read_from_the_probe_where_rounds_lack_it(make: Callable[..., Results]) -> None:
+    (outcome,) = make(study(), rounds=2, probes=["local"]).outcomes()
+    lines = outcome.probe("local")
+    assert values(outcome, "local_accuracy") == [(1, lines[0]["mean_accuracy"]), (2, lines[1]["mean_accuracy"])]
+    assert values(outcome, "forgetting")[1][1] == pytest.approx(lines[1]["forgetting"])
+
+
+def test_a_group_of_the_test_set_has_no_local_accuracy_of_its_own(make: Callable[..., Results]) -> None:
+    results = make(study(columns={"amazon": {"group": "amazon"}}), rounds=1)
+    write_rounds(results, [{"round": 1, "accuracy": 0.5, "local_accuracy": 0.3, "groups": {"amazon": 0.7}}])
+    (outcome,) = results.outcomes()
+    assert values(outcome, "accuracy") == [(1, 0.7)]
+    assert values(outcome, "local_accuracy") == values(outcome, "forgetting") == []
+
+
+def test_measures(make: Callable[..., Results]) -> None:
+    results = make(study(), rounds=1)
+    write_rounds(results, [{"round": 1, "accuracy": 0.9}, {"round": 2, "accuracy": 0.5}])
+    assert [measured(results.outcomes(), m).mean for m in ("final", "best", "last10")] == [0.5, 0.9, 0.7]
+    with pytest.raises(UserError, match='unknown measure "finale": did you mean "final"'):
+        measured(results.outcomes(), "finale")
+    assert measured([], "final") is None
+
+
+def test_notes(tmp_path: Path) -> None:
+    assert seeds_note([[0]]) == "one seed"
+    assert seeds_note([[0, 1, 2], [0, 1, 2]]) == "mean and standard deviation of 3 seeds"
+    assert seeds_note([[0, 1, 2], [0, 1], []], "mean") == "mean of 2 to 3 seeds"
+    assert scale_note(Results(study(fraction=0.1), tmp_path)) == ["rounds scaled to 10 %"]
+    assert scale_note(Results(study(), tmp_path)) == []
