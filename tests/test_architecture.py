@@ -12,7 +12,7 @@ ALLOWED = {  # a package may import these of ours, and itself
     "methods": {"errors", "core"},
     "data": {"errors", "files"},
     "models": {"errors"},
-    "engines": {"errors", "core", "methods", "data"},
+    "engines": {"errors", "files", "core", "methods", "data"},
     "experiment": {"errors", "files", "core", "methods", "data", "models", "engines"},
 }
 

@@ -26,6 +26,9 @@ Config = Annotated[
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key, e.g. method.mu=0.1; repeatable.")
 ]
+StudyFolder = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Folder of the runs; one that has some of them goes on.")
+]
 
 
 def _version(wanted: bool) -> None:
@@ -55,6 +58,55 @@ def run(
     from fedrecall.experiment import console
 
     console.run_and_show(config, overrides or [], out, resume=resume, force=force)
+
+
+@app.command()
+def compare(
+    methods: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[METHOD...]", help="Names, with settings if need be: fedlmd fedlmd:tau=3,beta=2."),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(metavar="CONFIG.toml", help="Configuration; without one, skewed clients on digits.")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(metavar="N", help="Repetitions of every method; default: 5.")] = None,
+    overrides: Overrides = None,
+    out: StudyFolder = None,
+) -> None:
+    """Run methods side by side on the same federation, and compare them with the first."""
+    from fedrecall.experiment import conduct
+
+    conduct.compare_and_show(methods or [], config, overrides or [], seeds, out)
+
+
+@app.command()
+def reproduce(
+    which: Annotated[str | None, typer.Argument(metavar="[ID]", help="A table or figure, e.g. fedlmd-table-1.")] = None,
+    listed: Annotated[bool, typer.Option("--list", help="Show all IDs, and what each costs.")] = False,
+    fraction: Annotated[float, typer.Option(metavar="F", help="Share of the rounds, e.g. 0.1.")] = 1.0,
+    methods: Annotated[str | None, typer.Option(metavar="A,B", help="Some of its rows.")] = None,
+    cells: Annotated[str | None, typer.Option(metavar="X,Y", help="Some of its columns.")] = None,
+    seeds: Annotated[int | None, typer.Option(metavar="N", help="Repetitions; default: the paper's.")] = None,
+    overrides: Overrides = None,
+    out: StudyFolder = None,
+) -> None:
+    """Run a paper's experiment, and show its numbers beside the printed ones."""
+    from fedrecall.experiment import conduct
+
+    if listed:
+        conduct.list_experiments()
+        return
+    if which is None:
+        raise UserError("which table or figure? fedrecall reproduce --list shows all")
+    conduct.reproduce_and_show(
+        which,
+        fraction=fraction,
+        rows=methods.split(",") if methods else None,
+        columns=cells.split(",") if cells else None,
+        seeds=seeds,
+        overrides=overrides or [],
+        out=out,
+    )
 
 
 @app.command()

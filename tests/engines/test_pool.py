@@ -25,6 +25,10 @@ EVERYONE = range(len(SKEWED))
 class Remembers(Method):
     """Everything that an engine carries: extra payloads down and up, memory, a task of its own."""
 
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        return ("labels",)
+
     def memory(self, w: Tensor) -> Payload:
         return {"last": torch.zeros_like(w), "rounds": torch.tensor(0)}
 

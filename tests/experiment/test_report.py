@@ -7,6 +7,8 @@ import hashlib
 import io
 import json
 import re
+import shlex
+import shutil
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
@@ -17,14 +19,17 @@ import pytest
 
 from fedrecall import cli
 from fedrecall.errors import UserError
-from fedrecall.experiment import settings
+from fedrecall.experiment import papers, settings
+from fedrecall.experiment.compare import comparison_study
 from fedrecall.experiment.config import Experiment
 from fedrecall.experiment.report import curves, facts, markup, pictures, write_report
+from fedrecall.experiment.report.command import repeat
 from fedrecall.experiment.report.curves import POINTS, chart_data, thinned
 from fedrecall.experiment.report.markup import Html, data_json, tag
 from fedrecall.experiment.report.spent import passes
+from fedrecall.experiment.reproduce import reproduction
 from fedrecall.experiment.results import load
-from fedrecall.experiment.study import Cell, Study
+from fedrecall.experiment.study import Cell, Study, slug
 from support.folders import write_run, write_study
 
 VOID = {"meta", "br", "input"}
@@ -231,9 +236,8 @@ def test_long_runs_are_thinned() -> None:
 
 
 def test_every_table_is_a_file_and_a_link(folder: Path, page: Page) -> None:
-    first, *tables = write_report([folder])
-    assert first == folder / "report.html"
-    assert {path.parent for path in tables} == {folder / "tables"}
+    assert (folder / "report.html").exists()
+    tables = list((folder / "tables").iterdir())
     links = {node.attributes["download"]: node.attributes["href"] or "" for node in page.root.all("a")
              if "download" in node.attributes}  # fmt: skip
     assert len(links) == len(page.root.all("table")) * 2 == len(tables)
@@ -359,9 +363,8 @@ def call(monkeypatch: pytest.MonkeyPatch, *args: object) -> int:
     return int(end.value.code or 0)
 
 
-def test_the_command(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_run(Experiment(run={"rounds": 3}), tmp_path / "run", lambda r: r / 10)
     assert call(monkeypatch, "report", folder, "--out", tmp_path / "new" / "r.html") == 0
     assert capsys.readouterr().out.splitlines() == [
         f"report in {tmp_path / 'new' / 'r.html'}",
@@ -389,7 +392,8 @@ def test_bad_folders_are_one_line_and_nothing_is_written(
     assert not (tmp_path / "out.html").exists()
 
 
-def test_a_page_that_cannot_be_written(folder: Path, tmp_path: Path) -> None:
+def test_a_page_that_cannot_be_written(tmp_path: Path) -> None:
+    folder = write_run(Experiment(), tmp_path / "run", lambda r: 0.5, finished=False)
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot write the report to"):
         write_report([folder], tmp_path / "file" / "page.html")
@@ -419,8 +423,9 @@ def test_runs_of_one_method_go_by_their_folders(tmp_path: Path) -> None:
     assert list(rows_of(page.section("comparison").all("table")[0])) == ["weak", "strong"]
     marked = [mark.words for mark in page.section("configuration").all("mark")]
     assert marked == ["mu = 0.01", "mu = 1.0"]
+    shutil.copytree(tmp_path / "weak", tmp_path / "copy")
     with pytest.raises(UserError, match="are the same run"):
-        write_report([tmp_path / "weak", tmp_path / "weak"], tmp_path / "twice.html")
+        write_report([tmp_path / "weak", tmp_path / "copy"], tmp_path / "twice.html")
 
 
 @pytest.mark.parametrize("module", [curves, facts, markup, pictures, settings], ids=lambda m: m.__name__)
@@ -428,3 +433,46 @@ def test_examples_in_docstrings(module: ModuleType) -> None:
     tried = doctest.testmod(module)
     assert tried.attempted > 0
     assert tried.failed == 0
+
+
+def shown(study: Study, folder: Path) -> list[str]:
+    """The command that a report of the study shows, in words, without its --out."""
+    write_study(study, folder, grows, without=[cell.folder for cell in study.cells()])
+    first, *words, option, out = shlex.split(repeat(load(folder)))
+    assert (first, option, out) == ("fedrecall", "--out", f"{folder.name}-again")
+    return words
+
+
+def test_a_part_of_a_papers_table_is_told_by_its_id(tmp_path: Path) -> None:
+    whole = papers.definition("fedlmd-table-3")
+    columns = list(whole.columns)[:2]
+    part = reproduction("fedlmd-table-3", fraction=0.1, seeds=2, rows=["FedAvg", "FedLMD"], columns=columns)
+    words = shown(part, tmp_path / "part")
+    cells = ",".join(slug(column) for column in columns)
+    assert words == f"reproduce fedlmd-table-3 --fraction 0.1 --methods fedavg,fedlmd --cells {cells} --seeds 2".split()
+    assert shown(whole, tmp_path / "whole") == ["reproduce", "fedlmd-table-3"]
+    other = reproduction("fedlmd-table-3", overrides=["local.lr=0.5"])
+    assert shown(other, tmp_path / "other") == ["reproduce", "fedlmd-table-3", "--set", "local.lr=0.5"]
+
+
+def test_what_no_words_can_say_is_told_by_its_file(tmp_path: Path) -> None:
+    whole = papers.definition("fedlmd-table-3")
+    odd = whole.model_copy(update={"seeds": (3, 5)})
+    assert shown(odd, tmp_path / "odd") == ["reproduce", str(tmp_path / "odd" / "study.toml")]
+    own = make(id="mine", paper=None, printed={}, errata=())
+    assert shown(own, tmp_path / "own") == ["reproduce", str(tmp_path / "own" / "study.toml"), "--fraction", "0.1"]
+
+
+@pytest.mark.parametrize("kind", ["compare", "reproduce"])
+def test_the_shown_command_does_what_it_says(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = ["run.rounds=1", "local.epochs=1", "federation.partition.s=1"]
+    study = comparison_study(["fedavg", "fedprox:mu=0.5"], None, quick, 1)
+    if kind == "reproduce":
+        study = study.model_copy(update={"id": "mine", "measure": "final", "seeds": (4,)})
+    words = shown(study, tmp_path / "study")
+    assert words[0] == kind
+    monkeypatch.chdir(tmp_path)
+    assert call(monkeypatch, *words, "--out", "again") == 0
+    made = load(Path("again"))
+    assert made.study.cells() == study.cells()
+    assert len(made.outcomes()) == 2

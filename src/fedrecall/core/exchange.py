@@ -1,17 +1,30 @@
 """What the core does to every exchange, so that no method has to: buffers, bytes, and losses that went wrong."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from fedrecall.core.robust import Asked, Rule
+from fedrecall.core.screen import Refusal, Screen
 from fedrecall.core.types import Cohort, Mean, Payload, Reply, Server
 from fedrecall.errors import UserError
 
 
 class Diverged(UserError):
     """A loss is no longer a finite number: the run cannot go on."""
+
+
+@dataclass(frozen=True)
+class Guard:
+    """What stands between the clients and the method."""
+
+    screen: Screen = Screen()
+    rule: Rule | None = None  # of robust aggregation, or of privacy
+
+
+OPEN = Guard()  # every sound reply counts as it is
 
 
 class Exchange:
@@ -22,25 +35,27 @@ class Exchange:
     payload are the core's.
     """
 
-    def __init__(self, server: Server, cohort: Cohort) -> None:
-        self._server, self._cohort = server, cohort
+    def __init__(self, server: Server, cohort: Cohort, guard: Guard = OPEN) -> None:
+        self._server, self._cohort, self._guard = server, cohort, guard
         self._buffers: Payload = {}
         if len(server.b):
             self._buffers["b"] = server.b
         if len(server.counters):
             self._buffers["counters"] = server.counters
         self._sent: Payload = {}
-        self._came: int | None = None
+        self._given: int | None = None
         self._b = Mean()
         self._counters = server.counters
         self._up = 0
+        self.replies = 0  # to the last task, without those refused
+        self.refused: list[Refusal] = []
         self.reports: list[Payload] = []  # of each participating client, beside its replies
         self.bytes_down = 0  # to each participating client
 
     @property
     def size(self) -> int:
-        """|S_t|: the replies received, or the clients asked as long as none has come."""
-        return self._came or self._cohort.size
+        """|S_t|: the replies that count, or the clients asked as long as none has come."""
+        return self._given or self._cohort.size
 
     @property
     def population(self) -> int:
@@ -53,22 +68,59 @@ class Exchange:
             down = {**down, **self._buffers}
         self.bytes_down += sum(_bytes(t) for name, t in down.items() if self._sent.get(name) is not t)
         self._sent |= down
-        self._came = 0
-        for reply in self._cohort.run(task, down):
-            self._came += 1
-            yield self._receive(reply)
-        if not self._came:
-            raise UserError(f"round {self._server.t + 1}: none of the {self._cohort.size} clients replied")
+        self._given = 0
+        replies = self._accepted(task, down)
+        if self._guard.rule is not None:
+            replies = self._guard.rule.apply(replies, Asked(task, down, self._cohort.size, self._server.t))
+        for reply in replies:
+            self._given += 1
+            yield self._without_buffers(reply)
 
-    def _receive(self, reply: Reply) -> Reply:
-        if "loss" in reply.report and not torch.isfinite(reply.report["loss"]):
+    def _accepted(self, task: str, down: Payload) -> Iterator[Reply]:
+        """The replies that pass the screen, if they are enough."""
+        self.replies, least = 0, self._guard.screen.min_replies
+        for reply in self._cohort.run(task, down):
+            if self._is_sound(reply, task, down):
+                self.replies += 1
+                self._up += sum(map(_bytes, reply.up.values()))
+                if reply.report:
+                    self.reports.append(reply.report)
+                yield reply
+        if self.replies < (least or 1):
+            some = f"{self.replies} of" if self.replies else "none of"
+            wanted = f"; engine.min_replies = {least}" if least is not None else ""
+            raise UserError(
+                f"round {self._server.t + 1}: {some} the {self._cohort.size} clients replied{wanted}{self._because()}"
+            )
+
+    def _is_sound(self, reply: Reply, task: str, down: Payload) -> bool:
+        """Whether a reply is taken. Where none may be missing, one that is not is a run that went wrong."""
+        screen, number = self._guard.screen, self._server.t + 1
+        reason = screen.why_not(reply, task, down)
+        lost = "loss" in reply.report and not torch.isfinite(reply.report["loss"])
+        if reason is not None and screen.min_replies is not None:
+            self.refused.append(Refusal(reply.client, reason))
+            return False
+        if lost:
             raise Diverged(
-                f"round {self._server.t + 1}: a client's training loss is not finite; the run stops here: "
+                f"round {number}: a client's training loss is not finite; the run stops here: "
                 "try a smaller local.lr, or weaker settings of the method"
             )
-        self._up += sum(map(_bytes, reply.up.values()))
-        if reply.report:
-            self.reports.append(reply.report)
+        if reason is not None:
+            who = "a client" if reply.client is None else f"client {reply.client}"
+            raise Diverged(
+                f"round {number}: the reply of {who} is refused: {reason}; the run stops here: try a smaller local.lr, "
+                "or let rounds go on without such replies: engine.min_replies"
+            )
+        return True
+
+    def _because(self) -> str:
+        if not self.refused:
+            return ""
+        last = self.refused[-1]
+        return f"; {len(self.refused)} were refused, the last (of client {last.client}) because {last.reason}"
+
+    def _without_buffers(self, reply: Reply) -> Reply:
         up = dict(reply.up)
         if "b" in up:
             self._b.add({"b": up.pop("b")}, reply.n)
@@ -83,7 +135,7 @@ class Exchange:
     @property
     def bytes_up(self) -> int:
         """From each participating client, on average."""
-        return round(self._up / max(self._came or 0, 1))
+        return round(self._up / max(self.replies, 1))
 
     @property
     def sent(self) -> Payload:

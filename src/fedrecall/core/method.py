@@ -66,6 +66,11 @@ class Method:
         """What a client remembers before its first round."""
         return {}
 
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The method's own tasks, beside "train": names of functions from a Local to a Payload. No other is run."""
+        return ()
+
     def prepare(self, r: Local, hear: Hear) -> Payload:
         """What a client works out once, before its first step; the loss finds it in `r.down`.
 

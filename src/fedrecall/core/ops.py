@@ -19,30 +19,34 @@ def keep(z: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask, z, torch.finfo(z.dtype).min)
 
 
+def cool(z: Tensor, tau: float) -> Tensor:
+    """z / tau; at temperature 1 the logits themselves, which are the same bits for two operations less."""
+    return z if tau == 1 else z / tau
+
+
 def soften(z: Tensor, tau: float, mask: Tensor | None = None) -> Tensor:
     """A teacher's distribution: softmax(z / tau) over the classes in the mask, 0 elsewhere; no gradient.
 
     Where the mask leaves no class the row is all zero: nothing to distil.
     """
-    z = z.detach()
-    return F.softmax(z / tau, -1) if mask is None else F.softmax(keep(z / tau, mask), -1) * mask
+    z = cool(z.detach(), tau)
+    return F.softmax(z, -1) if mask is None else F.softmax(keep(z, mask), -1) * mask
 
 
 def soft_ce(z: Tensor, q: Tensor, tau: float) -> Tensor:
     """-sum_c q_c log softmax(z / tau)_c; a class with q_c = 0 adds exactly 0, whatever its logit."""
-    return -torch.where(q > 0, q * F.log_softmax(z / tau, -1), 0.0).sum(-1)
+    return -torch.where(q > 0, q * F.log_softmax(cool(z, tau), -1), 0.0).sum(-1)
 
 
 def kl(z: Tensor, q: Tensor, tau: float) -> Tensor:
     """KL(q || softmax(z / tau)); a class with q_c = 0 adds exactly 0, whatever its logit."""
-    return torch.where(q > 0, q * (q.clamp_min(torch.finfo(q.dtype).tiny).log() - F.log_softmax(z / tau, -1)), 0.0).sum(
-        -1
-    )
+    log_q = q.clamp_min(torch.finfo(q.dtype).tiny).log()
+    return torch.where(q > 0, q * (log_q - F.log_softmax(cool(z, tau), -1)), 0.0).sum(-1)
 
 
 def prob_of(z: Tensor, y: Tensor, tau: float = 1.0) -> Tensor:
     """Probability given to the label [B]."""
-    return F.softmax(z / tau, -1).gather(-1, y[:, None])[:, 0]
+    return F.softmax(cool(z, tau), -1).gather(-1, y[:, None])[:, 0]
 
 
 def class_sum(t: Tensor, y: Tensor, classes: int) -> Tensor:

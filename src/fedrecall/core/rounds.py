@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from fedrecall.core import seeds
-from fedrecall.core.exchange import Diverged, Exchange
+from fedrecall.core.exchange import OPEN, Diverged, Exchange, Guard
 from fedrecall.core.method import Method
+from fedrecall.core.screen import Refusal
 from fedrecall.core.types import Engine, Payload, Score, Server
 
 
@@ -39,6 +40,7 @@ class Round(NamedTuple):
     personal: bool  # there is no global model: the local accuracy is the accuracy
     reports: list[Payload]  # what each participant said of its training, for the probes
     sent: Payload  # what went down to them
+    refused: list[Refusal]  # replies that were left out
 
 
 def sample(plan: Plan, t: int) -> list[int]:
@@ -47,12 +49,12 @@ def sample(plan: Plan, t: int) -> list[int]:
     return sorted(rng.choice(plan.population, plan.sample, replace=False).tolist())
 
 
-def rounds(method: Method, server: Server, engine: Engine, plan: Plan) -> Iterator[Round]:
+def rounds(method: Method, server: Server, engine: Engine, plan: Plan, guard: Guard = OPEN) -> Iterator[Round]:
     """Run rounds server.t, server.t + 1, ... until there have been plan.rounds of them."""
     for t in range(server.t, plan.rounds):
         began = time.perf_counter()
         clients = sample(plan, t)
-        exchange = Exchange(server, engine.cohort(t, clients))
+        exchange = Exchange(server, engine.cohort(t, clients), guard)
         server = replace(exchange.settle(method.round(server, exchange)), t=t + 1)
         due = not method.personal and (server.t % plan.evaluate_every == 0 or server.t == plan.rounds)
         score = engine.evaluate(server.state) if due else None
@@ -66,10 +68,11 @@ def rounds(method: Method, server: Server, engine: Engine, plan: Plan) -> Iterat
             exchange.bytes_up,
             exchange.bytes_down,
             clients,
-            exchange.size,
+            exchange.replies,
             exchange.reported("loss"),
             exchange.reported("local_accuracy"),
             method.personal,
             exchange.reports,
             exchange.sent,
+            exchange.refused,
         )

@@ -1,5 +1,6 @@
 """Every random number comes from (seed, purpose, keys): no global generator is read, and none is left changed."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
@@ -8,7 +9,9 @@ from typing import Literal
 import numpy as np
 import torch
 
-Purpose = Literal["partition", "auxiliary", "init", "sample", "batches", "augment", "module", "method"]
+Purpose = Literal[
+    "partition", "auxiliary", "init", "sample", "batches", "augment", "module", "method", "absence", "attack", "noise"
+]
 
 
 def stream(seed: int, purpose: Purpose, *keys: int) -> int:
@@ -25,6 +28,13 @@ def generator(seed: int, purpose: Purpose, *keys: int) -> torch.Generator:
 def numpy_generator(seed: int, purpose: Purpose, *keys: int) -> np.random.Generator:
     """A numpy generator for one purpose."""
     return np.random.default_rng(stream(seed, purpose, *keys))
+
+
+def unpredictable_normal(n: int) -> torch.Tensor:
+    """Standard normal numbers [n] from the system's entropy, which no seed gives again: for noise that protects."""
+    bits = np.frombuffer(os.urandom(16 * n), dtype=np.uint64).reshape(2, n) >> 11
+    u, v = (bits + 0.5) * 2.0**-53  # uniform, and never 0
+    return torch.from_numpy(np.sqrt(-2 * np.log(u)) * np.cos(2 * np.pi * v))  # Box and Muller
 
 
 @contextmanager

@@ -88,6 +88,7 @@ class Reply(NamedTuple):
     n: int  # examples
     memory: Payload
     report: Payload  # how the training went, for the record: no method sees it, no byte is counted
+    client: int | None = None  # who says so, for the record
 
 
 @dataclass(frozen=True, eq=False)

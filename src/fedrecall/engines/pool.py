@@ -58,7 +58,7 @@ class Pool:
                 attendance.failed(client, said["error"], said["traceback"], cause=Remote(said["traceback"]))
                 continue
             self.memories[client] = payloads["memory"]
-            yield Reply(payloads["up"], said["n"], payloads["memory"], payloads["report"])
+            yield Reply(payloads["up"], said["n"], payloads["memory"], payloads["report"], client)
 
     def evaluate(self, state: Tensor) -> Score:
         """A complete model on the global test set, in the chunks and the order of `Flat.score`."""

@@ -40,7 +40,7 @@ class Serial:
                 attendance.failed(client, *described(error), cause=error)
                 continue
             self.memories[client] = reply.memory
-            yield reply
+            yield reply._replace(client=client)
 
     def evaluate(self, state: Tensor) -> Score:
         """A complete model on the global test set."""

@@ -1,7 +1,8 @@
 """A client's task, as a pure function: the same bits in whatever process and however often it runs."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
@@ -12,7 +13,9 @@ from fedrecall.core.method import Method
 from fedrecall.core.types import Local, Payload, Reply
 from fedrecall.data.examples import Examples
 from fedrecall.data.partition import Partition
+from fedrecall.engines.attack import Attack, hostile
 from fedrecall.engines.onlooker import Observe, Onlooker
+from fedrecall.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,12 @@ class World:
     classes: int
     seed: int
     observe: Observe = Observe()  # what clients report of their training
+    attack: Attack | None = None  # what some clients do instead of what they should
+
+    @cached_property
+    def hostile(self) -> frozenset[int]:
+        """The clients that do."""
+        return frozenset() if self.attack is None else hostile(self.attack, len(self.partition), self.seed)
 
     def order(self, clients: Sequence[int]) -> list[int]:
         """The clients with most examples first: the order in which every engine starts and sums them."""
@@ -34,8 +43,17 @@ class World:
 
     def perform(self, f: Flat, task: str, client: int, t: int, down: Payload, memory: Payload | None) -> Reply:
         """One client's answer to one task of round t; no memory means that it never took part."""
-        data = self.train.take(torch.from_numpy(self.partition.rows(client))).ready()
-        down = _on(down, f.w.device)
+        data = self.train.take(torch.from_numpy(self.partition.rows(client)))
+        if self.attack is None or client not in self.hostile:
+            return self.perform_on(data, f, task, client, t, down, memory)
+        reply = self.perform_on(self.attack.poison(data, self.classes), f, task, client, t, down, memory)
+        return reply._replace(up=self.attack.bend(reply.up, down))
+
+    def perform_on(
+        self, data: Examples, f: Flat, task: str, client: int, t: int, down: Payload, memory: Payload | None
+    ) -> Reply:
+        """The same on examples that need not be a client's."""
+        data, down = data.ready(), _on(down, f.w.device)
         if memory is None:
             memory = self.method.memory(down.get("w", f.w))
         memory = _on(memory, f.w.device)
@@ -66,9 +84,17 @@ class World:
                 observer = Onlooker(self.observe, self.method, f, r, self.test, client)
             reply = train(self.method, r, self.training, self.seed, client, observer)
         else:
-            reply = Reply(getattr(self.method, task)(r), len(r.y), r.memory, {})
+            reply = Reply(self._own(task)(r), len(r.y), r.memory, {})
         home = torch.device("cpu")
         return Reply(_on(reply.up, home), reply.n, _on(reply.memory, home), _on(reply.report, home))
+
+    def _own(self, task: str) -> Callable[[Local], Payload]:
+        """A task of the method's own. A task's name may have come from another machine."""
+        if task not in self.method.tasks:
+            declared = ", ".join(["train", *self.method.tasks])
+            raise UserError(f'{type(self.method).__name__} has no task "{task[:40]}": it has {declared} (Method.tasks)')
+        own: Callable[[Local], Payload] = getattr(self.method, task)
+        return own
 
 
 def _on(payload: Payload, device: torch.device) -> Payload:

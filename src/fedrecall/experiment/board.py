@@ -38,7 +38,7 @@ class Board(Watch):
         cells = study.cells()
         self._runs, self._done = len(cells), 0
         self._rounds = {cell.folder: Experiment(**cell.tables).run.rounds for cell in cells}
-        self._left, self._made, self._began = sum(self._rounds.values()), 0, monotonic()
+        self._left, self._made, self._began = dict(self._rounds), 0, monotonic()
         self._lines = {row: Line(sum(cell.row == row for cell in cells)) for row in study.rows}
         self._said: set[str] = set()
         self._live = Live(console=console, get_renderable=self._table, refresh_per_second=FRESH)
@@ -68,15 +68,14 @@ class Board(Watch):
             best=max(known, default=None),
             seconds=record["seconds"],
         )
-        self._left, self._made = self._left - 1, self._made + 1
+        self._left[cell.folder], self._made = self._rounds[cell.folder] - record["round"], self._made + 1
 
     def ended(self, cell: Cell, summary: Summary, here: bool) -> None:
         """A cell is finished."""
         line = self._lines[cell.row]
         rounds = summary["rounds"]
         self._done += 1
-        if not here:
-            self._left -= self._rounds[cell.folder]
+        self._left[cell.folder] = 0
         each = summary["seconds"] / rounds if rounds else None
         self._lines[cell.row] = Line(
             line.runs, line.done + 1, cell, rounds, summary.get("final"), summary.get("best"), each
@@ -86,7 +85,7 @@ class Board(Watch):
 
     def refused(self, cell: Cell, reason: str) -> None:
         """A cell cannot be run."""
-        self._left -= self._rounds[cell.folder]
+        self._left[cell.folder] = 0
         if reason not in self._said:  # one missing data set is many cells, and one reason
             self._said.add(reason)
             self._say(f"cannot run {self._name(cell)}: {reason}")
@@ -121,8 +120,8 @@ class Board(Watch):
         return Group(grid, Text(self._progress(), style="dim"))
 
     def _progress(self) -> str:
-        spent = monotonic() - self._began
-        left = f", about {_clock(spent / self._made * self._left)} left" if self._made and self._left else ""
+        spent, rounds = monotonic() - self._began, sum(self._left.values())
+        left = f", about {_clock(spent / self._made * rounds)} left" if self._made and rounds else ""
         return f"{self._done} of {self._runs} runs, {_clock(spent)}{left}"
 
 

@@ -15,7 +15,7 @@ from fedrecall.experiment.compare import SEEDS, comparison_study
 from fedrecall.experiment.cost import cost, hours
 from fedrecall.experiment.reproduce import place, reproduction
 from fedrecall.experiment.results import Results, load
-from fedrecall.experiment.study import FILE, Study
+from fedrecall.experiment.study import Cell, Study
 from fedrecall.experiment.sweep import sweep
 from fedrecall.experiment.tables import Table, comparison, paper_tables, show, write_tables
 
@@ -28,8 +28,10 @@ def compare_and_show(
     folder = out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{study.id}"
     console = Console()
     _say(console, f"{study.title}: {_size(study)}, in {folder}")
-    results = _run(study, folder, console, again=f"the same command with --out {folder} goes on")
+    refused = _run(study, folder, console, again=f"the same command with --out {folder} goes on")
+    results = load(folder)
     _show(results, [comparison(results, column) for column in results.study.columns], console)
+    _require_all(refused, study)
 
 
 def reproduce_and_show(
@@ -46,9 +48,12 @@ def reproduce_and_show(
     study = reproduction(which, fraction=fraction, rows=rows, columns=columns, seeds=seeds, overrides=overrides)
     folder, console = out or place(study), Console()
     _say(console, f"{study.title}: {_size(study)}, in {folder}")
-    _say(console, f"{cost(study).passes / 1e6:,.1f} million sample passes, about {_hours(hours(study))} on this machine")
-    results = _run(study, folder, console, again="the same command goes on")
+    price = cost(study).passes / 1e6
+    _say(console, f"{price:,.3g} million sample passes, about {_time(hours(study))} if all is to be run here")
+    refused = _run(study, folder, console, again="the same command goes on")
+    results = load(folder)
     _show(results, paper_tables(results), console)
+    _require_all(refused, study)
 
 
 def list_experiments() -> None:
@@ -57,36 +62,31 @@ def list_experiments() -> None:
     grid = Grid(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
     grid.add_column("id", no_wrap=True)
     grid.add_column("what it is", overflow="fold")
-    for title in ("runs", "M passes", "hours here"):
+    for title in ("runs", "M passes", "hours"):
         grid.add_column(title, justify="right", no_wrap=True)
     with console.status("timing the networks"):
         for name in papers.ids():
             study = papers.definition(name)
             price = cost(study)
-            grid.add_row(name, study.title, str(price.runs), f"{price.passes / 1e6:,.1f}", f"{hours(study):,.1f}")
+            grid.add_row(name, study.title, str(price.runs), f"{price.passes / 1e6:,.4g}", f"{hours(study):,.2g}")
     console.print(grid)
-    _say(console, "A part: --methods, --cells, --seeds; fewer rounds: --fraction 0.1. Hours are estimates for all cores.")
+    _say(console, "Hours are estimates for this machine. A part: --methods, --cells, --seeds, --fraction.")
 
 
-def _run(study: Study, folder: Path, console: Console, *, again: str) -> Results:
-    """Run what is left of a study; what cannot be run is said when the rest is done."""
+def _run(study: Study, folder: Path, console: Console, *, again: str) -> dict[str, list[Cell]]:
+    """Run what is left of a study; returns what cannot be run, by the reason."""
     try:
         with Board(study, console) as board:
-            refused = sweep(study, folder, board)
+            return sweep(study, folder, board)
     except KeyboardInterrupt:
-        kept = ""
-        if (folder / FILE).exists():
-            left = len(Results(study, folder).unfinished)
-            kept = f": {len(study.cells()) - left} of {len(study.cells())} runs are finished; {again}"
-        _say(console, f"interrupted{kept}")
+        runs, left = len(study.cells()), len(Results(study, folder).unfinished)
+        _say(console, f"interrupted: {runs - left} of {runs} runs are finished; {again}")
         raise SystemExit(130) from None
-    results = load(folder)
-    if refused and not results.outcomes():
-        raise UserError("; ".join(refused))
-    return results
 
 
 def _show(results: Results, tables: Sequence[Table], console: Console) -> None:
+    if not results.outcomes():
+        return
     from fedrecall.experiment.figures import draw_all
 
     for table in tables:
@@ -94,16 +94,31 @@ def _show(results: Results, tables: Sequence[Table], console: Console) -> None:
         show(table, console)
     console.print()
     write_tables(results)
-    drawn = draw_all(results)
-    folder = results.folder
-    _say(console, f"tables in {folder / 'tables'}" + (f", figures in {folder / 'figures'}" if drawn.paths else ""))
+    drawn, folder = draw_all(results), results.folder
+    _say(console, f"tables in {folder / 'tables'}" + (f", figures in {folder / 'figures'}" if drawn.figures else ""))
     for name, reason in drawn.skipped.items():
         _say(console, f"figure {name} is not drawn: {reason}")
     _say(console, f"a page of all of it: fedrecall report {folder}")
 
 
+def _require_all(refused: dict[str, list[Cell]], study: Study) -> None:
+    """Not all runs could be made: that is an error, after all that can be shown has been."""
+    if refused:
+        count = sum(map(len, refused.values()))
+        raise UserError(f"{count} of {len(study.cells())} runs cannot be made: {'; '.join(refused)}")
+
+
 def _size(study: Study) -> str:
+    parts = {"row": len(study.rows), "column": len(study.columns), "seed": len(study.seeds)}
+    shape = ", ".join(f"{n} {name}{'s' * (n > 1)}" for name, n in parts.items())
+    scaled = f"; rounds scaled to {100 * study.fraction:g} %" if study.fraction < 1 else ""
     runs = len(study.cells())
-    scaled = f", rounds scaled to {100 * study.fraction:g} %" if study.fraction < 1 else ""
-    shape = f"{_count(study.rows, 'row')} x {_count(study.columns, 'column')} x {_count(study.seeds, 'seed')}"
-    return f"{shape} = {runs} {'run' if runs == 1 else 'runs'}{scaled}"
+    return f"{runs} run{'s' * (runs > 1)} ({shape}{scaled})"
+
+
+def _time(hours_: float) -> str:
+    return f"{60 * hours_:.1f} minutes" if hours_ < 1 else f"{hours_:,.1f} hours"
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(Text(text), soft_wrap=True)

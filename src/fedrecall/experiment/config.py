@@ -11,7 +11,11 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SkipValidation, ValidationError, model_validator
 
 from fedrecall.core.method import Method
+from fedrecall.core.privacy import PRIVACY, Gaussian
+from fedrecall.core.robust import ROBUST, Krum, Rule
 from fedrecall.data.laws import PARTITIONS, Law
+from fedrecall.engines.absence import LATENESS, Straggler
+from fedrecall.engines.attack import ATTACKS, Attack
 from fedrecall.errors import UserError, unknown
 from fedrecall.experiment.choice import Choice, explain
 from fedrecall.experiment.probes import PROBES
@@ -27,7 +31,12 @@ CHOICES = {
     "method": Choice("method", METHODS, default="fedavg", does="loss", presets=PRESETS),
     "model": Choice("model", MODELS, default=None, does="build"),
     "partition": Choice("partition", PARTITIONS, default="dirichlet", does="assign"),
+    "straggler": Choice("straggler", LATENESS, default="lognormal", does="time"),
+    "attack": Choice("attack", ATTACKS, default=None, does="poison"),
+    "robust": Choice("robust", ROBUST, default=None, does="apply"),
+    "privacy": Choice("privacy", PRIVACY, default="gaussian", does="delta"),
 }
+CHOSEN = {"federation": ("partition", "straggler", "attack"), "server": ("robust", "privacy")}  # in these sections
 
 
 class Section(BaseModel):
@@ -72,6 +81,13 @@ class Federation(Section):
     sample: Positive | None = None  # clients a round, or
     fraction: Share | None = None  # their share; neither: all
     partition: Annotated[Law, SkipValidation, BeforeValidator(CHOICES["partition"].build)] = PARTITIONS["dirichlet"]()
+    dropout: Annotated[float, Field(ge=0, lt=1)] | None = (
+        None  # the chance that a client which is asked does not answer
+    )
+    straggler: Annotated[Straggler, SkipValidation, BeforeValidator(CHOICES["straggler"].build)] | None = None
+    attack: Annotated[Attack, SkipValidation, BeforeValidator(CHOICES["attack"].build)] | None = None
+    max_norm: Annotated[float, Field(gt=0)] | None = None  # of an update; longer ones are refused; None: a generous one
+    max_examples: Positive | None = None  # a client says to have; None: what the largest has
 
     @model_validator(mode="after")
     def _one_of(self) -> Self:
@@ -79,6 +95,10 @@ class Federation(Section):
             raise ValueError("give either federation.sample or federation.fraction, not both")
         if self.sample is not None and self.sample > self.clients:
             raise ValueError(f"federation.sample = {self.sample} is more than federation.clients = {self.clients}")
+        if self.asked > self.clients:
+            raise ValueError(
+                f"federation.straggler.over: {self.asked} clients a round are more than the {self.clients}"
+            )
         return self
 
     @property
@@ -87,6 +107,11 @@ class Federation(Section):
         if self.sample is not None:
             return self.sample
         return max(1, int((self.fraction or 1.0) * self.clients + 1e-9))  # 0.29 * 100 is 28.999...
+
+    @property
+    def asked(self) -> int:
+        """Clients a round, with those asked in case others are late."""
+        return self.cohort + (self.straggler.over if self.straggler is not None else 0)
 
 
 class LocalTraining(Section):
@@ -114,6 +139,8 @@ class ServerStep(Section):
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.99
     tau: Annotated[float, Field(gt=0)] = 1e-3
     weights: Literal["size", "uniform"] = "size"
+    robust: Annotated[Rule, SkipValidation, BeforeValidator(CHOICES["robust"].build)] | None = None  # None: all count
+    privacy: Annotated[Gaussian, SkipValidation, BeforeValidator(CHOICES["privacy"].build)] | None = None
 
     @model_validator(mode="after")
     def _meant(self) -> Self:
@@ -127,14 +154,16 @@ class ServerStep(Section):
 class EngineChoice(Section):
     """Where the clients run."""
 
-    name: Literal["pool", "serial"] = "pool"
+    name: Literal["flower", "pool", "serial"] = "pool"
     workers: Positive | None = None  # processes of the pool; None: as many as there are cores
     min_replies: Positive | None = None  # replies that a round needs; None: all, so a client that fails ends the run
+    timeout: Annotated[float, Field(gt=0)] | None = None  # seconds that a task may take on a Flower node; None: 600
 
     @model_validator(mode="after")
     def _meant(self) -> Self:
-        if self.name == "serial" and self.workers is not None:
-            raise ValueError('engine.workers has no meaning for engine.name = "serial": leave it out')
+        for key, engine in (("workers", "pool"), ("timeout", "flower")):
+            if self.name != engine and getattr(self, key) is not None:
+                raise ValueError(f'engine.{key} has no meaning for engine.name = "{self.name}": leave it out')
         return self
 
 
@@ -204,6 +233,23 @@ class Experiment(Section):
         least, asked = self.engine.min_replies, self.federation.cohort
         if least is not None and least > asked:
             raise ValueError(f"engine.min_replies = {least} is more than the {asked} clients of a round")
+        rule = self.server.robust
+        if isinstance(rule, Krum) and rule.least > asked:
+            raise ValueError(f"server.robust: {rule} needs {rule.least} clients a round, not {asked}")
+        return self
+
+    @model_validator(mode="after")
+    def _private(self) -> Self:
+        if self.server.privacy is None:
+            return self
+        if self.server.weights != "uniform":
+            raise ValueError('server.privacy bounds what one client can do: set server.weights = "uniform"')
+        if self.server.robust or self.federation.dropout or self.federation.straggler:
+            raise ValueError("server.privacy accounts for neither server.robust, dropout nor straggler: leave them out")
+        if self.method.needs_aux and self.data.aux == "overlap":
+            raise ValueError('server.privacy and a method with auxiliary data: set data.aux = "holdout"')
+        if self.server.privacy.delta >= 1 / self.federation.clients:
+            raise ValueError(f"server.privacy.delta must be well below 1 / {self.federation.clients} clients")
         return self
 
     def tables(self) -> dict[str, Any]:
@@ -217,16 +263,20 @@ class Experiment(Section):
                 out[name] = CHOICES["model"].dump(section) if section is not None else None
             else:
                 out[name] = {
-                    k: v for k, v in section.model_dump(mode="json", exclude={"partition"}).items() if v is not None
+                    k: v
+                    for k, v in section.model_dump(mode="json", exclude=set(CHOSEN.get(name, ()))).items()
+                    if v is not None
                 }
-        out["federation"]["partition"] = CHOICES["partition"].dump(self.federation.partition)
+                for key in CHOSEN.get(name, ()):
+                    if getattr(section, key) is not None:
+                        out[name][key] = CHOICES[key].dump(getattr(section, key))
         return {name: table for name, table in out.items() if table is not None}
 
 
 def override(tables: dict[str, Any], text: str) -> None:
     """Apply one "a.b=value" to nested tables; naming another method, model or partition drops the old one's keys."""
     key, equals, value = text.partition("=")
-    *path, last = keys = key.strip().split(".")
+    *path, last = key.strip().split(".")
     if not equals or not all([*path, last]):
         raise UserError(f'"{text}" is not of the form key=value, such as method.name=fedprox')
     for part in path:
@@ -234,7 +284,7 @@ def override(tables: dict[str, Any], text: str) -> None:
         if not isinstance(inner, dict):
             raise UserError(f'"{text}": {part} is a value, not a table')
         tables = inner
-    chooses = keys in (["method", "name"], ["model", "name"], ["federation", "partition", "name"])
+    chooses = last == "name" and path != [] and path[-1] in CHOICES
     if chooses and tables.get("name") != _value(value):
         tables.clear()
     tables[last] = _value(value)

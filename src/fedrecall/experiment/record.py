@@ -12,8 +12,8 @@ Record = dict[str, Any]  # one round, as a line of rounds.jsonl
 MANY_GROUPS = 20  # domains are reported one by one; thousands of writers are not
 
 
-def record(r: Round, dataset: Dataset) -> Record:
-    """What rounds.jsonl keeps of a round."""
+def record(r: Round, dataset: Dataset, epsilon: float | None = None) -> Record:
+    """What rounds.jsonl keeps of a round; epsilon is what the rounds so far give away of a client."""
     global_accuracy = None if r.score is None else r.score.accuracy
     out: Record = {
         "round": r.number,
@@ -28,6 +28,10 @@ def record(r: Round, dataset: Dataset) -> Record:
     }
     if r.local_accuracy is not None:
         out["local_accuracy"] = r.local_accuracy
+    if r.refused:
+        out["refused"] = [refusal._asdict() for refusal in r.refused]
+    if epsilon is not None:
+        out["epsilon"] = epsilon
     if r.score is not None and dataset.test_groups is not None and len(dataset.group_names) <= MANY_GROUPS:
         right = (r.score.predicted == r.score.y).double()
         of = ((name, right[dataset.test_groups == g]) for g, name in enumerate(dataset.group_names))

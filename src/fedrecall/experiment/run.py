@@ -5,20 +5,21 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, Self
 
 import torch
 from torch import nn
 
 from fedrecall.core.exchange import Diverged
 from fedrecall.core.rounds import Round, rounds
-from fedrecall.core.types import Server
+from fedrecall.core.types import Engine, Server
 from fedrecall.engines import Faults, Memories, Pool, Serial
 from fedrecall.errors import UserError
 from fedrecall.experiment.config import Experiment
 from fedrecall.experiment.directory import ROUNDS, SUMMARY, RunDirectory, alone, require_free
 from fedrecall.experiment.probes import Line, View, features, look
 from fedrecall.experiment.record import Record, record, summarise
+from fedrecall.experiment.safeguards import attended, guard, rehearse_privacy, spent
 from fedrecall.experiment.setup import MODEL, Setup, setup
 from fedrecall.experiment.track import Tracking
 
@@ -51,6 +52,19 @@ class Past(NamedTuple):
     probes: dict[str, list[Line]]
     filed: dict[int, str]  # the clients' memories
     initial: float | None  # accuracy before the first round, once it is known
+
+
+class Running(Engine, Protocol):
+    """An engine, from its start to its end."""
+
+    @property
+    def memories(self) -> Memories:
+        """What clients remember, as it is kept in checkpoints."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
 
 
 def run(
@@ -87,10 +101,12 @@ def execute(
     *,
     resume: bool = False,
     force: bool = False,
+    engine: "Callable[[Setup, RunDirectory | None, Past], Running] | None" = None,
 ) -> Result:
-    """Run what is set up."""
+    """Run what is set up, on the engine that the experiment names or the one that is made here."""
     if out is None and (resume or ready.experiment.run.track is not None):
         raise UserError(f"{'resume' if resume else 'run.track'} needs a run directory: give one with out")
+    rehearse_privacy(ready)
     with ExitStack() as stack:
         tracking = stack.enter_context(Tracking(ready.experiment.run.track))
         directory, past = None, Past(ready.server, [], {}, {}, None)
@@ -100,9 +116,8 @@ def execute(
             past = reopen(directory, ready, past, force=force) if resume else begin(directory, ready, past)
             tracking.start(ready.experiment.tables(), directory.path)
         stack.enter_context(one_thread())
-        engine = engine_for(ready, directory, past)
-        stack.enter_context(engine)
-        result = _Run(ready, engine, directory, tracking, watch).go(past)
+        running = stack.enter_context((engine or engine_for)(ready, directory, past))
+        result = _Run(ready, running, directory, tracking, watch).go(past)
         tracking.finish(result.summary)
         return result
 
@@ -134,9 +149,14 @@ def reopen(directory: RunDirectory, ready: Setup, past: Past, *, force: bool) ->
     return Past(saved.server(ready.server), records, seen, saved.filed, saved.manifest["initial"])
 
 
-def engine_for(ready: Setup, directory: RunDirectory | None, past: Past) -> Pool | Serial:
+def engine_for(ready: Setup, directory: RunDirectory | None, past: Past) -> Running:
     """The engine that the experiment names; what clients leave behind goes to the run directory."""
     choice = ready.experiment.engine
+    if choice.name == "flower":
+        raise UserError(
+            'engine.name = "flower" runs as a Flower app: make one with fedrecall flower new DIR --config CONFIG.toml, '
+            'or try the same configuration here with --set engine.name="pool"'
+        )
     faults = Faults(choice.min_replies, directory.keep if directory else None)
     memories = Memories(directory.checkpoints.memories if directory else None, filed=past.filed)
     if choice.name == "serial":
@@ -150,7 +170,7 @@ class _Run:
     def __init__(
         self,
         ready: Setup,
-        engine: Pool | Serial,
+        engine: Running,
         directory: RunDirectory | None,
         tracking: Tracking,
         watch: Callable[[Record], None] | None,
@@ -163,14 +183,15 @@ class _Run:
         """All rounds that are left, and the result of all of them."""
         run, server, records, seen = self._ready.experiment.run, past.server, list(past.records), dict(past.probes)
         failed, done = None, None
+        engine = attended(self._engine, self._ready)
         with self._room():
             initial = past.initial
             if initial is None:
                 initial = self._engine.evaluate(server.state).accuracy
             try:
-                for done in rounds(self._ready.world.method, server, self._engine, self._ready.plan):
+                for done in rounds(self._ready.world.method, server, engine, self._ready.plan, guard(self._ready)):
                     server = done.server
-                    records.append(record(done, self._ready.dealt.dataset))
+                    records.append(record(done, self._ready.dealt.dataset, spent(self._ready, done.number)))
                     lines = look(run.probes, self._view, done)
                     for name, line in lines.items():
                         seen.setdefault(name, []).append(line)

@@ -76,6 +76,7 @@ def setup(
         classes=dealt.dataset.num_classes,
         seed=seed,
         observe=observed(run.probes, local_accuracy=run.local_accuracy, last=run.rounds - 1),
+        attack=experiment.federation.attack,
     )
     server = Server(
         f=f,
@@ -90,7 +91,7 @@ def setup(
     plan = Plan(
         rounds=run.rounds,
         population=len(dealt.partition),
-        sample=experiment.federation.cohort,
+        sample=experiment.federation.asked,
         seed=_or(run.sample_seed, seed),
         evaluate_every=run.evaluate_every,
     )

@@ -48,6 +48,11 @@ class FedCSD(Method):
         """The statistics with which the teacher normalises."""
         return self.teacher_bn
 
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Prototypes are asked for before the training."""
+        return ("prototype",)
+
     def memory(self, w: Tensor) -> Payload:
         """The teacher, if clients keep it."""
         return {"teacher": w} if self.use_tma and self.teacher_at == "client" else {}

@@ -19,11 +19,11 @@ from fedrecall.core.types import Local, Step
 
 
 def masked_distillation(s: Step, r: Local, z_g: Tensor, tau: float) -> Tensor:
-    """tau^2 KL per sample: the teacher keeps the minority labels but the true one, the student all but the true one."""
+    """KL per sample: the teacher keeps the minority labels but the true one, the student all but the true one."""
     majority = r.counts > len(r.y) / len(r.counts)  # J_k, Eq. (2)
     not_true = ~is_class(s.y, s.z.shape[-1])
     q = soften(z_g, tau, ~majority & not_true)  # Eq. (3)
-    return tau**2 * kl(keep(s.z, not_true), q, tau)  # Eq. (4), (6)
+    return kl(keep(s.z, not_true), q, tau)  # Eq. (4), (6)
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class FedLMD(Method):
         return {"global": r.w}
 
     def loss(self, s: Step, r: Local) -> Tensor:
-        """CE + beta L_lmd."""
+        """CE + beta tau^2 L_lmd."""
         lmd = masked_distillation(s, r, s.frozen["global"].z, self.tau)
-        return F.cross_entropy(s.z, s.y) + self.beta * lmd.mean()  # Eq. (5)
+        return F.cross_entropy(s.z, s.y) + self.beta * self.tau**2 * lmd.mean()  # Eq. (5)
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class FedLMDTf(Method):
         return {"global": r.w} if self.switch is not None and r.t >= self.switch else {}
 
     def loss(self, s: Step, r: Local) -> Tensor:
-        """CE + beta L_lmd with equal logits for a teacher."""
+        """CE + beta tau^2 L_lmd with equal logits for a teacher."""
         z_g = s.frozen["global"].z if "global" in s.frozen else torch.zeros_like(s.z)  # Eq. (8)
         lmd = masked_distillation(s, r, z_g, self.tau)
-        return F.cross_entropy(s.z, s.y) + self.beta * lmd.mean()  # Eq. (7)
+        return F.cross_entropy(s.z, s.y) + self.beta * self.tau**2 * lmd.mean()  # Eq. (7)

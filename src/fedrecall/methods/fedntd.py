@@ -32,5 +32,5 @@ class FedNTD(Method):
         """CE + beta tau^2 KL over the not-true classes."""
         z_g = s.frozen["global"].z if self.teacher else torch.zeros_like(s.z)
         not_true = ~is_class(s.y, s.z.shape[-1])
-        ntd = self.tau**2 * kl(keep(s.z, not_true), soften(z_g, self.tau, not_true), self.tau)
-        return F.cross_entropy(s.z, s.y) + self.beta * ntd.mean()
+        ntd = kl(keep(s.z, not_true), soften(z_g, self.tau, not_true), self.tau)
+        return F.cross_entropy(s.z, s.y) + self.beta * self.tau**2 * ntd.mean()

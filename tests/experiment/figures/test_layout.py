@@ -22,8 +22,8 @@ ALL_PROBES = ["confusion", "local", "local_confusion", "cohort", "shift", "disti
 
 # name: (form, options, rows, columns, how the runs are made)
 CASES: dict[str, tuple[str, dict, list[str] | dict, list[str] | dict, dict]] = {
-    "ten methods": ("curves", {}, TEN, ["CIFAR-10"], {"rounds": 100}),
-    "fourteen panels": ("curves", {"y": "forgetting"}, TEN, [f"{i} {LONG}" for i in range(14)], {"rounds": 4}),
+    "ten methods": ("curves", {}, TEN, ["CIFAR-10"], {"rounds": 40}),
+    "ten panels": ("curves", {"y": "forgetting"}, TEN, [f"{i} {LONG}" for i in range(10)], {"rounds": 2}),
     "two lines of panels": ("curves", {"y": ["accuracy", "local_accuracy"]}, TEN[:3], ["a", "b", LONG], {}),
     "one method": ("curves", {}, ["FedAvg"], ["CIFAR-10"], {"rounds": 1}),
     "against": ("against", {"x": [1, 5, 10, 20, 40], "xlabel": "epochs"}, TEN, ["1", "5", "10", "20", "40"], {}),
@@ -32,7 +32,7 @@ CASES: dict[str, tuple[str, dict, list[str] | dict, list[str] | dict, dict]] = {
     "bars with long names": ("bars", {}, TEN, ["Dirichlet_with_alpha=0.05", "b", LONG], {}),
     "few bars": ("bars", {}, TEN[:2], ["a", "b"], {}),
     "partition": ("partition", {}, ["FedAvg"], ["a"], {}),
-    "partitions": ("partition", {}, ["FedAvg"], ["a", "b", LONG, "c", "d"], {"clients": 100, "classes": 100}),
+    "partitions": ("partition", {}, ["FedAvg"], ["a", "b", LONG], {"clients": 100, "classes": 100, "rounds": 1}),
     "forgetting": ("forgetting", {"printed": PRINTED}, START, ["CIFAR-10"], {}),
     "forgetting of 200 classes": ("forgetting", {}, START, ["Tiny"], {"classes": 200, "rounds": 2}),
     "local-global": ("local-global", {}, ["FedAvg"], ["#K=2", "#K=5", "0.5", LONG], {"rounds": 30}),

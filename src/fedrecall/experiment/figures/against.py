@@ -1,7 +1,7 @@
 """Accuracy by setting: against a number, and in bars."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -21,12 +21,12 @@ from fedrecall.experiment.figures.gather import (
     scale_note,
     seeds_note,
 )
-from fedrecall.experiment.figures.sheet import PERCENT, STEPS, blank, finish, fold, panels, text_width
+from fedrecall.experiment.figures.sheet import PERCENT, STEPS, blank, cut, finish, fold, panels, text_width
 from fedrecall.experiment.figures.style import COLUMN, INK, PAGE, SMALL, looks
 from fedrecall.experiment.results import Results
 from fedrecall.experiment.stats import Spread
-from fedrecall.experiment.study import Measure
 
+Accuracy = Literal["final", "best", "last10"]
 LABELS = {"final": "final accuracy (%)", "best": "best accuracy (%)", "last10": "accuracy, last ten rounds (%)"}
 HATCHES = ("", "//////", "......", "xxxxxx", "\\\\\\\\\\\\")
 PRINTED = "printed in the paper"
@@ -35,7 +35,7 @@ PRINTED = "printed in the paper"
 class Numbers:
     """A study's accuracies by row and column, and those that the paper printed, as shares."""
 
-    def __init__(self, results: Results, measure: Measure | None, rows: Names, columns: Names) -> None:
+    def __init__(self, results: Results, measure: Accuracy | None, rows: Names, columns: Names) -> None:
         self.measure = measure or results.study.measure
         found = finished(results, rows, columns)
         spreads = {place: measured(outcomes, self.measure) for place, outcomes in found.items()}
@@ -63,7 +63,7 @@ def against(
     title: str = "",
     xlabel: str = "",
     log: bool = False,
-    measure: Measure | None = None,
+    measure: Accuracy | None = None,
     rows: Names = None,
     columns: Names = None,
 ) -> Figure:
@@ -101,7 +101,7 @@ def bars(
     results: Results,
     *,
     title: str = "",
-    measure: Measure | None = None,
+    measure: Accuracy | None = None,
     rows: Names = None,
     columns: Names = None,
 ) -> Figure:
@@ -135,7 +135,7 @@ def bars(
     room = (float(figure.get_size_inches()[0]) - 0.7) / len(numbers.columns)
     names = ["\n".join(fold(column, room, SMALL)) for column in numbers.columns]
     crowded = any(text_width(line, SMALL) > room for name in names for line in name.split("\n"))
-    shown = numbers.columns if crowded else names
+    shown = [cut(column, 1.2, SMALL) for column in numbers.columns] if crowded else names
     axes.set_xticks(range(len(shown)), shown, rotation=40 if crowded else 0, ha="right" if crowded else "center")
     axes.tick_params(axis="x", length=0)
     axes.grid(visible=False, axis="x")

@@ -23,7 +23,17 @@ from fedrecall.experiment.figures.gather import (
     seeds_note,
     values,
 )
-from fedrecall.experiment.figures.sheet import PERCENT, STEPS, blank, finish, lowest, name_panel, panels, text_width
+from fedrecall.experiment.figures.sheet import (
+    PERCENT,
+    STEPS,
+    blank,
+    cut,
+    finish,
+    lowest,
+    name_panel,
+    panels,
+    text_width,
+)
 from fedrecall.experiment.figures.style import DASHED, FAINT, INK, PAGE, SMALL, SOLID, Look, looks, series
 from fedrecall.experiment.results import Outcome, Results
 from fedrecall.experiment.stats import Curve
@@ -133,7 +143,7 @@ def local_global(results: Results, *, title: str = "", rows: Names = None, colum
         for box, column in zip(boxes["boxes"], here, strict=True):
             box.set(facecolor=colours[column], edgecolor=FAINT, linewidth=0.6)
         turned = {"rotation": 30, "ha": "right"} if crowded else {}
-        right.set_xticks(range(1, len(here) + 1), list(here), **turned)
+        right.set_xticks(range(1, len(here) + 1), [cut(column, 1.0, SMALL) for column in here], **turned)
         right.set_ylabel("global less local (points)")
         for place in (left, right):
             place.yaxis.set_major_formatter(PERCENT)

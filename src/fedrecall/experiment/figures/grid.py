@@ -9,13 +9,12 @@ from pydantic import Field
 
 from fedrecall.errors import UserError
 from fedrecall.experiment.config import Section
-from fedrecall.experiment.figures.against import LABELS, Numbers
+from fedrecall.experiment.figures.against import LABELS, Accuracy, Numbers
 from fedrecall.experiment.figures.gather import Names, seeds_note
 from fedrecall.experiment.figures.matrix import colour_bar, heat
 from fedrecall.experiment.figures.sheet import finish, name_panel, panels
 from fedrecall.experiment.figures.style import COLUMN, PAGE
 from fedrecall.experiment.results import Results
-from fedrecall.experiment.study import Measure
 
 
 class Axis(Section):
@@ -26,7 +25,7 @@ class Axis(Section):
 
 
 def grid(
-    results: Results, *, x: Axis, y: Axis, title: str = "", measure: Measure | None = None, rows: Names = None
+    results: Results, *, x: Axis, y: Axis, title: str = "", measure: Accuracy | None = None, rows: Names = None
 ) -> Figure:
     """A heat map for each row; a column's place is given by the values that it sets."""
     numbers = Numbers(results, measure, rows, None)

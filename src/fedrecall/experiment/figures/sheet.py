@@ -129,12 +129,17 @@ def name_panel(axes: Axes, text: str) -> None:
     """Write a name over a panel, cut where it would run into the next one."""
     spec = axes.get_subplotspec()
     assert spec is not None
-    room = axes.figure.bbox.width / axes.figure.dpi / spec.get_gridspec().ncols * 0.9
+    room = axes.figure.bbox.width / axes.figure.dpi / spec.get_gridspec().ncols * 0.8
+    axes.set_title(cut(text, room, NORMAL))
+
+
+def cut(text: str, inches: float, points: float) -> str:
+    """A text that fits a width: whole, or its beginning."""
     shown = text
-    while len(shown) > 1 and text_width(shown, NORMAL) > room:
+    while len(text) > 1 and text_width(shown, points) > inches:
         text = text[:-1]
         shown = text.rstrip(" ,:") + "…"
-    axes.set_title(shown)
+    return shown
 
 
 def lowest(axes: Sequence[Axes]) -> list[Axes]:

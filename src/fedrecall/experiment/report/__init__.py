@@ -41,7 +41,7 @@ def _results(folders: Sequence[Path]) -> list[Results]:
     found = [load(folder) for folder in folders]
     runs = [results.folder for results in found if results.single]
     studies = [results for results in found if not results.single]
-    return studies + [together(runs)] if len(runs) > 1 else found
+    return [*studies, together(runs)] if len(runs) > 1 else found
 
 
 def _tables(articles: Sequence[Article], folder: Path) -> dict[Path, str]:

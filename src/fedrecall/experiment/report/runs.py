@@ -56,7 +56,7 @@ def together(folders: Sequence[Path]) -> Runs:
     data = dict.fromkeys(str(given.get("data", {}).get("name")) for given in tables.values())
     study = Study(
         id="runs",
-        title=f"{len(folders)} runs",
+        title=f"{len(tables)} runs",
         rows=rows,
         columns={", ".join(data): {}},
         seeds=tuple(sorted({seed for _, seed in places})),

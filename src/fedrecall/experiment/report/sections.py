@@ -9,6 +9,7 @@ from fedrecall.experiment.report.command import repeat
 from fedrecall.experiment.report.curves import POINTS
 from fedrecall.experiment.report.markup import Html, join, tag
 from fedrecall.experiment.report.parts import bullets, copy, definitions, fold, listing
+from fedrecall.experiment.report.runs import Runs
 from fedrecall.experiment.results import Results
 from fedrecall.experiment.tables.entries import about, failures
 
@@ -105,7 +106,14 @@ def curves(data: dict[str, Any], identity: str, static: Html) -> Html:
 def again(results: Results, identity: str) -> Html:
     """The command that repeats the study."""
     name = f"{identity}-command"
-    return join([tag("pre", tag("code", repeat(results), id=name)), tag("p", copy("Copy", name), class_="files")])
+    goes_on = f"With --out {results.folder} it makes the runs that are still to be made."
+    return join(
+        [
+            tag("pre", tag("code", repeat(results), id=name)),
+            tag("p", copy("Copy", name), class_="files"),
+            tag("p", goes_on, class_="note") if results.unfinished and not isinstance(results, Runs) else None,
+        ]
+    )
 
 
 def configuration(results: Results) -> Html:

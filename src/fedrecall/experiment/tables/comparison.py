@@ -23,7 +23,7 @@ def comparison(results: Results, column: str) -> Table:
     }
     if len(samples) > 1:
         named = "last 10" if study.measure == "last10" else study.measure
-        parts[f"{named} to {first}"] = lambda _, s: entries.difference(s, samples[first], study.measure)
+        parts[f"{named} less {first}"] = lambda _, s: entries.difference(s, samples[first], study.measure)
     if goal(results, column) is not None:
         parts |= {
             "rounds to target": lambda row, s: entries.rounds_to_target(s, speeds[row]),
@@ -32,6 +32,7 @@ def comparison(results: Results, column: str) -> Table:
         }
     forgets = any(s.forgetting() for s in samples.values())
     if forgets:
+        parts["local"] = lambda _, s: entries.spread(list(s.local().values()), s)
         parts["forgetting"] = lambda _, s: entries.spread(list(s.forgetting().values()), s)
     parts |= {
         "s/round": lambda _, s: entries.number(s.mean_of("seconds")),
@@ -48,7 +49,7 @@ def comparison(results: Results, column: str) -> Table:
 
 
 def _legend(results: Results, column: str, forgets: bool) -> list[str]:
-    study, target = results.study, goal(results, column)
+    study, target, first = results.study, goal(results, column), next(iter(results.study.rows))
     several = len(study.seeds) > 1
     out = ["accuracies in %" + ("; ± is the sample standard deviation over seeds" if several else "")]
     if several and len(study.rows) > 1:
@@ -57,7 +58,9 @@ def _legend(results: Results, column: str, forgets: bool) -> list[str]:
         whose = f", the {study.target.measure} of {study.target.of}" if isinstance(study.target, Target) else ""
         curve = " by the mean curve" if several else ""
         out.append(f"target: {100 * target:.2f} %{whose}; the first round there{curve}, - if never")
-        out.append("speedup: all rounds / rounds to target, or those of the first row / rounds to target; 1 if never")
+        out.append(f"speedup: all rounds / rounds to target; over {first}: its rounds to target / rounds to target")
+        out.append("a method that never gets there has 1, and so has the one that sets the target")
     if forgets:
-        out.append("forgetting: global accuracy less the clients' mean accuracy before aggregation, mean over rounds")
+        out.append("local: mean accuracy of the clients' own models before aggregation, over all rounds")
+        out.append("forgetting: by how much the global model's accuracy is higher, mean over rounds")
     return [*out, "MB: for each participating client, a round"]

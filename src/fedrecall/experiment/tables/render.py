@@ -40,7 +40,9 @@ def show(table: Table, console: Console) -> None:
     """Print it, in as many blocks of columns as the width asks for."""
     console.print(Text(table.title, style="bold"))
     for columns in blocks(table, console.width):
+        console.print()
         console.print(_grid(table, columns))
+    console.print()
     for note in table.notes:
         console.print(Text(note, style="dim"))
 
@@ -62,8 +64,7 @@ def blocks(table: Table, width: int) -> list[list[int]]:
 
 
 def _grid(table: Table, columns: list[int]) -> Grid:
-    tall = any(len(entries[i].lines) > 1 for _, entries in table.rows for i in columns)
-    grid = Grid(box=None, header_style="bold", pad_edge=False, padding=(0, GAP, 0, 0), leading=int(tall))
+    grid = Grid(box=None, header_style="bold", pad_edge=False, padding=(0, GAP, 0, 0))
     grid.add_column(table.header[0], no_wrap=True)
     for i in columns:
         grid.add_column(table.header[1 + i], justify="right")

@@ -43,8 +43,13 @@ class Sample:
         """Final, best or last ten, in percent, by seed."""
         return {o.cell.seed: 100 * stats.ACCURACIES[measure](o.curve()) for o in self.good}
 
+    def local(self) -> dict[int, float]:
+        """The accuracy of the clients' own models before aggregation, in percent, mean over rounds, by seed."""
+        curves = {outcome.cell.seed: outcome.curve("local_accuracy") for outcome in self.good}
+        return {seed: 100 * fmean(value for _, value in curve) for seed, curve in curves.items() if curve}
+
     def forgetting(self) -> dict[int, float]:
-        """How many points the clients' own models lose against the next global one, mean over rounds, by seed."""
+        """By how many points the global model is better than the clients' own, mean over rounds, by seed."""
         out = {}
         for outcome in self.good:
             local = dict(outcome.curve("local_accuracy"))

@@ -1,0 +1,87 @@
+"""Central differential privacy for clients: a setting of the experiment, beside whatever method runs.
+
+Learning Differentially Private Recurrent Language Models. McMahan, Ramage, Talwar, Zhang. ICLR 2018.
+https://arxiv.org/abs/1710.06963. Here samples have a fixed size, and the neighbour of a population is one in which a
+single client has other data.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import torch
+
+from fedrecall.core import seeds
+from fedrecall.core.robust import Asked, clipped
+from fedrecall.core.types import Reply
+from fedrecall.errors import UserError, needs_extra
+
+SENSITIVITY = 2.0  # bounds: one clipped update may be replaced by the opposite one
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """Clip every update, add Gaussian noise to their sum."""
+
+    clip: float = 1.0  # S: bound of an update's L2 norm
+    noise: float = 1.0  # z: standard deviation of the noise on the sum, in clips
+    delta: float = 1e-5  # the chance that epsilon does not hold; well below 1 / clients
+    source: Literal["seed", "system"] = "seed"  # of the noise: only the system's cannot be foretold from run.seed
+
+    def __post_init__(self) -> None:
+        if not (self.clip > 0 and self.noise > 0 and 0 < self.delta < 1):
+            raise UserError("server.privacy: clip and noise must be above 0, and delta between 0 and 1")
+
+
+@dataclass(frozen=True)
+class Private:
+    """The rule of such a run: the method sees nothing but the noised mean, whatever it makes of it."""
+
+    privacy: Gaussian
+    seed: int
+
+    def apply(self, replies: Iterator[Reply], asked: Asked) -> Iterator[Reply]:
+        """As many replies as came, each with w^t + (sum of clipped updates + noise) / clients asked.
+
+        A reply that does not come counts as no update: the divisor does not tell.
+        """
+        shells, total = list[Reply](), None
+        for reply in replies:
+            if set(reply.up) != {"w"} or "w" not in asked.down:
+                beside = ", ".join(sorted(set(reply.up) - {"w"})) or "no weights"
+                raise UserError(
+                    f"server.privacy covers the weights alone, and replies to the task {asked.task} carry {beside}: "
+                    "choose a method and a model that send nothing else (see docs/privacy.md)"
+                )
+            update = clipped(reply.up["w"] - asked.down["w"], self.privacy.clip).double()
+            total = update if total is None else total + update
+            shells.append(reply._replace(up={}, n=1))
+        if total is None:
+            return
+        total += self.privacy.noise * self.privacy.clip * self._normal(len(total), asked.t)
+        w = asked.down["w"] + (total / asked.clients).to(asked.down["w"].dtype)
+        yield from (shell._replace(up={"w": w}) for shell in shells)
+
+    def _normal(self, n: int, t: int) -> torch.Tensor:
+        if self.privacy.source == "system":
+            return seeds.unpredictable_normal(n)
+        return torch.randn(n, generator=seeds.generator(self.seed, "noise", t), dtype=torch.float64)
+
+
+PRIVACY: dict[str, type[Gaussian]] = {"gaussian": Gaussian}
+
+
+@lru_cache(maxsize=None)
+def epsilon(privacy: Gaussian, population: int, sample: int, rounds: int) -> float:
+    """What so many rounds give away of one client, by Renyi differential privacy (the package dp-accounting)."""
+    try:
+        import dp_accounting
+        from dp_accounting.rdp import RdpAccountant
+    except ImportError:
+        raise needs_extra("dp-accounting", "privacy") from None
+    event: dp_accounting.DpEvent = dp_accounting.GaussianDpEvent(privacy.noise / SENSITIVITY)
+    if sample < population:
+        event = dp_accounting.SampledWithoutReplacementDpEvent(population, sample, event)
+    accountant = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE)
+    return float(accountant.compose(event, rounds).get_epsilon(privacy.delta))

@@ -1,0 +1,166 @@
+"""What is made of the replies before the method sees them, so that a few hostile ones do little harm.
+
+A rule works with every method: it takes the replies of one exchange and gives replies on. Those that look at all
+replies together hold all of them.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from fedrecall.core.screen import length
+from fedrecall.core.types import Payload, Reply
+from fedrecall.errors import UserError
+
+AT_ONCE = 2**20  # numbers of a reply that are sorted at a time, so that sorting takes little memory
+
+
+class Asked(NamedTuple):
+    """What the replies of one exchange are replies to."""
+
+    task: str
+    down: Payload
+    clients: int  # that were asked
+    t: int  # the round, from 0
+
+
+class Rule(Protocol):
+    """From the replies that came to those that the method sees."""
+
+    def apply(self, replies: Iterator[Reply], asked: Asked) -> Iterator[Reply]:
+        """The replies, chosen or changed."""
+        ...
+
+
+@dataclass(frozen=True)
+class Median:
+    """Every number is the median of the clients' numbers; all count the same, whatever they say of their size.
+
+    Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates. Yin, Chen, Ramchandran, Bartlett.
+    ICML 2018. https://arxiv.org/abs/1803.01498, Definition 1.
+    """
+
+    def apply(self, replies: Iterator[Reply], asked: Asked) -> Iterator[Reply]:
+        """The same number of replies, each with the median in place of its own numbers."""
+        return _centred(replies, share=None)
+
+
+@dataclass(frozen=True)
+class TrimmedMean:
+    """Every number is the mean of the clients' numbers without the largest and the smallest of them.
+
+    Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates. Yin, Chen, Ramchandran, Bartlett.
+    ICML 2018. https://arxiv.org/abs/1803.01498, Definition 2.
+    """
+
+    share: float = 0.2  # beta: left out at either end; at least the share of hostile clients
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share < 0.5:
+            raise UserError(f"server.robust.share = {self.share}: it must be at least 0 and below 0.5")
+
+    def apply(self, replies: Iterator[Reply], asked: Asked) -> Iterator[Reply]:
+        """The same number of replies, each with the trimmed mean in place of its own numbers."""
+        return _centred(replies, self.share)
+
+
+@dataclass(frozen=True)
+class Clip:
+    """No update of the weights is longer than a bound; what else a reply carries is left as it is.
+
+    Can You Really Backdoor Federated Learning? Sun, Kairouz, Suresh, McMahan. 2019. https://arxiv.org/abs/1911.07963
+    """
+
+    norm: float | None = None  # the bound; None: the median length of the round's updates
+
+    def __post_init__(self) -> None:
+        if self.norm is not None and not self.norm > 0:
+            raise UserError(f"server.robust.norm = {self.norm}: it must be above 0")
+
+    def apply(self, replies: Iterator[Reply], asked: Asked) -> Iterator[Reply]:
+        """w^t + min(1, norm / ||w - w^t||) (w - w^t) of each."""
+        if "w" not in asked.down:
+            yield from replies
+            return
+        w, bound, came = asked.down["w"], self.norm, iter(replies)
+        if bound is None:
+            kept = list(came)
+            bound, came = float(torch.tensor([length(r.up["w"] - w) for r in kept]).quantile(0.5)), iter(kept)
+        for reply in came:
+            yield reply._replace(up={**reply.up, "w": w + clipped(reply.up["w"] - w, bound)})
+
+
+@dataclass(frozen=True)
+class Krum:
+    """Only the replies with the nearest neighbours count: the best one, or some of the best (multi-Krum).
+
+    Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent. Blanchard, El Mhamdi, Guerraoui, Stainer.
+    NeurIPS 2017. https://arxiv.org/abs/1703.02757
+    """
+
+    attackers: int = 1  # f: hostile clients in a round, at most; needs 2 f + 3 replies
+    keep: int = 1  # m: replies that count; more than one is multi-Krum
+
+    def __post_init__(self) -> None:
+        if self.attackers < 0 or self.keep < 1:
+            raise UserError("server.robust: krum needs attackers >= 0 and keep >= 1")
+
+    @property
+    def least(self) -> int:
+        """Replies without which it means nothing."""
+        return max(2 * self.attackers + 3, self.attackers + 2 + self.keep)
+
+    def apply(self, replies: Iterator[Reply], asked: Asked) -> Iterator[Reply]:
+        """The replies chosen, in the order in which they came."""
+        kept = list(replies)
+        if len(kept) < self.least:
+            raise UserError(
+                f"round {asked.t + 1}: krum with attackers = {self.attackers} and keep = {self.keep} needs "
+                f"{self.least} replies, and {len(kept)} came: lower them, or sample more clients"
+            )
+        points = [_point(r.up) for r in kept]
+        far = torch.tensor([[length(a - b) ** 2 for b in points] for a in points], dtype=torch.float64)
+        near = far.sort(1).values[:, 1 : len(kept) - self.attackers - 1]  # the n - f - 2 nearest others
+        best = near.sum(1).argsort(stable=True)[: self.keep]
+        yield from (kept[i] for i in sorted(best.tolist()))
+
+
+ROBUST: dict[str, type[Median | TrimmedMean | Clip | Krum]] = {
+    "clip": Clip,
+    "krum": Krum,
+    "median": Median,
+    "trimmed-mean": TrimmedMean,
+}
+
+
+def clipped(update: Tensor, bound: float) -> Tensor:
+    """The update, shortened to the bound if it is longer."""
+    return update * min(1.0, bound / max(length(update), 1e-300))
+
+
+def _centred(replies: Iterable[Reply], share: float | None) -> Iterator[Reply]:
+    """Every reply with the centre in place of its tensors, so that any mean of them is the centre, to the bit."""
+    kept = list(replies)
+    names = dict.fromkeys(name for r in kept for name in r.up)
+    centre = {name: _centre([r.up[name] for r in kept if name in r.up], share) for name in names}
+    yield from (reply._replace(up={name: centre[name] for name in reply.up}) for reply in kept)
+
+
+def _centre(tensors: list[Tensor], share: float | None) -> Tensor:
+    """The median, or the mean without this share of numbers at either end; of whole numbers always a median."""
+    n, flat = len(tensors), [t.flatten() for t in tensors]
+    cut = (n - 1) // 2 if share is None or not flat[0].is_floating_point() else int(share * n + 1e-9)  # 0.29 * 100
+    out = torch.empty_like(flat[0])
+    for start in range(0, len(out), AT_ONCE):
+        piece = slice(start, start + AT_ONCE)
+        ordered = torch.stack([t[piece] for t in flat]).sort(0).values
+        out[piece] = ordered[cut : n - cut].mean(0) if out.is_floating_point() else ordered[cut]
+    return out.view(tensors[0].shape)
+
+
+def _point(up: Payload) -> Tensor:
+    """Where a reply stands: by its weights, or else by all its numbers."""
+    return up["w"] if "w" in up else torch.cat([t.flatten() for t in up.values() if t.is_floating_point()])

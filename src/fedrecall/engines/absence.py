@@ -1,0 +1,78 @@
+"""Clients that do not answer, or answer late: the same ones on every engine, as the seed says."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedrecall.core import seeds
+from fedrecall.core.types import Cohort, Engine, Score
+from fedrecall.errors import UserError
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """How long clients take, and how long the server waits.
+
+    The unit of time is a round of a client of average size and median speed. A client's time is its number of
+    examples, times its own speed (the same all run), times the luck of the round; both are log-normal. A reply that
+    comes too late is not used.
+    """
+
+    spread: float = 0.5  # of the clients' speeds: standard deviation of the logarithm
+    jitter: float = 0.1  # of the luck, likewise
+    deadline: float | None = None  # the server does not wait longer; None: it waits for all that it wants
+    over: int = 0  # clients asked beyond those wanted: the first to answer are taken
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.spread < math.inf and 0 <= self.jitter < math.inf):
+            raise UserError("federation.straggler: spread and jitter must be at least 0")
+        if self.over < 0 or (self.deadline is not None and self.deadline <= 0):
+            raise UserError("federation.straggler: over must be at least 0, and deadline above 0")
+
+    def time(self, seed: int, t: int, client: int, size: float) -> float:
+        """When a client of so many examples, in units of the average, answers in round t."""
+        speed = seeds.numpy_generator(seed, "absence", client).standard_normal()
+        luck = seeds.numpy_generator(seed, "absence", client, t).standard_normal()
+        return float(size * math.exp(self.spread * speed + self.jitter * luck))
+
+
+LATENESS: dict[str, type[Straggler]] = {"lognormal": Straggler}
+
+
+@dataclass(frozen=True)
+class Absence:
+    """An engine, some of whose clients do not answer: nothing but the seed, the round and the client decides.
+
+    An absent client does not run, so its memory stays what it was. Whoever is absent is so for all exchanges of the
+    round. A round is never empty: where nobody would have answered, the server waits for the client that is nearest to
+    doing so.
+    """
+
+    engine: Engine
+    sizes: Sequence[int]  # examples of every client
+    wanted: int  # replies a round
+    seed: int
+    dropout: float = 0.0  # the chance that a client which is asked does not answer
+    straggler: Straggler | None = None
+
+    def cohort(self, t: int, clients: Sequence[int]) -> Cohort:
+        """Those of the clients that answer in time."""
+        return self.engine.cohort(t, self.present(t, clients))
+
+    def evaluate(self, state: Tensor) -> Score:
+        """As the engine does."""
+        return self.engine.evaluate(state)
+
+    def present(self, t: int, clients: Sequence[int]) -> list[int]:
+        """Who answers in round t, the first ones first; at least one."""
+        luck = {k: seeds.numpy_generator(self.seed, "absence", k, t, 1).random() for k in clients}
+        there = [k for k in clients if luck[k] >= self.dropout] or [max(clients, key=lambda k: luck[k])]
+        if self.straggler is None:
+            return there
+        average = sum(self.sizes) / len(self.sizes)
+        times = {k: self.straggler.time(self.seed, t, k, self.sizes[k] / average) for k in there}
+        first = sorted(there, key=lambda k: (times[k], k))
+        deadline = math.inf if self.straggler.deadline is None else self.straggler.deadline
+        return [k for k in first[: self.wanted] if times[k] <= deadline] or first[:1]

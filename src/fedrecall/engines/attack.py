@@ -1,0 +1,119 @@
+"""Clients that lie, for the researcher who wants to see what it does: which ones is a matter of the seed."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from fedrecall.core import seeds
+from fedrecall.core.types import Payload
+from fedrecall.data.examples import Examples
+from fedrecall.errors import UserError
+
+
+class Attack(Protocol):
+    """What a hostile client does to its examples before it trains, and to its reply after."""
+
+    @property
+    def share(self) -> float:
+        """Of all clients, how many are hostile."""
+        ...
+
+    def poison(self, data: Examples, classes: int) -> Examples:
+        """The examples that it trains on."""
+        ...
+
+    def bend(self, up: Payload, down: Payload) -> Payload:
+        """The reply that it sends."""
+        ...
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Sends its update many times as long: model replacement.
+
+    How To Backdoor Federated Learning. Bagdasaryan, Veit, Hua, Estrin, Shmatikov. AISTATS 2020.
+    https://arxiv.org/abs/1807.00459
+    """
+
+    share: float = 0.2  # of all clients
+    scale: float = 10.0  # factor of the update of the weights
+
+    def __post_init__(self) -> None:
+        _require_share(self.share)
+
+    def poison(self, data: Examples, classes: int) -> Examples:
+        """Train on what there is."""
+        return data
+
+    def bend(self, up: Payload, down: Payload) -> Payload:
+        """w^t + scale (w - w^t)."""
+        return _moved(up, down, self.scale)
+
+
+@dataclass(frozen=True)
+class SignFlip:
+    """Sends its update backwards.
+
+    RSA: Byzantine-Robust Stochastic Aggregation Methods for Distributed Learning from Heterogeneous Datasets.
+    Li, Xu, Chen, Giannakis, Ling. AAAI 2019. https://arxiv.org/abs/1811.03761
+    """
+
+    share: float = 0.2  # of all clients
+    scale: float = 1.0  # how much longer than the honest update
+
+    def __post_init__(self) -> None:
+        _require_share(self.share)
+
+    def poison(self, data: Examples, classes: int) -> Examples:
+        """Train on what there is."""
+        return data
+
+    def bend(self, up: Payload, down: Payload) -> Payload:
+        """w^t - scale (w - w^t)."""
+        return _moved(up, down, -self.scale)
+
+
+@dataclass(frozen=True)
+class LabelFlip:
+    """Trains honestly on wrong labels: class k is called K - 1 - k.
+
+    Local Model Poisoning Attacks to Byzantine-Robust Federated Learning. Fang, Cao, Jia, Gong. USENIX Security 2020.
+    https://arxiv.org/abs/1911.11815
+    """
+
+    share: float = 0.2  # of all clients
+
+    def __post_init__(self) -> None:
+        _require_share(self.share)
+
+    def poison(self, data: Examples, classes: int) -> Examples:
+        """The same inputs with other labels."""
+        return Examples(data.x, classes - 1 - data.labels, data.transform, data.rows)
+
+    def bend(self, up: Payload, down: Payload) -> Payload:
+        """Send what was learned."""
+        return up
+
+
+ATTACKS: dict[str, type[Scaling | SignFlip | LabelFlip]] = {
+    "label-flip": LabelFlip,
+    "scaling": Scaling,
+    "sign-flip": SignFlip,
+}
+
+
+def hostile(attack: Attack, population: int, seed: int) -> frozenset[int]:
+    """The clients that are hostile, the same for the whole run."""
+    number = round(attack.share * population)
+    return frozenset(seeds.numpy_generator(seed, "attack").choice(population, number, replace=False).tolist())
+
+
+def _moved(up: Payload, down: Payload, factor: float) -> Payload:
+    """The reply with its update of the weights scaled; what else it carries stays."""
+    if "w" not in up or "w" not in down:
+        return up
+    return {**up, "w": down["w"] + factor * (up["w"] - down["w"])}
+
+
+def _require_share(share: float) -> None:
+    if not 0 < share < 1:
+        raise UserError(f"federation.attack.share = {share}: it must be between 0 and 1")

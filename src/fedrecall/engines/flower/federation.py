@@ -1,0 +1,128 @@
+"""The engine of a real federation: it sends the sampled clients' nodes their tasks, and gives out what comes back.
+
+What clients remember stays on their nodes. The server keeps, in place of each memory, a receipt: the version that it
+has had the reply of, which is a part of its checkpoints like any memory.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Self
+
+import torch
+from flwr.app import Message
+from torch import Tensor
+
+from fedrecall.core.flat import Flat
+from fedrecall.core.types import Payload, Reply, Score
+from fedrecall.engines.faults import Attendance, Faults
+from fedrecall.engines.flower.codec import Malformed, require_finite, require_like
+from fedrecall.engines.flower.roll import Roll, sent
+from fedrecall.engines.flower.store import Version
+from fedrecall.engines.flower.wire import Answer, Declined, Order, order_message, packed, read_answer
+from fedrecall.engines.memory import Memories
+from fedrecall.engines.world import World
+
+
+@dataclass
+class Federation:
+    """All clients of a run, on their nodes."""
+
+    world: World
+    f: Flat
+    roll: Roll
+    run: str  # the key of this run, by which nodes know their memories of it
+    timeout: float  # seconds that a task may take
+    classes: tuple[str, ...]
+    faults: Faults = Faults()
+    memories: Memories = field(default_factory=Memories)  # receipts
+    oldest: Callable[[], int] = lambda: 0  # the round of the oldest checkpoint
+
+    def cohort(self, t: int, clients: Sequence[int]) -> "Asked":
+        """These clients, for round t."""
+        return Asked(self, t, clients)
+
+    def exchange(self, version: Version, clients: Sequence[int], task: str, down: Payload) -> Iterator[Reply]:
+        """Send all their tasks at once; replies are given out by the clients' sizes, the order of every engine."""
+        here = self.roll.here()
+        order = sorted(clients, key=lambda c: (-self.roll.members[c].n if c in self.roll.members else 0, c))
+        attendance = Attendance(self.faults, version.t, len(clients))
+        record, seen = packed(down), {name: t for name, t in down.items() if name in ("w", "b", "counters")}
+        messages = {}
+        for client in order:
+            if client in here:
+                said = Order(task, client, version, self._receipt(client), self.oldest(), self.run, self.classes)
+                messages[client] = order_message(said, record, here[client].node, self.timeout)
+        came: dict[int, Message | None] = {client: None for client in order if client not in here}
+        answers = sent(self.roll.grid, messages, self.timeout)
+        for client in order:
+            while client not in came:
+                key, message = next(answers)
+                came[key] = message
+            message = came.pop(client)
+            try:
+                if client not in here:
+                    raise Declined("its node is not connected")
+                if message is None:
+                    raise Declined(f"no answer within {self.timeout:g} s (engine.timeout)")
+                answer = _checked(message, client, seen)
+            except (Declined, Malformed) as error:
+                attendance.failed(client, str(error), f"{error}\n", cause=error)
+                continue
+            self.memories[client] = {"version": torch.tensor(version)} if answer.remembers else {}
+            yield Reply(answer.up, answer.n, {}, answer.report)
+
+    def _receipt(self, client: int) -> Version | None:
+        receipt = self.memories.get(client)
+        return None if receipt is None else Version(*receipt["version"].tolist())
+
+    def evaluate(self, state: Tensor) -> Score:
+        """A complete model on the server's test set."""
+        return self.f.score(state, self.world.test)
+
+    def close(self) -> None:
+        """Give back what the engine holds outside this process's memory."""
+        self.memories.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@dataclass
+class Asked:
+    """The clients that take part in round t."""
+
+    engine: Federation
+    t: int
+    clients: Sequence[int]
+    _exchanges: Iterator[int] = field(default_factory=count)
+
+    @property
+    def size(self) -> int:
+        """How many were sampled."""
+        return len(self.clients)
+
+    @property
+    def population(self) -> int:
+        """All clients there are."""
+        return self.engine.roll.population
+
+    def run(self, task: str, down: Payload) -> Iterator[Reply]:
+        """Every client's reply to a task; its memory is acknowledged when the reply is given out."""
+        return self.engine.exchange(Version(self.t, next(self._exchanges)), self.clients, task, down)
+
+
+def _checked(message: Message, client: int, seen: Payload) -> Answer:
+    """A client's answer, alike in types and shapes with what was sent, and with what others have answered."""
+    answer = read_answer(message)
+    if answer.client != client:
+        raise Malformed(f"client {answer.client} answered in its place")
+    require_like(answer.up, seen)
+    loss = answer.report.get("loss")
+    if loss is None or bool(torch.isfinite(loss).all()):  # else the core stops the run, and says why
+        require_finite(answer.up)
+    seen.update({name: t.to("meta") for name, t in answer.up.items() if name not in seen})
+    return answer

@@ -1,0 +1,106 @@
+"""Who is there: which node holds which client. Clients have numbers of their own; a node's is for transport only."""
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from fedrecall.engines.flower.codec import Malformed
+from fedrecall.engines.flower.wire import HELLO, Declined, Order, order_message, packed, read_answer
+from fedrecall.errors import UserError
+
+PAUSE = 0.25  # seconds between two looks for replies
+
+
+class Member(NamedTuple):
+    """A client that has said hello."""
+
+    node: int
+    n: int  # examples
+    own: bool  # its data are its own
+
+
+@dataclass
+class Roll:
+    """The clients of a federation that have been heard of."""
+
+    grid: Grid
+    population: int
+    timeout: float  # seconds that a node may take to say hello
+    members: dict[int, Member] = field(default_factory=dict)
+    _greeted: set[int] = field(default_factory=set)
+    _silent: dict[int, str] = field(default_factory=dict)  # nodes that gave no useful answer, and why
+
+    def here(self) -> dict[int, Member]:
+        """The clients whose nodes are connected now. A node that is new, or back, is asked who it is."""
+        online = set(self.grid.get_node_ids())
+        self._greeted &= online  # one that comes back is asked again
+        new = sorted(online - self._greeted)
+        heard: dict[int, Member] = {}
+        if new:
+            orders = {node: order_message(Order(HELLO), packed({}), node, self.timeout) for node in new}
+            for node, message in sent(self.grid, orders, self.timeout):
+                self._greet(node, message, heard)
+            self._greeted |= set(new)
+            self.members |= heard
+        return {client: member for client, member in self.members.items() if member.node in online}
+
+    def gather(self, least: int) -> None:
+        """Wait for all clients; when the time is over, `least` of them are enough."""
+        deadline = time.monotonic() + self.timeout
+        while len(here := self.here()) < self.population and time.monotonic() < deadline:
+            time.sleep(PAUSE)
+        if len(here) < least:
+            missing = sorted(set(range(self.population)) - set(here))
+            why = "".join(f"; node {node}: {reason}" for node, reason in self._silent.items())
+            raise UserError(
+                f"{len(here)} of {self.population} clients came within {self.timeout:g} s, {least} are needed; "
+                f"missing: {', '.join(map(str, missing[:20]))}{why}; start their nodes, each with client=NUMBER in its "
+                "node-config, or raise engine.timeout"
+            )
+        if len({member.own for member in here.values()}) > 1:
+            raise UserError(
+                "some nodes have data of their own and others a part of the configured data set: "
+                "give all of them, or none, a folder, table or index in the node-config"
+            )
+
+    def _greet(self, node: int, message: Message | None, heard: dict[int, Member]) -> None:
+        self._silent.pop(node, None)
+        try:
+            if message is None:
+                raise Declined(f"no answer within {self.timeout:g} s")
+            answer = read_answer(message)
+            if not 0 <= answer.client < self.population:
+                raise Declined(f"it calls itself client {answer.client}, but there are 0 to {self.population - 1}")
+        except (Declined, Malformed) as error:
+            self._silent[node] = str(error)
+            return
+        if answer.client in heard:
+            raise UserError(f"two nodes say that they hold client {answer.client}: give each node a number of its own")
+        heard[answer.client] = Member(node, answer.n, answer.own)
+
+
+def sent(grid: Grid, orders: Mapping[int, Message], timeout: float) -> Iterator[tuple[int, Message | None]]:
+    """Send messages, and give the answers as they come, by the key of the order; None for those that are overdue.
+
+    An error that Flower reports has the SuperLink as its source: answers are known by what they answer to.
+    """
+    deadline = time.monotonic() + timeout
+    identities = list(grid.push_messages(list(orders.values())))
+    waiting = {}
+    for key, identity in zip(orders, identities, strict=True):
+        if identity:
+            waiting[identity] = key
+        else:  # Flower did not take it: the node is unknown
+            yield key, None
+    while waiting and time.monotonic() < deadline:
+        for message in grid.pull_messages(list(waiting)):
+            key = waiting.pop(message.metadata.reply_to_message_id)
+            yield key, message
+        if waiting:
+            time.sleep(PAUSE)
+    for key in waiting.values():
+        yield key, None

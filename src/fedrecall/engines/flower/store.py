@@ -1,0 +1,95 @@
+"""What a client remembers, on its own node: a file a version, named by the exchange that wrote it.
+
+The server says with every message which version it has had the reply of. That one is read and no other, so a memory
+whose reply was lost is never used, and one that is not there is noticed. A version is on the disk before its reply
+leaves, and stays until no checkpoint of the server can go back to it.
+"""
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from safetensors import SafetensorError
+
+from fedrecall.core.types import Payload
+from fedrecall.engines.memory import packed, unpacked
+from fedrecall.errors import UserError
+from fedrecall.files import write
+
+KEY = re.compile(r"[0-9a-f]{32}")  # of a run: it becomes a folder's name, and comes from another machine
+FILE = re.compile(r"(\d+)-(\d+)\.safetensors")
+
+
+class Version(NamedTuple):
+    """The exchange that wrote a memory."""
+
+    t: int  # the round, from 0
+    exchange: int  # in it, from 0
+
+    def __str__(self) -> str:
+        return f"round {self.t + 1}, exchange {self.exchange + 1}"
+
+
+@dataclass(frozen=True)
+class Store:
+    """The memories of one client in one run."""
+
+    folder: Path
+
+    @classmethod
+    def of(cls, root: Path, run: str, client: int) -> "Store":
+        """The one in a node's folder."""
+        if not KEY.fullmatch(run):
+            raise UserError(f"{run[:40]!r} is no key of a run")
+        return cls(root / run / f"client-{client}")
+
+    def read(self, version: Version | None) -> Payload | None:
+        """The memory that the server knows of: none, or exactly this version."""
+        if version is None:
+            return None
+        try:
+            return unpacked(self._place(version).read_bytes())
+        except FileNotFoundError:
+            kept = ", ".join(map(str, self.versions())) or "nothing"
+            raise UserError(
+                f"the memory of {version} is not on this node; {self.folder} has {kept}: "
+                "give the node the folder it had (state in its node-config), or begin a new run"
+            ) from None
+        except (OSError, SafetensorError, ValueError) as error:
+            raise UserError(f"the memory {self._place(version)} cannot be read: {error}") from None
+
+    def write(self, version: Version, memory: Payload) -> None:
+        """Keep a memory; when this returns, it is on the disk. One that is empty needs no file."""
+        if not memory:
+            self._place(version).unlink(missing_ok=True)
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write(self._place(version), packed(memory))
+        _sync(self.folder)  # the name, too
+
+    def tidy(self, acknowledged: Version | None, oldest: int) -> None:
+        """Remove what was written after the acknowledged version, and what no checkpoint since round `oldest` needs."""
+        versions = self.versions()
+        needed = max((v for v in versions if v.t < oldest), default=None)  # what a client had at that checkpoint
+        for version in versions:
+            lost = acknowledged is None or version > acknowledged
+            if lost or (needed is not None and version < needed):
+                self._place(version).unlink(missing_ok=True)
+
+    def versions(self) -> list[Version]:
+        """All that are there, the oldest first."""
+        names = (FILE.fullmatch(path.name) for path in self.folder.glob("*.safetensors"))
+        return sorted(Version(int(name[1]), int(name[2])) for name in names if name)
+
+    def _place(self, version: Version) -> Path:
+        return self.folder / f"{version.t:06}-{version.exchange:02}.safetensors"
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
