@@ -125,12 +125,15 @@ def test_the_list_of_options_is_frozen() -> None:
     collect(typer.main.get_command(cli.app), "")
     assert options == {
         "": ["--install-completion", "--show-completion", "--version"],
-        "run": ["--out", "--set"],
+        "run": ["--force", "--out", "--resume", "--set"],
+        "compare": ["--config", "--out", "--seeds", "--set"],
+        "reproduce": ["--cells", "--fraction", "--list", "--methods", "--out", "--seeds", "--set"],
         "report": ["--out"],
         "show": [],
         "show methods": [],
         "show models": [],
         "show partitions": [],
         "show datasets": [],
+        "show probes": [],
         "show partition": ["--out", "--set"],
     }

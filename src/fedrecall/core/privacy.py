@@ -7,7 +7,7 @@ single client has other data.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Literal
 
 import torch
@@ -72,7 +72,7 @@ class Private:
 PRIVACY: dict[str, type[Gaussian]] = {"gaussian": Gaussian}
 
 
-@lru_cache(maxsize=None)
+@cache
 def epsilon(privacy: Gaussian, population: int, sample: int, rounds: int) -> float:
     """What so many rounds give away of one client, by Renyi differential privacy (the package dp-accounting)."""
     try:
@@ -80,7 +80,7 @@ def epsilon(privacy: Gaussian, population: int, sample: int, rounds: int) -> flo
         from dp_accounting.rdp import RdpAccountant
     except ImportError:
         raise needs_extra("dp-accounting", "privacy") from None
-    event: dp_accounting.DpEvent = dp_accounting.GaussianDpEvent(privacy.noise / SENSITIVITY)
+    event = dp_accounting.GaussianDpEvent(privacy.noise / SENSITIVITY)
     if sample < population:
         event = dp_accounting.SampledWithoutReplacementDpEvent(population, sample, event)
     accountant = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE)

@@ -93,6 +93,10 @@ class Checkpoints:
             log.warning("the checkpoint of round %s is damaged and passed over: %s", _round(path), reason)
         return None
 
+    def oldest(self) -> int:
+        """The round of the oldest one: what may still be needed is what was there then, and later."""
+        return min(map(_round, self.folder.glob("round-*.json")), default=0)
+
     def rewind(self, saved: Saved | None) -> None:
         """Forget what is newer than this checkpoint, or all."""
         last = saved.manifest["round"] if saved else -1

@@ -48,8 +48,9 @@ def reproduce_and_show(
     study = reproduction(which, fraction=fraction, rows=rows, columns=columns, seeds=seeds, overrides=overrides)
     folder, console = out or place(study), Console()
     _say(console, f"{study.title}: {_size(study)}, in {folder}")
-    price = cost(study).passes / 1e6
-    _say(console, f"{price:,.3g} million sample passes, about {_time(hours(study))} if all is to be run here")
+    passes, time = _million(cost(study).passes), hours(study)
+    needed = f"{60 * time:.0f} minutes" if time < 1 else f"{_short(time)} hours"
+    _say(console, f"{passes} million sample passes, about {needed} on this machine for all of it")
     refused = _run(study, folder, console, again="the same command goes on")
     results = load(folder)
     _show(results, paper_tables(results), console)
@@ -68,7 +69,7 @@ def list_experiments() -> None:
         for name in papers.ids():
             study = papers.definition(name)
             price = cost(study)
-            grid.add_row(name, study.title, str(price.runs), f"{price.passes / 1e6:,.4g}", f"{hours(study):,.2g}")
+            grid.add_row(name, study.title, str(price.runs), _million(price.passes), _short(hours(study)))
     console.print(grid)
     _say(console, "Hours are estimates for this machine. A part: --methods, --cells, --seeds, --fraction.")
 
@@ -116,8 +117,13 @@ def _size(study: Study) -> str:
     return f"{runs} run{'s' * (runs > 1)} ({shape}{scaled})"
 
 
-def _time(hours_: float) -> str:
-    return f"{60 * hours_:.1f} minutes" if hours_ < 1 else f"{hours_:,.1f} hours"
+def _million(passes: float) -> str:
+    return _short(passes / 1e6)
+
+
+def _short(number: float) -> str:
+    """As many digits as an estimate deserves."""
+    return f"{number:,.0f}" if number >= 10 else f"{number:.1f}" if number >= 0.1 else "< 0.1"
 
 
 def _say(console: Console, text: str) -> None:

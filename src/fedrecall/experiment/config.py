@@ -12,11 +12,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SkipValidati
 
 from fedrecall.core.method import Method
 from fedrecall.core.privacy import PRIVACY, Gaussian
-from fedrecall.core.robust import ROBUST, Krum, Rule
+from fedrecall.core.robust import ROBUST, Rule
 from fedrecall.data.laws import PARTITIONS, Law
 from fedrecall.engines.absence import LATENESS, Straggler
 from fedrecall.engines.attack import ATTACKS, Attack
 from fedrecall.errors import UserError, unknown
+from fedrecall.experiment.agree import disagreement
 from fedrecall.experiment.choice import Choice, explain
 from fedrecall.experiment.probes import PROBES
 from fedrecall.methods import METHODS
@@ -81,9 +82,7 @@ class Federation(Section):
     sample: Positive | None = None  # clients a round, or
     fraction: Share | None = None  # their share; neither: all
     partition: Annotated[Law, SkipValidation, BeforeValidator(CHOICES["partition"].build)] = PARTITIONS["dirichlet"]()
-    dropout: Annotated[float, Field(ge=0, lt=1)] | None = (
-        None  # the chance that a client which is asked does not answer
-    )
+    dropout: Annotated[float, Field(ge=0, lt=1)] | None = None  # the chance that a client asked does not answer
     straggler: Annotated[Straggler, SkipValidation, BeforeValidator(CHOICES["straggler"].build)] | None = None
     attack: Annotated[Attack, SkipValidation, BeforeValidator(CHOICES["attack"].build)] | None = None
     max_norm: Annotated[float, Field(gt=0)] | None = None  # of an update; longer ones are refused; None: a generous one
@@ -229,27 +228,9 @@ class Experiment(Section):
         return cls(**tables)
 
     @model_validator(mode="after")
-    def _enough_replies(self) -> Self:
-        least, asked = self.engine.min_replies, self.federation.cohort
-        if least is not None and least > asked:
-            raise ValueError(f"engine.min_replies = {least} is more than the {asked} clients of a round")
-        rule = self.server.robust
-        if isinstance(rule, Krum) and rule.least > asked:
-            raise ValueError(f"server.robust: {rule} needs {rule.least} clients a round, not {asked}")
-        return self
-
-    @model_validator(mode="after")
-    def _private(self) -> Self:
-        if self.server.privacy is None:
-            return self
-        if self.server.weights != "uniform":
-            raise ValueError('server.privacy bounds what one client can do: set server.weights = "uniform"')
-        if self.server.robust or self.federation.dropout or self.federation.straggler:
-            raise ValueError("server.privacy accounts for neither server.robust, dropout nor straggler: leave them out")
-        if self.method.needs_aux and self.data.aux == "overlap":
-            raise ValueError('server.privacy and a method with auxiliary data: set data.aux = "holdout"')
-        if self.server.privacy.delta >= 1 / self.federation.clients:
-            raise ValueError(f"server.privacy.delta must be well below 1 / {self.federation.clients} clients")
+    def _agrees(self) -> Self:
+        if (wrong := disagreement(self)) is not None:
+            raise ValueError(wrong)
         return self
 
     def tables(self) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from fedrecall.experiment.setup import Setup
 def guard(ready: Setup) -> Guard:
     """What every reply goes through.
 
-    The form of replies is rehearsed only where a round may go on without some of them: where none may be missing, an
-    odd reply is a mistake in the method's code, and its own error says more.
+    The form of replies is rehearsed only where they come from other machines, or a round may go on without some of
+    them: else an odd reply is a mistake in the method's code, and its own error says more.
     """
     experiment = ready.experiment
     least, federation, server = experiment.engine.min_replies, experiment.federation, experiment.server
@@ -22,7 +22,7 @@ def guard(ready: Setup) -> Guard:
         min_replies=least,
         max_norm=federation.max_norm,
         max_examples=federation.max_examples or int(ready.dealt.partition.sizes.max()),
-        form=None if least is None else Rehearsal(ready.world, ready.server.f).form,
+        form=None if least is None and experiment.engine.name != "flower" else Rehearsal(ready.world, ready.server.f).form,
     )
     private = None if server.privacy is None else Private(server.privacy, ready.world.seed)
     return Guard(screen, server.robust if private is None else private)

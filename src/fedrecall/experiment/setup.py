@@ -67,17 +67,6 @@ def setup(
         begin_with(module, run.start)
     f = Flat(module)
     seed, method = run.seed, experiment.method
-    world = World(
-        method=method,
-        training=training(experiment),
-        train=dealt.clients,
-        test=dealt.test,
-        partition=dealt.partition,
-        classes=dealt.dataset.num_classes,
-        seed=seed,
-        observe=observed(run.probes, local_accuracy=run.local_accuracy, last=run.rounds - 1),
-        attack=experiment.federation.attack,
-    )
     server = Server(
         f=f,
         w=f.w,
@@ -95,7 +84,23 @@ def setup(
         seed=_or(run.sample_seed, seed),
         evaluate_every=run.evaluate_every,
     )
-    return Setup(experiment, dealt, world, server, plan)
+    return Setup(experiment, dealt, world_of(experiment, dealt), server, plan)
+
+
+def world_of(experiment: Experiment, dealt: Dealt) -> World:
+    """What every client's task may look at."""
+    run = experiment.run
+    return World(
+        method=experiment.method,
+        training=training(experiment),
+        train=dealt.clients,
+        test=dealt.test,
+        partition=dealt.partition,
+        classes=dealt.dataset.num_classes,
+        seed=run.seed,
+        observe=observed(run.probes, local_accuracy=run.local_accuracy, last=run.rounds - 1),
+        attack=experiment.federation.attack,
+    )
 
 
 def deal(experiment: Experiment, *, data: object = None, partition: object = None) -> Dealt:

@@ -98,12 +98,5 @@ def require_like(payload: Payload, model: Payload) -> None:
             raise Malformed(f"{name} is {_said(got)}, but must be {_said(meant)}")
 
 
-def require_finite(payload: Payload) -> None:
-    """Refuse NaN and infinity: a single one would be in every weight of the mean."""
-    for name, t in payload.items():
-        if t.is_floating_point() and not torch.isfinite(t).all():
-            raise Malformed(f"{name} has numbers that are not finite")
-
-
 def _said(t: torch.Tensor) -> str:
     return f"{str(t.dtype).removeprefix('torch.')} {list(t.shape)}"

@@ -16,10 +16,10 @@ from torch import Tensor
 from fedrecall.core.flat import Flat
 from fedrecall.core.types import Payload, Reply, Score
 from fedrecall.engines.faults import Attendance, Faults
-from fedrecall.engines.flower.codec import Malformed, require_finite, require_like
+from fedrecall.engines.flower.codec import Malformed
 from fedrecall.engines.flower.roll import Roll, sent
 from fedrecall.engines.flower.store import Version
-from fedrecall.engines.flower.wire import Answer, Declined, Order, order_message, packed, read_answer
+from fedrecall.engines.flower.wire import Declined, Order, order_message, packed, read_answer
 from fedrecall.engines.memory import Memories
 from fedrecall.engines.world import World
 
@@ -47,8 +47,7 @@ class Federation:
         here = self.roll.here()
         order = sorted(clients, key=lambda c: (-self.roll.members[c].n if c in self.roll.members else 0, c))
         attendance = Attendance(self.faults, version.t, len(clients))
-        record, seen = packed(down), {name: t for name, t in down.items() if name in ("w", "b", "counters")}
-        messages = {}
+        record, messages = packed(down), {}
         for client in order:
             if client in here:
                 said = Order(task, client, version, self._receipt(client), self.oldest(), self.run, self.classes)
@@ -65,12 +64,14 @@ class Federation:
                     raise Declined("its node is not connected")
                 if message is None:
                     raise Declined(f"no answer within {self.timeout:g} s (engine.timeout)")
-                answer = _checked(message, client, seen)
+                answer = read_answer(message)
+                if answer.client != client:
+                    raise Malformed(f"client {answer.client} answered in its place")
             except (Declined, Malformed) as error:
                 attendance.failed(client, str(error), f"{error}\n", cause=error)
                 continue
             self.memories[client] = {"version": torch.tensor(version)} if answer.remembers else {}
-            yield Reply(answer.up, answer.n, {}, answer.report)
+            yield Reply(answer.up, answer.n, {}, answer.report, client)
 
     def _receipt(self, client: int) -> Version | None:
         receipt = self.memories.get(client)
@@ -113,16 +114,3 @@ class Asked:
     def run(self, task: str, down: Payload) -> Iterator[Reply]:
         """Every client's reply to a task; its memory is acknowledged when the reply is given out."""
         return self.engine.exchange(Version(self.t, next(self._exchanges)), self.clients, task, down)
-
-
-def _checked(message: Message, client: int, seen: Payload) -> Answer:
-    """A client's answer, alike in types and shapes with what was sent, and with what others have answered."""
-    answer = read_answer(message)
-    if answer.client != client:
-        raise Malformed(f"client {answer.client} answered in its place")
-    require_like(answer.up, seen)
-    loss = answer.report.get("loss")
-    if loss is None or bool(torch.isfinite(loss).all()):  # else the core stops the run, and says why
-        require_finite(answer.up)
-    seen.update({name: t.to("meta") for name, t in answer.up.items() if name not in seen})
-    return answer

@@ -16,7 +16,6 @@ from fedrecall.experiment.figures.gather import (
     share_of,
 )
 from fedrecall.experiment.results import Outcome, Results
-from fedrecall.experiment.study import slug
 
 
 class Stage(NamedTuple):
@@ -47,8 +46,9 @@ def around(
     names = chosen(study.rows, rows, "row")
     begins = start or next((str(study.rows[row]["start"]) for row in names if "start" in study.rows[row]), None)
     begins = chosen(study.rows, [begins], "row")[0] if begins else None
-    trained = {row: results.outcomes(row, column) for row in names if begins is None or slug(row) != slug(begins)}
-    trained = {row: outcomes for row, outcomes in trained.items() if outcomes}
+    others = [row for row in names if row != begins]
+    others = [row for row in others if study.rows[row].get("start") == begins] or others
+    trained = {row: outcomes for row in others if (outcomes := results.outcomes(row, column))}
     if not trained:
         raise Missing("no run of it is finished yet")
     first = next(iter(trained.values()))[0]

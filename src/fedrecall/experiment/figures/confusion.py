@@ -26,7 +26,8 @@ def confusion(
     names = chosen(results.study.columns, columns, "column")
     seen = [around(results, name, rows=rows, start=start, client=client, matrices=True) for name in names]
     places = [(name, part, stage) for name, part in zip(names, seen, strict=True) for stage in (None, *part.stages)]
-    across = 2 if len(places) <= 4 else 3
+    numbers = all(len(part.shares) <= 12 for part in seen)  # which need room
+    across = 2 if len(places) <= 4 or (numbers and len(places) <= 6) else 3
     down = -(-len(places) // across)
     side = 2.5 if across == 2 else 1.7
     figure = blank(PAGE, down * (side + 0.45))

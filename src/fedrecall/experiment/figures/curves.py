@@ -125,7 +125,7 @@ def handle(look: Look) -> Line2D:
 
 def dress(axes: Axes, *, share: bool, zero: bool) -> None:
     """Whole numbers below, per cent or plain numbers at the side, and a line at zero."""
-    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=STEPS))
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=STEPS, min_n_ticks=1))
     axes.yaxis.set_major_locator(MaxNLocator(5, steps=STEPS, min_n_ticks=3))
     axes.yaxis.set_major_formatter(PERCENT if share else ScalarFormatter())
     axes.margins(x=0.02)

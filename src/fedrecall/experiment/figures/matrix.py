@@ -44,7 +44,8 @@ def heat(
     axes.tick_params(length=2)
     if write is not None:
         texts = {at: write(float(value)) for at, value in np.ndenumerate(table) if np.isfinite(value)}
-        widest = max((text_width(text, SMALL) for text in set(texts.values())), default=0.0)
+        # That of the scale's upper end is wanted to fit too: of maps with one scale, all have numbers or none.
+        widest = max(text_width(text, SMALL) for text in {write(limits[1]), *texts.values()})
         if cell[0] >= widest + 0.03 and cell[1] >= 1.3 * SMALL / 72:
             for (row, column), text in texts.items():
                 shown = on(tuple(image.cmap(image.norm(table[row, column]))))
@@ -68,7 +69,7 @@ def heat_over_rounds(
     image = heat(axes, table, limits=limits, colours=colours)
     image.set_extent((0.5, rounds + 0.5, classes - 0.5, -0.5))
     axes.set_xlabel("round")
-    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=STEPS))
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=STEPS, min_n_ticks=1))
     return image
 
 

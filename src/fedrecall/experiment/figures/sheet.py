@@ -94,7 +94,7 @@ def save(figure: Figure, folder: Path, stem: str) -> list[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         figure.draw_without_rendering()  # places all parts, once for all formats
-        figure.set_layout_engine("none")
+        figure.set_layout_engine(None)
         for suffix, metadata in METADATA.items():
             content = BytesIO()
             figure.savefig(content, format=suffix, metadata=metadata)

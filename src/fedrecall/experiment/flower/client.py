@@ -1,0 +1,59 @@
+"""The ClientApp: one handler. The order names the task; only "train" and the method's own tasks are ever performed."""
+
+import logging
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from fedrecall.core.types import Payload
+from fedrecall.engines.faults import described
+from fedrecall.engines.flower.codec import Malformed, require_like
+from fedrecall.engines.flower.store import Store
+from fedrecall.engines.flower.wire import HELLO, KIND, Answer, Order, answer_message, declined_message, read_order
+from fedrecall.engines.worker import device
+from fedrecall.errors import UserError
+from fedrecall.experiment.config import Experiment
+from fedrecall.experiment.flower.local import dealt_to, settled
+from fedrecall.experiment.flower.settings import Node, configured
+from fedrecall.experiment.run import one_thread
+
+log = logging.getLogger("flwr.fedrecall")
+
+
+def handle(message: Message, context: Context) -> Message:
+    """Carry out an order. What goes wrong is an answer too; its traceback stays in this node's log."""
+    try:
+        order, down = read_order(message)
+        return answer_message(
+            perform(order, down, Node.read(context.node_config), configured(context.run_config)), message
+        )
+    except (UserError, Malformed) as error:
+        reason = str(error)
+    except Exception as error:
+        reason, text = described(error)
+        log.error("%s", text)
+    log.error("declined: %s", reason)
+    return declined_message(reason, message)
+
+
+def perform(order: Order, down: Payload, node: Node, experiment: Experiment) -> Answer:
+    """The answer to an order. What the client remembers is on the disk before the answer leaves."""
+    dealt = dealt_to(node, experiment, order.classes)
+    if order.task == HELLO:
+        return Answer(node.client, len(dealt.partition.rows(node.client)), node.own, False, {}, {})
+    if order.client != node.client:
+        raise UserError(f"this node is client {node.client}, the order is for client {order.client}")
+    store = Store.of(node.state, order.run, node.client)
+    memory = store.read(order.acknowledged)
+    store.tidy(order.acknowledged, order.oldest)
+    with one_thread():
+        world, f = settled(experiment, dealt)
+        require_like(down, {"w": f.w, "b": f.b, "counters": f.counters})
+        reply = world.perform(f.to(device(0)), order.task, node.client, order.version.t, down, memory)
+    store.write(order.version, reply.memory)
+    return Answer(node.client, reply.n, node.own, bool(reply.memory), reply.up, reply.report)
+
+
+app = ClientApp()
+app.train()(handle)
+assert KIND == "train"  # the handler's kind

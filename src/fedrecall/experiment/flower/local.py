@@ -1,0 +1,80 @@
+"""A node's data and model: what its client's tasks look at."""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrecall.core.flat import Flat
+from fedrecall.data.datasets import Dataset
+from fedrecall.data.partition import Partition
+from fedrecall.engines.world import World
+from fedrecall.errors import UserError
+from fedrecall.experiment.config import Experiment
+from fedrecall.experiment.flower.settings import Node
+from fedrecall.experiment.setup import Dealt, build, deal, described, read, world_of
+
+
+def dealt_to(node: Node, experiment: Experiment, classes: tuple[str, ...] = ()) -> Dealt:
+    """What this node holds; labels are numbered by these names of the whole federation, once they are known."""
+    clients = experiment.federation.clients
+    if node.client >= clients:
+        raise UserError(f"node-config: client = {node.client}, but federation.clients = {clients}: 0 to {clients - 1}")
+    if not node.own:
+        return deal(experiment)
+    # The server alone has auxiliary examples.
+    data = experiment.data.model_copy(update={"aux_per_class": 0})
+    if node.index is None:
+        data = data.model_copy(update=_place(node, experiment))
+    dataset = read(data)
+    if classes and node.index is None:
+        dataset = renumbered(dataset, classes)
+    samples = len(dataset.train_y)
+    rows = np.arange(samples) if node.index is None else _rows(node, samples)
+    offsets = np.where(np.arange(clients + 1) > node.client, len(rows), 0)
+    partition = Partition(rows, offsets, samples, {"name": "node"}, 0)
+    return deal(experiment.model_copy(update={"data": data}), data=dataset, partition=partition)
+
+
+def settled(experiment: Experiment, dealt: Dealt) -> tuple[World, Flat]:
+    """The node's world and model; the weights come with every order."""
+    experiment = described(experiment, dealt, None, None, None)
+    return world_of(experiment, dealt), Flat(build(experiment, dealt.dataset, None))
+
+
+def renumbered(dataset: Dataset, classes: tuple[str, ...]) -> Dataset:
+    """The same data, its labels numbered as everyone's. A node need not have examples of every class."""
+    for name in dataset.classes:
+        if name not in classes:
+            raise UserError(
+                f"this node's data have a class \"{name}\" that the server's do not; the classes are "
+                f"{', '.join(classes[:20])}: rename it, or leave it out"
+            )
+    numbers = torch.tensor([classes.index(name) for name in dataset.classes])
+
+    def told(y: Tensor) -> Tensor:
+        return numbers[y]
+
+    return replace(dataset, classes=classes, train_y=told(dataset.train_y), test_y=told(dataset.test_y))
+
+
+def _place(node: Node, experiment: Experiment) -> dict[str, object]:
+    """The data section of a node that has a folder or a table."""
+    none = {"root": None, "classes": None, "limit": None, "client": None, "label": None}
+    if node.folder is not None:
+        return none | {"name": "folder", "path": node.folder}
+    label = node.label or experiment.data.label
+    return none | {"name": "table", "path": node.table, "label": label, "size": None}
+
+
+def _rows(node: Node, samples: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    assert node.index is not None
+    try:
+        words = node.index.read_text().split()
+        rows = np.array([int(word) for word in words], dtype=np.int64)
+    except (OSError, ValueError) as error:
+        raise UserError(f"node-config: index {node.index} cannot be read, it must be row numbers: {error}") from None
+    if not len(rows) or rows.min() < 0 or rows.max() >= samples or len(np.unique(rows)) < len(rows):
+        raise UserError(f"node-config: index {node.index} must have different rows, from 0 to {samples - 1}")
+    return rows

@@ -1,0 +1,174 @@
+"""Replies that no honest client sends: each is refused for its own reason, and the round goes on with the others."""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from fedrecall import METHODS, UserError
+from fedrecall.core.exchange import Diverged, Guard
+from fedrecall.core.method import Method
+from fedrecall.core.optim import Average
+from fedrecall.core.rounds import Plan, Round, rounds
+from fedrecall.core.screen import Screen
+from fedrecall.core.types import Cohort, Engine, Payload, Reply, Score, Server
+from fedrecall.engines import Serial
+from fedrecall.engines.rehearsal import Rehearsal
+from support.federation import SKEWED, examples, model, world
+
+Lie = Callable[[Reply], Reply]
+
+
+def with_up(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Lie:
+    return lambda r: r._replace(up={**r.up, name: change(r.up[name])})
+
+
+def one(value: float) -> Callable[[torch.Tensor], torch.Tensor]:
+    def put(t: torch.Tensor) -> torch.Tensor:
+        t = t.clone()
+        t.view(-1)[-1] = value
+        return t
+
+    return put
+
+
+LIES: dict[str, tuple[Lie, str]] = {
+    "nan": (with_up("w", one(float("nan"))), "its w is not finite"),
+    "infinity": (with_up("w", one(float("-inf"))), "its w is not finite"),
+    "nan in the buffers": (with_up("b", one(float("nan"))), "its b is not finite"),
+    "short": (with_up("w", lambda w: w[:-1]), r"its w is torch.float32 \[\d+\], not torch.float32 \[\d+\]"),
+    "folded": (with_up("w", lambda w: w[None]), r"its w is torch.float32 \[1, \d+\]"),
+    "another type": (with_up("w", lambda w: w.double()), "its w is torch.float64"),
+    "another name": (lambda r: r._replace(up={"v": r.up["w"], "b": r.up["b"]}), "it lacks counters, w"),
+    "one name more": (lambda r: r._replace(up={**r.up, "x": r.up["w"]}), "it carries x, which nobody asked for"),
+    "nothing": (lambda r: r._replace(up={}), "it lacks b, counters, w"),
+    "huge": (with_up("w", lambda w: w + 1e30), r"its update has norm \d\.\d+e\+\d+, above"),
+    "no examples": (lambda r: r._replace(n=0), "it says that it has 0 examples, which is not from 1 to 9"),
+    "fewer than none": (lambda r: r._replace(n=-5), "it says that it has -5 examples"),
+    "absurdly many": (lambda r: r._replace(n=10**15), "it says that it has 1000000000000000 examples"),
+    "half an example": (lambda r: r._replace(n=2.5), r"it says that it has 2\.5 examples"),
+}
+
+
+@dataclass(frozen=True)
+class Lying:
+    """An engine, one of whose clients lies."""
+
+    engine: Engine
+    lie: Lie
+    liar: int = 3
+
+    def cohort(self, t: int, clients: Sequence[int]) -> "LyingCohort":
+        return LyingCohort(self.engine.cohort(t, clients), self)
+
+    def evaluate(self, state: torch.Tensor) -> Score:
+        return self.engine.evaluate(state)
+
+
+@dataclass(frozen=True)
+class LyingCohort:
+    cohort: Cohort
+    of: Lying
+
+    @property
+    def size(self) -> int:
+        return self.cohort.size
+
+    @property
+    def population(self) -> int:
+        return self.cohort.population
+
+    def run(self, task: str, down: Payload) -> Iterator[Reply]:
+        for reply in self.cohort.run(task, down):
+            yield self.of.lie(reply) if reply.client == self.of.liar else reply
+
+
+def go(method: Method, lie: Lie, *, least: int | None = 4, form: bool = True) -> list[Round]:
+    f, w = model(batch_norm=True), world(method)
+    start = Server(f, f.w, f.b, f.counters, Average(), extra=method.init(f.w), aux=examples([0, 1, 2] * 4, seed=2))
+    screen = Screen(least, max_examples=9, form=Rehearsal(w, f).form if form else None)
+    with Serial(w, f) as engine:
+        plan = Plan(2, len(SKEWED), len(SKEWED), seed=0)
+        return list(rounds(method, start, Lying(engine, lie), plan, Guard(screen)))
+
+
+@pytest.mark.parametrize("case", LIES)
+def test_a_lie_is_refused_counted_and_survived(case: str) -> None:
+    lie, reason = LIES[case]
+    done = go(Method(), lie)
+    honest = go(Method(), lambda r: r._replace(n=0))  # the same client left out for the plainest of reasons
+    for r in done:
+        assert [refusal.client for refusal in r.refused] == [3]
+        assert re.match(reason, r.refused[0].reason), r.refused[0].reason
+        assert r.replies == 4
+        assert len(r.reports) == 4
+        assert len(r.clients) == 5
+    assert torch.equal(done[-1].server.state, honest[-1].server.state), "nothing of it is left"
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_honest_replies_pass_with_every_method(name: str) -> None:
+    method = METHODS[name]()
+    done = go(method, lambda r: r, least=5)
+    assert [r.refused for r in done] == [[], []]
+    unguarded = go(method, lambda r: r, least=None, form=False)
+    assert torch.equal(done[-1].server.state, unguarded[-1].server.state), "screening changes no bit"
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_lie_in_whatever_a_method_sends_is_refused(name: str) -> None:
+    def lie(r: Reply) -> Reply:
+        return r._replace(up={k: one(float("nan"))(t) if t.is_floating_point() else t for k, t in r.up.items()})
+
+    done = go(METHODS[name](), lie)
+    assert all(r.replies == 4 and {refusal.client for refusal in r.refused} == {3} for r in done)
+    assert torch.isfinite(done[-1].server.state).all()
+
+
+def test_too_few_replies_are_one_clear_line() -> None:
+    with pytest.raises(
+        UserError, match=r"^round 1: 4 of the 5 clients replied; engine\.min_replies = 5; 1 were refused, .*not finite"
+    ):
+        go(Method(), LIES["nan"][0], least=5)
+
+
+def test_where_none_may_be_missing_the_run_stops_and_says_why() -> None:
+    with pytest.raises(Diverged, match=r"^round 1: the reply of client 3 is refused: its w is not finite; .*local\.lr"):
+        go(Method(), LIES["nan"][0], least=None, form=False)
+
+
+def test_a_limit_of_ones_own() -> None:
+    f, w = model(), world(Method())
+    (honest,) = list(Serial(w, f).cohort(0, [0]).run("train", {"w": f.w}))
+    far = float((honest.up["w"] - f.w).norm())
+    down = {"w": f.w}
+    assert Screen(max_norm=1.01 * far).why_not(honest, "train", down) is None
+    assert "above" in str(Screen(max_norm=0.99 * far).why_not(honest, "train", down))
+
+
+@pytest.mark.parametrize(("factor", "taken"), [(0.9, True), (1.1, False)])
+def test_without_one_the_limit_is_a_thousand_times_the_model(factor: float, taken: bool) -> None:
+    w = torch.tensor([3.0, 4.0])
+    reply = Reply({"w": w + torch.tensor([6000.0, 0.0]) * factor}, 1, {}, {})
+    assert (Screen().why_not(reply, "train", {"w": w}) is None) == taken
+
+
+def test_the_rehearsal_is_performed_once_and_leaves_no_trace() -> None:
+    class Counted(Method):
+        performed = 0
+
+        def reply(self, w, steps, r):
+            type(self).performed += 1
+            r.w.zero_()  # a method that vandalises what came down harms only its copy
+            return super().reply(w, steps, r)
+
+    f = model()
+    before, state = f.w.clone(), torch.get_rng_state()
+    rehearsal = Rehearsal(world(Counted()), f)
+    forms = [rehearsal.form("train", {"w": f.w}) for _ in range(3)]
+    assert Counted.performed == 1
+    assert forms[0] == forms[2] == {"w": (torch.float32, f.w.shape)}
+    assert torch.equal(f.w, before)
+    assert torch.equal(torch.get_rng_state(), state)
