@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test bench bench-peers test-slow lint types pytest clean
+.PHONY: setup demo test bench bench-peers test-slow test-flower lint types pytest clean
 
 setup: .venv/ready
 
@@ -26,7 +26,7 @@ types: setup
 	$(BIN)/mypy
 
 pytest: setup
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(BIN)/python -m pytest -n 2 -m "not slow and not flower"
 
 bench: setup  ## measure, print tables, write build/benchmarks.json
 	$(BIN)/python -m benchmarks
@@ -37,5 +37,17 @@ bench-peers: setup  ## the same rounds by Flower, pfl-research and a plain loop;
 test-slow: setup  ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow
 
+# Flower wants older versions of typer and protobuf than the trackers: it has an environment of its own.
+.venv-flower/ready: pyproject.toml
+	$(PYTHON) -m venv .venv-flower
+	.venv-flower/bin/pip install --quiet --disable-pip-version-check --editable '.[flower]' 'pytest>=8.3'
+	touch $@
+
+test-flower: .venv-flower/ready  ## real federations: SuperLinks and SuperNodes on loopback; takes about half an hour
+	.venv-flower/bin/python -m pytest -m flower tests/flower
+
+test-faults: setup  ## kill, damage, fill the disk, lie: prints how often, and how often data was lost
+	$(BIN)/python -m pytest -m faults tests/faults
+
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-flower .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from support.folders import write_study
 
 from fedrecall.experiment.results import load
 from fedrecall.experiment.study import Cell, Study
 from fedrecall.experiment.tables import Entry, Table, comparison, paper_tables, show, tables, write_tables
 from fedrecall.experiment.tables.render import blocks, escaped, to_csv, to_latex, to_markdown
+from support.folders import write_study
 
 CURVES = {  # four rounds; a second seed is 0.02 better, FedLMD's 0.04
     "FedAvg": [0.60, 0.66, 0.70, 0.68],
@@ -190,7 +190,7 @@ def test_latex_is_escaped_and_balanced() -> None:
     assert r"\shortstack[r]{70.49 $\pm$ 0.23\\{\scriptsize paper 71.00 ($-$0.51)}}" in text
     assert r"not run & $-$0.50 \\" in text
     assert r"5 \% and \#1" in text
-    assert text.count("{") - text.count(r"\{") == text.count("}") - text.count(r"\}")
+    assert text.count("{") == text.count("}")
     body = text[text.index(r"\midrule") : text.index(r"\bottomrule")].splitlines()[1:]
     assert all(len(re.findall(r"(?<!\\)&", line)) == 2 for line in body)
 

@@ -24,8 +24,9 @@ class Refusal(NamedTuple):
 class Screen:
     """Which replies are taken, and how many a round needs.
 
-    The length of an update is bounded by `max_norm`, or else by a thousand times (1 + the length of the global
-    weights): far beyond honest training, and near enough to keep one reply from drowning all others in rounding.
+    The length of an update is bounded by `max_norm`, or else, where a round may go on without a reply, by a thousand
+    times (1 + the length of the global weights): far beyond honest training, and near enough to keep one reply from
+    drowning all others in rounding.
     """
 
     min_replies: int | None = None  # a round goes on with so many; None: the first refusal ends the run
@@ -50,7 +51,8 @@ class Screen:
             return None
         if up["w"].shape != down["w"].shape:
             return f"its w is {list(up['w'].shape)}, not {list(down['w'].shape)}"
-        limit = self.max_norm or ABSURD * (1 + length(down["w"]))
+        generous = math.inf if self.min_replies is None else ABSURD * (1 + length(down["w"]))
+        limit = self.max_norm or generous
         norm = length(up["w"] - down["w"])
         return f"its update has norm {norm:.3g}, above {limit:.3g}" if not norm <= limit else None
 

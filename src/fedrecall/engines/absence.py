@@ -1,13 +1,13 @@
 """Clients that do not answer, or answer late: the same ones on every engine, as the seed says."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from fedrecall.core import seeds
-from fedrecall.core.types import Cohort, Engine, Score
+from fedrecall.core.types import Cohort, Engine, Payload, Reply, Score
 from fedrecall.errors import UserError
 
 
@@ -59,7 +59,7 @@ class Absence:
 
     def cohort(self, t: int, clients: Sequence[int]) -> Cohort:
         """Those of the clients that answer in time."""
-        return self.engine.cohort(t, self.present(t, clients))
+        return _Asked(self.engine.cohort(t, self.present(t, clients)), len(clients))
 
     def evaluate(self, state: Tensor) -> Score:
         """As the engine does."""
@@ -76,3 +76,18 @@ class Absence:
         first = sorted(there, key=lambda k: (times[k], k))
         deadline = math.inf if self.straggler.deadline is None else self.straggler.deadline
         return [k for k in first[: self.wanted] if times[k] <= deadline] or first[:1]
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """The clients that answer, among those that were asked."""
+
+    cohort: Cohort
+    size: int
+
+    @property
+    def population(self) -> int:
+        return self.cohort.population
+
+    def run(self, task: str, down: Payload) -> Iterator[Reply]:
+        return self.cohort.run(task, down)

@@ -41,7 +41,7 @@ class Board(Watch):
         self._left, self._made, self._began = dict(self._rounds), 0, monotonic()
         self._lines = {row: Line(sum(cell.row == row for cell in cells)) for row in study.rows}
         self._said: set[str] = set()
-        self._live = Live(console=console, get_renderable=self._table, refresh_per_second=FRESH)
+        self._live = Live(console=console, get_renderable=self.__rich__, refresh_per_second=FRESH)
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
@@ -105,7 +105,7 @@ class Board(Watch):
         column = [cell.column] if len(self._study.columns) > 1 else []
         return ", ".join([cell.row, *column, f"seed {cell.seed}"])
 
-    def _table(self) -> Group:
+    def __rich__(self) -> Group:
         grid = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
         grid.add_column("method", no_wrap=True)
         grid.add_column("runs", justify="right")

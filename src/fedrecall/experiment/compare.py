@@ -18,7 +18,7 @@ DIGITS: Tables = {
     "data": {"name": "digits"},
     "federation": {"clients": 40, "sample": 3, "partition": {"name": "shards", "s": 2}},
     "local": {"epochs": 10, "batch": 16, "lr": 0.05},
-    "run": {"rounds": 60, "local_accuracy": True},
+    "run": {"rounds": 60, "local_accuracy": True, "checkpoint_every": 20},
 }
 
 

@@ -71,7 +71,7 @@ def list_experiments() -> None:
             price = cost(study)
             grid.add_row(name, study.title, str(price.runs), _million(price.passes), _short(hours(study)))
     console.print(grid)
-    _say(console, "Hours are estimates for this machine. A part: --methods, --cells, --seeds, --fraction.")
+    _say(console, "Hours are estimates for this machine; --help says how to run a part.")
 
 
 def _run(study: Study, folder: Path, console: Console, *, again: str) -> dict[str, list[Cell]]:

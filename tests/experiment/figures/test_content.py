@@ -150,6 +150,18 @@ def test_forgetting_orders_classes_by_the_client_s_share(make: Make, drawn: Draw
     assert said(figure) == "digits: client 0, seed 0"
 
 
+def test_what_is_not_finished_is_left_out_of_forgetting(make: Make, drawn: Drawn) -> None:
+    results = make(study(START, ["a", "b", "c"], seeds=(0, 1)), probes=["confusion", "local"], classes=3, clients=2)
+    for row, column in (("FedAvg", "b"), ("FedCAD", "b"), ("FedAvg", "c")):
+        for outcome in results.outcomes(row, column):
+            (outcome.path / "summary.json").unlink()
+    figure = drawn(results, "forgetting")
+    assert [note.partition(":")[0] for note in said(figure).split("; ")] == ["a", "c"]
+    maps = [axes for axes in figure.axes if len(axes.get_yticklabels()) > 1 and axes.get_images()]
+    labels = [[label.get_text() for label in axes.get_yticklabels()] for axes in maps]
+    assert labels == [["global model", "FedAvg local", "FedCAD local"], ["global model", "FedCAD local"]]
+
+
 def test_confusion_is_in_shares_of_the_true_class(make: Make, drawn: Drawn) -> None:
     results = make(study(START, ["digits"]), probes=["confusion", "local_confusion"], classes=2, clients=3)
     (cad,) = results.outcomes("FedCAD")

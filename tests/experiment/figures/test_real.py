@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fedrecall.experiment.figures import FORMS, draw_all
+from fedrecall.experiment.figures import FORMS, defaults, draw_all
 from fedrecall.experiment.probes import PROBES
 from fedrecall.experiment.results import load
 from fedrecall.experiment.study import Study
@@ -42,5 +42,5 @@ def test_every_form_is_drawn_from_a_real_study(tmp_path: Path) -> None:
     assert set(drawn.figures) == set(FORMS)
     assert len(drawn.paths) == 3 * len(FORMS)
     assert all(path.stat().st_size > 5_000 for path in drawn.paths)
-    alone = draw_all(load(tmp_path / study.cell("plain", "digits", 0).folder))  # a run directory is a study of one cell
-    assert len(alone.figures) == 4
+    alone = load(tmp_path / study.cell("plain", "digits", 0).folder)  # a run directory is a study of one cell
+    assert len(defaults(alone)) == 4

@@ -11,6 +11,7 @@ from fedrecall.experiment.figures.gather import (
     chosen,
     label_counts,
     lines_of,
+    participants,
     pick_client,
     recall,
     share_of,
@@ -36,12 +37,24 @@ class Around(NamedTuple):
 
 
 def around(
-    results: Results, column: str, *, rows: Names, start: str | None, client: int | str, matrices: bool
-) -> Around:
-    """The stages of a column, in the first seed that has them.
+    results: Results, *, rows: Names, columns: Names, start: str | None, client: int | str, matrices: bool
+) -> dict[str, Around]:
+    """A client's round in each column whose runs are finished; `matrices` asks for whole confusion matrices.
 
     With a row to start from, its last global model is what all others begin with; else each row has its own.
     """
+    found, missing = {}, Missing("no run of it is finished yet")
+    for column in chosen(results.study.columns, columns, "column"):
+        try:
+            found[column] = _in_column(results, column, rows, start, client, "local_confusion" if matrices else "local")
+        except Missing as error:
+            missing = error
+    if not found:
+        raise missing
+    return found
+
+
+def _in_column(results: Results, column: str, rows: Names, start: str | None, client: int | str, probe: str) -> Around:
     study = results.study
     names = chosen(study.rows, rows, "row")
     begins = start or next((str(study.rows[row]["start"]) for row in names if "start" in study.rows[row]), None)
@@ -52,27 +65,21 @@ def around(
     if not trained:
         raise Missing("no run of it is finished yet")
     first = next(iter(trained.values()))[0]
-    seed, probe = first.cell.seed, "local_confusion" if matrices else "local"
-    counts = label_counts(first)
-    _, last = max(lines_of(first, probe).items())
-    who = pick_client(client, last["clients"], counts)
+    seed, counts = first.cell.seed, label_counts(first)
+    who = pick_client(client, participants(lines_of(first, probe)), counts)
     stages = []
     if begins is not None:
-        stages.append(_before(_of_seed(results.outcomes(begins, column), seed, begins), None, "global model"))
+        beginnings = [outcome for outcome in results.outcomes(begins, column) if outcome.cell.seed == seed]
+        stages += [_before(outcome, None, "global model") for outcome in beginnings]
     for row, outcomes in trained.items():
-        outcome = _of_seed(outcomes, seed, row)
+        outcome = next((each for each in outcomes if each.cell.seed == seed), None)
+        if outcome is None:
+            continue
         number, after = _after(outcome, probe, who, f"{row} local")
         if begins is None and number > 1:
             stages.append(_before(outcome, number - 1, f"{row} global"))
         stages.append(after)
     return Around(who, seed, share_of(counts[who], counts[who].sum()), stages)
-
-
-def _of_seed(outcomes: list[Outcome], seed: int, row: str) -> Outcome:
-    for outcome in outcomes:
-        if outcome.cell.seed == seed:
-            return outcome
-    raise Missing(f"{row} is not finished with seed {seed}")
 
 
 def _before(outcome: Outcome, number: int | None, label: str) -> Stage:

@@ -3,7 +3,7 @@
 from matplotlib.figure import Figure
 
 from fedrecall.experiment.figures.around import around
-from fedrecall.experiment.figures.gather import MOST_SKEWED, Names, chosen, scale_note, share_of
+from fedrecall.experiment.figures.gather import MOST_SKEWED, Names, scale_note, share_of
 from fedrecall.experiment.figures.matrix import colour_bar, heat, label_shares, number_classes, percent
 from fedrecall.experiment.figures.sheet import blank, finish, name_panel
 from fedrecall.experiment.figures.style import PAGE
@@ -23,10 +23,9 @@ def confusion(
 
     Before them, the client's label shares.
     """
-    names = chosen(results.study.columns, columns, "column")
-    seen = [around(results, name, rows=rows, start=start, client=client, matrices=True) for name in names]
-    places = [(name, part, stage) for name, part in zip(names, seen, strict=True) for stage in (None, *part.stages)]
-    numbers = all(len(part.shares) <= 12 for part in seen)  # which need room
+    found = around(results, rows=rows, columns=columns, start=start, client=client, matrices=True)
+    places = [(name, part, stage) for name, part in found.items() for stage in (None, *part.stages)]
+    numbers = all(len(part.shares) <= 12 for part in found.values())  # which need room
     across = 2 if len(places) <= 4 or (numbers and len(places) <= 6) else 3
     down = -(-len(places) // across)
     side = 2.5 if across == 2 else 1.7
@@ -46,7 +45,7 @@ def confusion(
             number_classes(place, classes, side, across=True, name="predicted class")
             number_classes(place, classes, side, across=False, name="true class")
             what = stage.label
-        name_panel(place, f"{name}: {what}" if len(names) > 1 else what)
+        name_panel(place, f"{name}: {what}" if len(found) > 1 else what)
     colour_bar(figure, image, axes[: len(places)], "share of the true class (%)", down)
-    notes = [f"seed {part.seed}" for part in seen]
+    notes = [f"seed {part.seed}" for part in found.values()]
     return finish(figure, title=title, notes=[*dict.fromkeys(notes), *scale_note(results)])

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from fedrecall.errors import UserError
 from fedrecall.experiment.figures.around import around
-from fedrecall.experiment.figures.gather import MOST_SKEWED, Floats, Names, chosen, scale_note
+from fedrecall.experiment.figures.gather import MOST_SKEWED, Floats, Names, scale_note
 from fedrecall.experiment.figures.matrix import colour_bar, frame, heat, percent
 from fedrecall.experiment.figures.sheet import blank, finish, text_width
 from fedrecall.experiment.figures.style import DATA, PAGE, SMALL, shade
@@ -41,8 +41,8 @@ def forgetting(
     is drawn below.
     """
     parts, notes = [], []
-    for column in chosen(results.study.columns, columns, "column"):
-        seen = around(results, column, rows=rows, start=start, client=client, matrices=False)
+    found = around(results, rows=rows, columns=columns, start=start, client=client, matrices=False)
+    for column, seen in found.items():
         order = np.argsort(seen.shares, kind="stable")
         recalls = {stage.label: stage.recall[order] for stage in seen.stages}
         parts.append(_Part(column, order.tolist(), seen.shares[order], recalls))

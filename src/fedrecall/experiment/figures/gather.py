@@ -1,7 +1,7 @@
 """From a study's runs to the numbers that figures show."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -148,6 +148,11 @@ def lines_of(outcome: Outcome, probe: str) -> dict[int, dict[str, Any]]:
     return {line["round"]: line for line in lines}
 
 
+def participants(lines: Mapping[int, dict[str, Any]]) -> list[int]:
+    """All clients that a probe saw, in any round."""
+    return sorted({client for line in lines.values() for client in line["clients"]})
+
+
 def label_counts(outcome: Outcome) -> Ints:
     """Training samples by client and class [N, C]."""
     counts = manifest(outcome).get("counts")
@@ -172,7 +177,8 @@ def pick_client(wanted: int | str, clients: Sequence[int], counts: Ints) -> int:
     """A client by number, or the one of them whose labels are the least even (of several, the largest)."""
     if isinstance(wanted, int):
         if wanted not in clients:
-            raise Missing(f"client {wanted} took no part; there are {', '.join(map(str, clients))}")
+            some = ", ".join(map(str, clients[:10]))
+            raise Missing(f"client {wanted} took no part; {some}{' and others' if len(clients) > 10 else ''} did")
         return wanted
     if wanted != MOST_SKEWED:
         raise UserError(f'client = "{wanted}": give a number, or "{MOST_SKEWED}"')

@@ -8,6 +8,7 @@ from fedrecall.experiment.figures.gather import (
     finished,
     label_counts,
     lines_of,
+    participants,
     pick_client,
     recall,
     scale_note,
@@ -39,7 +40,7 @@ def classwise(
     notes = []
     for axes, ((row, column), (first, *_)) in zip(grid, found.items(), strict=True):
         counts, after = label_counts(first), lines_of(first, "local")
-        who = pick_client(client, sorted({c for line in after.values() for c in line["clients"]}), counts)
+        who = pick_client(client, participants(after), counts)
         whole = {number: recall(line["confusion"]) for number, line in lines_of(first, "confusion").items()}
         local = {
             number: share_of(line["correct"][line["clients"].index(who)], line["test"])

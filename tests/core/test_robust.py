@@ -1,0 +1,131 @@
+"""Rules that make something of the replies before the method sees them."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import trim_mean
+
+from fedrecall import UserError
+from fedrecall.core import robust
+from fedrecall.core.exchange import Exchange, Guard
+from fedrecall.core.method import Method
+from fedrecall.core.robust import Asked, Clip, Krum, Median, Rule, TrimmedMean
+from fedrecall.core.types import Reply, mean
+from support.toy import Toy, flat, server, vectors
+
+W = torch.zeros(3)
+
+
+def replies(rows: Sequence[Sequence[float]], **more: Sequence[float]) -> list[Reply]:
+    tensors = torch.tensor(rows, dtype=torch.float32)
+    beside = [{name: torch.tensor(values[i]) for name, values in more.items()} for i in range(len(rows))]
+    return [Reply({"w": w, **beside[i]}, 10**i, {}, {}, i) for i, w in enumerate(tensors)]
+
+
+def given_on(rule: Rule, came: list[Reply], w: torch.Tensor = W) -> list[Reply]:
+    return list(rule.apply(iter(came), Asked("train", {"w": w}, len(came), 0)))
+
+
+ROWS = st.integers(1, 9).flatmap(
+    lambda n: st.lists(st.lists(st.floats(-100, 100, width=32), min_size=3, max_size=3), min_size=n, max_size=n)
+)
+
+
+@settings(deadline=None, max_examples=50)
+@given(ROWS, st.floats(0, 0.49))
+def test_centres_are_those_of_the_books(rows: list[list[float]], share: float) -> None:
+    came = replies(rows)
+    median, trimmed = given_on(Median(), came), given_on(TrimmedMean(share), came)
+    assert len(median) == len(trimmed) == len(came)
+    np.testing.assert_allclose(mean(median)["w"], np.median(np.float32(rows), 0), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(mean(trimmed)["w"], trim_mean(np.float32(rows), share), rtol=1e-4, atol=1e-4)
+    assert [r.client for r in median] == [r.client for r in came]
+
+
+def test_any_weighting_of_equal_replies_is_the_centre_to_the_bit() -> None:
+    out = given_on(Median(), replies([[0.1, 7, -3], [0.3, 1, 2], [0.7, 5, 1], [0.2, 2, 2]]))
+    assert torch.equal(mean(out)["w"], mean(out, "uniform")["w"])
+    assert torch.equal(mean(out)["w"], out[0].up["w"])
+
+
+def test_long_vectors_are_sorted_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    came = [Reply({"w": torch.randn(7, 3, generator=torch.Generator().manual_seed(i))}, 1, {}, {}) for i in range(5)]
+    whole = given_on(TrimmedMean(0.2), came)[0].up["w"]
+    monkeypatch.setattr(robust, "AT_ONCE", 4)
+    assert torch.equal(given_on(TrimmedMean(0.2), came)[0].up["w"], whole)
+    assert whole.shape == (7, 3)
+
+
+def test_other_tensors_of_a_reply_are_centred_too_and_whole_numbers_stay_whole() -> None:
+    (first, *_) = given_on(
+        Median(), replies([[1.0] * 3, [2.0] * 3, [9.0] * 3], c=[1.0, 5.0, 100.0], counters=[4, 4, 10**9])
+    )
+    assert first.up["c"] == 5
+    assert first.up["counters"] == 4
+    assert first.up["counters"].dtype == torch.int64
+
+
+def test_clipping() -> None:
+    w = torch.tensor([1.0, 1.0, 1.0])
+    short, long = given_on(Clip(5.0), replies([[1, 1, 2], [31, 41, 1]]), w)
+    assert torch.equal(short.up["w"], torch.tensor([1.0, 1.0, 2.0])), "a short update stays, to the bit"
+    torch.testing.assert_close(long.up["w"], torch.tensor([4.0, 5.0, 1.0]))
+    by_median = given_on(Clip(), replies([[1, 1, 2], [1, 1, 4], [1, 1, 1001]]), w)
+    torch.testing.assert_close(by_median[2].up["w"], torch.tensor([1.0, 1.0, 4.0]))
+    nothing = replies([[0, 0, 0]])
+    assert torch.equal(given_on(Clip(1.0), nothing)[0].up["w"], W)
+
+
+def test_krum_by_hand() -> None:
+    """Five on a line at 0, 1, 2, 4 and 100, f = 1: scores are sums over the two nearest, 5, 2, 5, 13, ..."""
+    came = replies([[x, 0, 0] for x in (0, 1, 2, 4, 100)])
+    assert [r.client for r in given_on(Krum(attackers=1), came)] == [1]
+    assert [r.client for r in given_on(Krum(attackers=1, keep=2), came)] == [0, 1]
+    with pytest.raises(UserError, match="needs 5 replies, and 4 came"):
+        given_on(Krum(attackers=1), came[:4])
+    with pytest.raises(UserError, match="needs 7 replies"):
+        given_on(Krum(attackers=1, keep=4), came)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: TrimmedMean(0.5), "below 0.5"),
+        (lambda: Clip(0.0), "above 0"),
+        (lambda: Clip(float("nan")), "above 0"),
+        (lambda: Krum(-1), "attackers >= 0"),
+        (lambda: Krum(1, 0), "keep >= 1"),
+    ],
+)
+def test_settings_without_meaning_are_refused(make, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        make()
+
+
+HOSTILE = {"far": 1e6, "near": 3.0}
+
+
+@pytest.mark.parametrize("rule", [Median(), TrimmedMean(0.25), Krum(2), Krum(2, 3)])
+@pytest.mark.parametrize("lie", HOSTILE)
+def test_two_of_eight_cannot_leave_the_range_of_the_honest(rule: Rule, lie: str) -> None:
+    honest = torch.randn(6, 5, generator=torch.Generator().manual_seed(0))
+    came = [Reply({"w": w}, 1, {}, {}, i) for i, w in enumerate([*honest, *(torch.full((2, 5), HOSTILE[lie]))])]
+    out = mean(given_on(rule, came, torch.zeros(5)), "uniform")["w"]
+    assert (out >= honest.min(0).values).all()
+    assert (out <= honest.max(0).values).all()
+    assert not (mean(came, "uniform")["w"] <= honest.max(0).values).all(), "the plain mean does"
+
+
+def test_the_number_of_replies_that_count_is_what_the_method_sees() -> None:
+    toy = Toy(Method(), flat(batch_norm=True), [vectors(20, seed=k) for k in range(6)])
+    exchange = Exchange(server(toy.f, Method()), toy.cohort(0, range(6)), Guard(rule=Krum(1, keep=2)))
+    seen = list(exchange.run("train", {"w": toy.f.w}))
+    assert len(seen) == exchange.size == 2
+    assert exchange.replies == len(exchange.reports) == 6
+    assert all(set(r.up) == {"w"} for r in seen), "buffers are the core's"
+    settled = exchange.settle(server(toy.f, Method()))
+    assert not torch.equal(settled.b, toy.f.b)

@@ -1,0 +1,104 @@
+"""Checkpoints whose bytes were flipped, disks that are full, generators that were poisoned."""
+
+import random
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import fedrecall as fr
+from support.disturbed import difference, outcome, tables
+
+pytestmark = pytest.mark.faults
+
+
+def interrupted(given: dict[str, object], out: Path, after: int) -> None:
+    def stop(line: dict[str, object]) -> None:
+        if line["round"] == after:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fr.run(given, out=out, watch=stop)
+
+
+@pytest.mark.parametrize("flips", [1, 20])
+def test_flipped_bytes_in_checkpoints(flips: int, tmp_path: Path, tally) -> None:
+    given, rng = tables("scaffold", "serial", rounds=5), random.Random(flips)
+    fr.run(given, out=tmp_path / "whole")
+    expected = outcome(tmp_path / "whole")
+    interrupted(given, tmp_path / "cut", after=4)
+    count = tally(f"{flips} flipped bytes in a file of a checkpoint")
+    for i in range(30):
+        out = tmp_path / str(i)
+        shutil.copytree(tmp_path / "cut", out)
+        victim = rng.choice(sorted(p for p in (out / "checkpoints").rglob("*") if p.is_file()))
+        content = bytearray(victim.read_bytes())
+        for _ in range(flips):
+            content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+        victim.write_bytes(content)
+        fr.run(given, out=out, resume=True)
+        count.add(difference(out, expected))
+        shutil.rmtree(out)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own; only root can make one."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    try:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "fedrecall", disk], check=True, capture_output=True)
+    except (subprocess.CalledProcessError, FileNotFoundError):
+        pytest.skip("needs leave to mount a small file system: run as root")
+    yield disk
+    subprocess.run(["umount", "--lazy", disk], check=True)
+
+
+def resize(disk: Path, size: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,size={size}", disk], check=True)
+
+
+def test_the_disk_is_full(small_disk: Path, tmp_path: Path, tally) -> None:
+    given, rng = tables("scaffold", "serial"), random.Random(0)
+    fr.run(given, out=tmp_path / "whole")
+    expected = outcome(tmp_path / "whole")
+    count = tally("full disk")
+    for i in range(20):
+        out = small_disk / str(i)
+        resize(small_disk, f"{rng.randrange(8, 1200)}k")
+        try:
+            fr.run(given, out=out)
+            count.note("fitted")
+        except fr.UserError as error:
+            assert "the disk is full" in str(error)
+            assert "\n" not in str(error)
+            count.note("stopped")
+            resize(small_disk, "64m")
+            fr.run(given, out=out, resume=(out / "environment.json").exists())
+        count.add(difference(out, expected))
+        shutil.rmtree(out)
+
+
+@pytest.mark.parametrize("engine", ["serial", "pool"])
+def test_poisoned_generators(engine: str, tally) -> None:
+    """Whatever else draws from the global generators, or seeds them, no bit of a run changes."""
+    rng = random.Random(0)
+
+    def poison(_: object) -> None:
+        number = rng.getrandbits(31)
+        torch.manual_seed(number)
+        np.random.seed(number)  # noqa: NPY002 (on purpose)
+        random.seed(number)
+
+    count = tally(f"poisoned generators, {engine}")
+    for method in fr.METHODS:
+        given = tables(method, engine, rounds=2)
+        poison(None)
+        expected = fr.run(given)
+        poison(None)
+        got = fr.run(given, watch=poison)
+        count.add("" if torch.equal(got.server.state, expected.server.state) else method)

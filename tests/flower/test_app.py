@@ -1,0 +1,111 @@
+"""The app that is written, what a node is told, and a node's own data."""
+
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fedrecall import UserError
+from fedrecall.experiment.config import Experiment
+from fedrecall.experiment.flower.local import dealt_to, settled
+from fedrecall.experiment.flower.new import for_flower, new
+from fedrecall.experiment.flower.settings import Node, configured
+
+CHANGES = ["method.name=fedcsd", "federation.clients=3", "run.targets=[0.5]", "engine.min_replies=2"]
+
+
+def test_the_app_carries_the_whole_configuration(tmp_path: Path) -> None:
+    experiment = new(tmp_path / "my app", None, CHANGES)
+    assert experiment.engine.name == "flower"
+    project = tomllib.loads((tmp_path / "my app" / "pyproject.toml").read_text())
+    assert project["project"]["name"] == "my-app"
+    assert project["project"]["dependencies"] == []
+    config = project["tool"]["flwr"]["app"]["config"]
+    assert all(isinstance(value, str) for value in config.values()), "Flower takes plain values only"
+    assert configured(config) == experiment
+    assert configured(config | {"set": "run.rounds=7 method.tau=3.0"}).run.rounds == 7
+    readme = (tmp_path / "my app" / "README.md").read_text()
+    assert readme.count("flower-supernode --insecure") == 3
+    assert "FLWR_TELEMETRY_ENABLED=0" in readme
+
+
+def test_a_folder_that_is_in_use_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "kept").write_text("")
+    with pytest.raises(UserError, match="exists and is not empty"):
+        new(tmp_path, None)
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+
+
+def test_what_was_meant_for_another_engine_is_left_out() -> None:
+    engine = for_flower(Experiment(engine={"workers": 2, "min_replies": 3})).engine
+    assert (engine.name, engine.workers, engine.min_replies) == ("flower", None, 3)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({}, "client = NUMBER is missing"),
+        ({"client": True, "state": "s"}, "client = NUMBER is missing"),
+        ({"client": 0}, 'state = "FOLDER" is missing'),
+        ({"client": 0, "state": "s", "foldr": "x"}, 'unknown key of the node-config "foldr": did you mean "folder"'),
+        ({"client": 0, "state": "s", "folder": "x", "table": "y"}, "give one of folder and table"),
+        ({"client": 0, "state": "s", "label": "x"}, "label is the column of a table"),
+    ],
+)
+def test_a_node_that_is_told_nonsense_says_so(config: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Node.read(config)
+
+
+def pictures(folder: Path, classes: dict[str, int]) -> Path:
+    for label, number in classes.items():
+        (folder / label).mkdir(parents=True)
+        for i in range(number):
+            Image.fromarray(np.full((4, 4), 20 * i, dtype=np.uint8)).save(folder / label / f"{i}.png")
+    return folder
+
+
+def test_a_nodes_own_folder_is_numbered_as_everyones(tmp_path: Path) -> None:
+    folder = pictures(tmp_path / "images", {"cat": 5, "owl": 10})
+    experiment = Experiment(federation={"clients": 3}, data={"name": "folder", "path": "not on this machine"})
+    node = Node(1, tmp_path, folder=folder)
+    dealt = dealt_to(node, experiment, ("cat", "dog", "owl"))
+    world, f = settled(experiment, dealt)
+    assert len(dealt.aux) == 0
+    assert torch.bincount(dealt.clients.y).tolist() == [4, 0, 8], "a fifth of each class is held out"
+    assert [len(world.partition.rows(client)) for client in range(3)] == [0, 12, 0]
+    assert world.classes == 3
+    reply = world.perform(f, "train", 1, 0, {"w": f.w}, None)
+    assert reply.n == 12
+    with pytest.raises(UserError, match='a class "cat" that the server\'s do not; the classes are dog, owl'):
+        dealt_to(node, experiment, ("dog", "owl"))
+
+
+def test_a_nodes_own_table(tmp_path: Path) -> None:
+    file = tmp_path / "own.csv"
+    file.write_text("x,y,kind\n" + "".join(f"{i},{-i},{'ab'[i % 2]}\n" for i in range(20)))
+    experiment = Experiment(federation={"clients": 2}, data={"name": "digits"})
+    dealt = dealt_to(Node(0, tmp_path, table=file, label="kind"), experiment, ("a", "b", "c"))
+    assert dealt.dataset.shape == (2,)
+    assert torch.bincount(dealt.clients.y, minlength=3).tolist() == [8, 8, 0]
+    with pytest.raises(UserError, match=r"data\.label"):
+        dealt_to(Node(0, tmp_path, table=file), experiment)
+
+
+def test_rows_of_the_configured_data(tmp_path: Path) -> None:
+    (tmp_path / "rows.txt").write_text("5 7\n1400\n")
+    experiment = Experiment(federation={"clients": 2})
+    dealt = dealt_to(Node(1, tmp_path, index=tmp_path / "rows.txt"), experiment)
+    assert dealt.partition.rows(1).tolist() == [5, 7, 1400]
+    for wrong in ("5 5", "-1", "99999", "a", ""):
+        (tmp_path / "rows.txt").write_text(wrong)
+        with pytest.raises(UserError, match="index"):
+            dealt_to(Node(1, tmp_path, index=tmp_path / "rows.txt"), experiment)
+
+
+def test_a_number_beyond_the_federation_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"client = 3, but federation.clients = 3: 0 to 2"):
+        dealt_to(Node(3, tmp_path), Experiment(federation={"clients": 3}))

@@ -1,0 +1,59 @@
+"""Runs that are disturbed, and what must be left of them."""
+
+import json
+import multiprocessing
+import os
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+
+import fedrecall as fr
+
+
+def tables(method: str, engine: str, rounds: int = 8, **sections: dict[str, Any]) -> dict[str, Any]:
+    """A run of about a second, whose clients remember something if the method lets them."""
+    given = {
+        "federation": {"clients": 8, "sample": 4, "partition": {"name": "dirichlet", "alpha": 0.3}},
+        "local": {"epochs": 2},
+        "data": {"aux_per_class": 4},
+        "method": {"name": method},
+        "engine": {"name": engine} | ({"workers": 2} if engine == "pool" else {}),
+        "run": {"rounds": rounds},
+    }
+    return given | sections
+
+
+def outcome(directory: Path) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:
+    """All that a run leaves behind but the time it took: the model, and every round."""
+    lines = [json.loads(line) for line in (directory / "rounds.jsonl").read_text().splitlines()]
+    timeless = [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
+    return safetensors.torch.load_file(directory / "model.safetensors"), timeless
+
+
+def difference(directory: Path, expected: tuple[dict[str, torch.Tensor], list[dict[str, Any]]]) -> str:
+    """What is not as in the undisturbed run; an empty text if all is."""
+    try:
+        tensors, lines = outcome(directory)
+    except (OSError, ValueError) as error:
+        return str(error)
+    if lines != expected[1]:
+        return "other rounds"
+    same = all(torch.equal(t, tensors[name]) for name, t in expected[0].items())
+    return "" if same and tensors.keys() == expected[0].keys() else "other weights"
+
+
+def _child(given: dict[str, Any], out: str) -> None:
+    os.setsid()
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+    fr.run(given, out=out)
+
+
+def begin(given: dict[str, Any], out: Path) -> multiprocessing.Process:
+    """The run in a process of its own, which leads its process group: forked, because importing torch takes longer."""
+    process = multiprocessing.get_context("fork").Process(target=_child, args=(given, str(out)))
+    process.start()
+    return process

@@ -1,0 +1,50 @@
+"""A Flower grid without Flower's processes: real messages, the real handler, nodes that can be lost in every way."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from flwr.app import Context, Message, RecordDict
+
+from fedrecall.experiment.flower.client import handle
+
+
+@dataclass
+class Loopback:
+    """Nodes 100, 101, ... hold clients 0, 1, ...; what happens to a message is up to `fate`."""
+
+    run_config: dict[str, str]
+    folder: Path
+    nodes: dict[int, dict[str, object]]  # node -> its node-config
+    online: set[int] = field(default_factory=set)
+    fate: Callable[[int, Message], Message | None] = lambda node, reply: reply  # None: the reply is lost
+    sent: list[Message] = field(default_factory=list)
+    _replies: dict[str, Message] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, folder: Path, clients: int, run_config: dict[str, str]) -> "Loopback":
+        nodes = {100 + k: {"client": k, "state": str(folder / f"state-{k}")} for k in range(clients)}
+        return cls(run_config, folder, nodes, set(nodes))
+
+    def get_node_ids(self) -> list[int]:
+        return sorted(self.online)
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        identities = []
+        for message in messages:
+            node = message.metadata.dst_node_id
+            if node not in self.online:
+                identities.append("")
+                continue
+            self.sent.append(message)
+            identity = f"message-{len(self.sent)}"
+            message.metadata.__dict__["_message_id"] = identity  # as the SuperLink does
+            identities.append(identity)
+            context = Context(0, node, self.nodes[node], RecordDict(), self.run_config)
+            reply = self.fate(node, handle(message, context))
+            if reply is not None:
+                self._replies[identity] = reply
+        return identities
+
+    def pull_messages(self, identities: Iterable[str]) -> list[Message]:
+        return [self._replies.pop(identity) for identity in identities if identity in self._replies]
