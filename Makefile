@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test bench bench-peers test-slow test-flower lint types pytest clean
+.PHONY: setup demo test bench bench-peers test-slow test-flower test-faults lint types pytest clean
 
 setup: .venv/ready
 
@@ -26,7 +26,7 @@ types: setup
 	$(BIN)/mypy
 
 pytest: setup
-	$(BIN)/python -m pytest -n 2 -m "not slow and not flower"
+	$(BIN)/python -m pytest -n 2 -m "not slow and not flower and not faults"
 
 bench: setup  ## measure, print tables, write build/benchmarks.json
 	$(BIN)/python -m benchmarks

@@ -1,6 +1,7 @@
 """The federation's own code, without Flower's processes: the bits of `serial`, and every way to lose something."""
 
 import json
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from torch import Tensor
 pytest.importorskip("flwr", reason="needs Flower: make test-flower")
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
 
 from fedrecall import METHODS, UserError, run
 from fedrecall.engines.flower.wire import Order, order_message, packed, read_answer
@@ -19,6 +21,7 @@ from fedrecall.experiment.flower.client import handle
 from fedrecall.experiment.flower.new import new
 from fedrecall.experiment.run import Result
 from support.loopback import Loopback
+from support.lossy import serial_without
 
 pytestmark = pytest.mark.flower
 VARIANTS = {name: f"method.name={name}" for name in METHODS} | {
@@ -27,17 +30,20 @@ VARIANTS = {name: f"method.name={name}" for name in METHODS} | {
 }
 
 
+@pytest.fixture(autouse=True)
+def _in_a_task() -> None:
+    TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # as Flower's processes have them
+
+
 def app(folder: Path, config: Path, changes: str) -> dict[str, str]:
     """The app's configuration, as `flwr run` hands it out."""
     new(folder / "app", config, changes.split())
-    import tomllib
-
     project = tomllib.loads((folder / "app" / "pyproject.toml").read_text())
     return project["tool"]["flwr"]["app"]["config"] | {"out": str(folder / "run")}
 
 
 def federation(folder: Path, config: Path, changes: str = "") -> Loopback:
-    return Loopback.of(folder, 3, app(folder, config, f"engine.timeout=1 {changes}".replace("engine.timeout=1", "")))
+    return Loopback.of(folder, 3, app(folder, config, changes))
 
 
 def federate(grid: Loopback) -> None:
@@ -100,26 +106,7 @@ def test_a_lost_reply_is_rolled_back(config: Path, tmp_path: Path) -> None:
     assert note.name.startswith("round-2-client-")
     assert "no answer within 1 s (engine.timeout)" in note.read_text()
     lost = int(note.stem.rpartition("-")[2])
-    assert same(tmp_path, without(config, changes, {1: lost}))
-
-
-def without(config: Path, changes: str, missing: dict[int, int]) -> Result:
-    """The same run on `serial`, where in round t the reply of one client is missing."""
-    from dataclasses import dataclass
-
-    from fedrecall.engines import Serial
-    from fedrecall.experiment import run as module
-    from fedrecall.experiment.setup import setup
-
-    @dataclass(frozen=True)
-    class Lossy(Serial):
-        def exchange(self, t, clients, task, down):
-            return super().exchange(t, [c for c in clients if missing.get(t) != c], task, down)
-
-    def lossy(ready, directory, past):
-        return Lossy(ready.world, ready.server.f)
-
-    return module.execute(setup(Experiment.load(config, changes.split())), engine=lossy)
+    assert same(tmp_path, serial_without(config, changes, {(2, lost, "train")}))
 
 
 def test_a_node_that_is_away_is_noted_and_comes_back_with_its_memory(config: Path, tmp_path: Path) -> None:
@@ -134,7 +121,7 @@ def test_a_node_that_is_away_is_noted_and_comes_back_with_its_memory(config: Pat
     federate(grid)
     assert [line["replies"] for line in lines(tmp_path)] == [3, 2, 3, 3]
     assert "its node is not connected" in (tmp_path / "run" / "failures" / "round-2-client-1.txt").read_text()
-    assert same(tmp_path, without(config, changes, {1: 1}))
+    assert same(tmp_path, serial_without(config, changes, {(2, 1, "train")}))
 
 
 def test_a_client_that_raises_is_left_out_and_its_reason_kept(config: Path, tmp_path: Path) -> None:

@@ -83,6 +83,12 @@ class RunDirectory:
         self.write_json("environment.json", environment(setup))
         setup.dealt.partition.save(self.path, setup.dealt.clients.y.numpy(), setup.dealt.dataset.num_classes)
 
+    def clear(self) -> None:
+        """Leave nothing half-written where a run could not begin."""
+        for path in self.path.iterdir():
+            if path.name != LOCK:
+                path.unlink()
+
     def check(self, setup: Setup) -> list[str]:
         """What differs between the run that was begun here and the one that is set up, key by key."""
         try:

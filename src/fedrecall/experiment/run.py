@@ -113,6 +113,7 @@ def execute(
         if out is not None:
             stack.enter_context(alone(Path(out)))
             directory = RunDirectory(Path(out))
+            stack.enter_context(room(directory))
             past = reopen(directory, ready, past, force=force) if resume else begin(directory, ready, past)
             tracking.start(ready.experiment.tables(), directory.path)
         stack.enter_context(one_thread())
@@ -125,7 +126,11 @@ def execute(
 def begin(directory: RunDirectory, ready: Setup, past: Past) -> Past:
     """A new run in a free directory."""
     require_free(directory.path)
-    directory.begin(ready)
+    try:
+        directory.begin(ready)
+    except OSError as error:
+        directory.clear()
+        raise UserError(f"cannot begin in {directory.path}: {error.strerror}; make room, or choose another") from error
     return past
 
 
@@ -184,30 +189,29 @@ class _Run:
         run, server, records, seen = self._ready.experiment.run, past.server, list(past.records), dict(past.probes)
         failed, done = None, None
         engine = attended(self._engine, self._ready)
-        with self._room():
-            initial = past.initial
-            if initial is None:
-                initial = self._engine.evaluate(server.state).accuracy
-            try:
-                for done in rounds(self._ready.world.method, server, engine, self._ready.plan, guard(self._ready)):
-                    server = done.server
-                    records.append(record(done, self._ready.dealt.dataset, spent(self._ready, done.number)))
-                    lines = look(run.probes, self._view, done)
-                    for name, line in lines.items():
-                        seen.setdefault(name, []).append(line)
-                    if done.train_loss is None:
-                        raise UserError(
-                            "no client made a step: its batches are all left out (see local.batch, local.drop_last)"
-                        )
-                    self._tell(done, records[-1], lines, initial)
-            except UserError as error:
-                failed = error
-            summary = summarise(records, initial, run.targets)
-            if failed is not None:
-                summary["failed"] = str(failed)
-            path = None if self._directory is None else self._directory.path
-            result = Result(self._ready.experiment, records, summary, path, server, seen)
-            self._finish(result, done, failed)
+        initial = past.initial
+        if initial is None:
+            initial = self._engine.evaluate(server.state).accuracy
+        try:
+            for done in rounds(self._ready.world.method, server, engine, self._ready.plan, guard(self._ready)):
+                server = done.server
+                records.append(record(done, self._ready.dealt.dataset, spent(self._ready, done.number)))
+                lines = look(run.probes, self._view, done)
+                for name, line in lines.items():
+                    seen.setdefault(name, []).append(line)
+                if done.train_loss is None:
+                    raise UserError(
+                        "no client made a step: its batches are all left out (see local.batch, local.drop_last)"
+                    )
+                self._tell(done, records[-1], lines, initial)
+        except UserError as error:
+            failed = error
+        summary = summarise(records, initial, run.targets)
+        if failed is not None:
+            summary["failed"] = str(failed)
+        path = None if self._directory is None else self._directory.path
+        result = Result(self._ready.experiment, records, summary, path, server, seen)
+        self._finish(result, done, failed)
         if failed is not None:
             raise failed
         return result
@@ -236,17 +240,19 @@ class _Run:
         resumable = failed is not None and not isinstance(failed, Diverged)
         self._directory.finish(result.summary, resumable=resumable)
 
-    @contextmanager
-    def _room(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            if error.errno not in FULL or self._directory is None:
-                raise
-            raise UserError(
-                f"the disk is full, and the run in {self._directory.path} stops; its last checkpoint is whole: make "
-                f"room, then fedrecall run --resume {self._directory.path}"
-            ) from error
+
+@contextmanager
+def room(directory: RunDirectory) -> Iterator[None]:
+    """A disk that fills up inside is no fault of the code."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise UserError(
+            f"the disk is full, and the run in {directory.path} stops; its last checkpoint is whole: make room, then "
+            f"fedrecall run --resume {directory.path}"
+        ) from error
 
 
 @contextmanager

@@ -68,7 +68,8 @@ class Federation:
                 if answer.client != client:
                     raise Malformed(f"client {answer.client} answered in its place")
             except (Declined, Malformed) as error:
-                attendance.failed(client, str(error), f"{error}\n", cause=error)
+                reason = f"{error} (task {task})"
+                attendance.failed(client, reason, f"{reason}\n", cause=error)
                 continue
             self.memories[client] = {"version": torch.tensor(version)} if answer.remembers else {}
             yield Reply(answer.up, answer.n, {}, answer.report, client)

@@ -36,7 +36,7 @@ class Daemons:
         self.folder, self.nodes, self.secure, self.database = folder.absolute(), nodes, secure, database
         self.port = free_port()
         self.keys = self.folder / "keys"
-        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Self:
         try:
@@ -95,7 +95,7 @@ class Daemons:
         """Call `flwr` for something short; returns what it said."""
         command = [program("flwr"), *map(str, args)]
         done = subprocess.run(
-            command, capture_output=True, text=True, env=self._environment("flwr"), timeout=PATIENCE, check=False
+            command, capture_output=True, text=True, env=self.environment("flwr"), timeout=PATIENCE, check=False
         )
         if done.returncode:
             raise UserError(f"flwr {args[0]} failed: {' '.join((done.stdout + done.stderr).split())[-300:]}")
@@ -103,7 +103,7 @@ class Daemons:
 
     def end(self, name: str, how: signal.Signals = signal.SIGTERM) -> None:
         """End a process and all that it started."""
-        process = self._running.pop(name)
+        process = self.processes.pop(name)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, how)
         try:
@@ -119,12 +119,12 @@ class Daemons:
 
     def close(self) -> None:
         """End everything: nodes first, so that they do not look for a SuperLink that is gone."""
-        for name in sorted(self._running, key=lambda name: name == "superlink"):
+        for name in sorted(self.processes, key=lambda name: name == "superlink"):
             self.end(name)
 
     def require(self, name: str) -> None:
         """Raise if a process has ended by itself."""
-        code = self._running[name].poll()
+        code = self.processes[name].poll()
         if code is not None:
             said = self.log(name).read_text(errors="replace").strip().splitlines()
             raise UserError(
@@ -146,14 +146,15 @@ class Daemons:
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
-            env=self._environment(name),
+            env=self.environment(name),
             cwd=self.folder,
             start_new_session=True,
         )
-        self._running[name] = process
+        self.processes[name] = process
         return process
 
-    def _environment(self, name: str) -> dict[str, str]:
+    def environment(self, name: str) -> dict[str, str]:
+        """What a process finds in its environment: nothing is reported or installed, its files are apart."""
         home = "flwr" if name in ("flwr", "run") else name
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
         return {**os.environ, **QUIET, "PATH": path, "FLWR_HOME": str(self.folder / "homes" / home)}

@@ -13,7 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedrecall.data.laws import PARTITIONS
 from fedrecall.data.partition import Partition
-from fedrecall.engines import Faults, Memories
+from fedrecall.engines import Failure, Faults, Memories
 from fedrecall.engines.flower.federation import Federation
 from fedrecall.engines.flower.roll import Roll
 from fedrecall.errors import UserError
@@ -57,6 +57,11 @@ def federate(roll: Roll, ready: Setup, directory: RunDirectory | None, past: Pas
     """The engine of a run that is set up, with the receipts of its last checkpoint."""
     assert directory is not None
     choice = ready.experiment.engine
+
+    def keep(failure: Failure) -> str:
+        log.warning("round %d: client %d failed: %s", failure.t + 1, failure.client, failure.error)
+        return directory.keep(failure)
+
     return Federation(
         world=ready.world,
         f=ready.server.f,
@@ -64,7 +69,7 @@ def federate(roll: Roll, ready: Setup, directory: RunDirectory | None, past: Pas
         run=_key(directory.path / KEY),
         timeout=choice.timeout or TIMEOUT,
         classes=ready.dealt.dataset.classes,
-        faults=Faults(choice.min_replies, directory.keep),
+        faults=Faults(choice.min_replies, keep),
         memories=Memories(directory.checkpoints.memories, filed=past.filed),
         oldest=directory.checkpoints.oldest,
     )

@@ -1,0 +1,192 @@
+"""Flower's own processes on loopback: the bits of `serial`, strangers kept out, and faults survived."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+pytest.importorskip("flwr", reason="needs Flower: make test-flower")
+
+from fedrecall import METHODS
+from fedrecall.experiment.flower.certs import make_certificates
+from fedrecall.experiment.flower.daemons import PROFILE, Daemons
+from fedrecall.experiment.flower.new import new
+from fedrecall.experiment.run import Result
+from support.lossy import serial_without
+from support.processes import until
+
+pytestmark = pytest.mark.flower
+LONG = 1200.0  # seconds: only so that nothing hangs for ever, on however busy a machine
+UNKNOWN = r"(?i)not (authori[sz]ed|registered|found)|unauthenticated|permission|invalid|401|403"
+UNTRUSTED = r"(?i)certificate verify failed|self.signed certificate|CERTIFICATE_VERIFY_FAILED"
+PLAIN = r"(?i)connection|disconnect|protocol|closed|refused"
+FAILED = re.compile(r"round (\d+): client (\d+) failed: .* \(task (\w+)\)")
+
+
+class Trial:
+    """A federation of three nodes, and the runs on it."""
+
+    def __init__(self, daemons: Daemons, config: Path) -> None:
+        self.daemons, self.config = daemons, config
+        self.app = daemons.folder / "trial"
+        new(self.app, config, ["run.rounds=2"])
+
+    def start(self, out: str, changes: str) -> "Run":
+        return Run(self.daemons.run(self.app, f'out="{self.daemons.folder / out}" set="{changes}"'))
+
+    def same(self, out: str, expected: Result) -> bool:
+        got, meant = load_file(self.daemons.folder / out / "model.safetensors"), expected.model().state_dict()
+        return got.keys() == meant.keys() and all(torch.equal(got[name], meant[name]) for name in got)
+
+
+class Run:
+    """What `flwr run` says."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process, self.heard = process, list[str]()
+
+    def until(self, text: str) -> bool:
+        """Read on until a line has this text, or there are no more."""
+        assert self.process.stdout is not None
+        for raw in self.process.stdout:
+            self.heard.append(raw.decode(errors="replace"))
+            if text in self.heard[-1]:
+                return True
+        return False
+
+    @property
+    def missing(self) -> set[tuple[int, int, str]]:
+        found = (FAILED.search(line) for line in self.heard)
+        return {(int(m[1]), int(m[2]), m[3]) for m in found if m}
+
+
+@pytest.fixture(scope="module")
+def trial(tmp_path_factory: pytest.TempPathFactory, config: Path) -> Iterator[Trial]:
+    with Daemons(tmp_path_factory.mktemp("federation"), 3) as daemons:
+        for client in range(3):
+            daemons.supernode(client)
+        yield Trial(daemons, config)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_ends_with_the_weights_of_serial(method: str, trial: Trial) -> None:
+    changes = f"method.name={method} run.rounds=2"
+    run = trial.start(method, changes)
+    assert run.until("finished: 2 rounds"), "".join(run.heard[-40:])
+    assert not run.missing
+    assert trial.same(method, serial_without(trial.config, changes, ()))
+
+
+def online(daemons: Daemons) -> int:
+    """Nodes that the SuperLink has let in."""
+    listed = json.loads(daemons.flwr("supernode", "list", PROFILE, "--format", "json"))
+    return sum(node["status"] == "online" for node in listed["nodes"])
+
+
+def refused(daemons: Daemons, why: str, **changes: Path) -> bool:
+    """Whether a node started like this gives up for this reason, or is kept out until we give up."""
+    before = daemons.log("supernode-0").stat().st_size if daemons.log("supernode-0").exists() else 0
+    name, said, end = daemons.supernode(0, **changes), "", time.monotonic() + 120
+    while not re.search(why, said) and time.monotonic() < end:
+        said = daemons.log(name).read_text(errors="replace")[before:]
+        time.sleep(0.5)
+    came = online(daemons)
+    daemons.end(name)
+    return re.search(why, said) is not None and came == 0
+
+
+def test_strangers_are_kept_out(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    make_certificates(other, ["127.0.0.1"], 1)
+    with Daemons(tmp_path / "federation", 1) as daemons:
+        assert refused(daemons, UNKNOWN, key=other / "node-0"), "a key that nobody registered"
+        assert refused(daemons, UNTRUSTED, authority=other / "ca.crt"), "a server with another authority's certificate"
+        daemons.secure = False
+        assert refused(daemons, PLAIN), "a node without encryption"
+        daemons.secure = True
+        daemons.supernode(0)
+        until(lambda: online(daemons) == 1, 120)
+
+
+def alive(daemons: Daemons, name: str) -> bool:
+    return daemons.processes[name].poll() is None
+
+
+def at_work(daemons: Daemons, name: str) -> bool:
+    """Whether a node's client is training (or about to): Flower starts a process for it."""
+    group = daemons.processes[name].pid
+    return any("flwr-clientapp" in command_line(pid) and os.getpgid(pid) == group for pid in processes())
+
+
+@pytest.mark.parametrize("method", ["scaffold", "fedcsd"])
+def test_a_killed_node_is_missed_and_comes_back_with_its_memory(method: str, tmp_path: Path, config: Path) -> None:
+    changes = f"method.name={method} run.rounds=9 engine.min_replies=2 engine.timeout=240 local.epochs=1500"
+    with Daemons(tmp_path, 3) as daemons:
+        trial = Trial(daemons, config)
+        names = [daemons.supernode(client) for client in range(3)]
+        run = trial.start("run", changes)
+        assert run.until("round 1/9"), "".join(run.heard[-40:])
+        until(lambda: at_work(daemons, names[1]), 120)
+        daemons.end(names[1], signal.SIGKILL)
+        assert run.until("client 1 failed"), "".join(run.heard[-40:])
+        deadline = time.monotonic() + LONG
+        while time.monotonic() < deadline:  # refused, and ended, until Flower has noticed that the old one is gone
+            daemons.supernode(1)
+            time.sleep(15)
+            if alive(daemons, names[1]):
+                break
+            daemons.end(names[1])
+        assert run.until("finished: 9 rounds"), "".join(run.heard[-40:])
+        missing = run.missing
+        assert missing
+        assert {client for _, client, _ in missing} == {1}
+        assert max(number for number, *_ in missing) < 9, "it is back"
+        assert trial.same("run", serial_without(config, changes.replace("engine.timeout=240", ""), missing))
+
+
+def test_a_superlink_that_is_killed_and_started_again_lets_the_run_go_on(tmp_path: Path, config: Path) -> None:
+    changes = "method.name=scaffold run.rounds=4 local.epochs=300"
+    with Daemons(tmp_path, 3, database=True) as daemons:
+        trial = Trial(daemons, config)
+        for client in range(3):
+            daemons.supernode(client)
+        run = trial.start("run", changes)
+        assert run.until("round 2/4"), "".join(run.heard[-40:])
+        daemons.end("superlink", signal.SIGKILL)
+        daemons.end("run")
+        daemons.superlink()
+        run = trial.start("run", changes)
+        assert run.until("finished: 4 rounds"), "".join(run.heard[-40:])
+        assert not any("round 1/4" in line for line in run.heard), "it went on"
+        assert trial.same("run", serial_without(config, changes, ()))
+
+
+def test_the_demo_leaves_no_process_behind(tmp_path: Path, config: Path) -> None:
+    command = [sys.executable, "-m", "fedrecall", "flower", "demo", config, "--set", "run.rounds=2", "--out", "run"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=LONG, check=False)
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"^round (\d)/2  accuracy", done.stdout, re.M) == ["1", "2"]
+    assert (tmp_path / "run" / "model.safetensors").exists()
+    port = re.search(r"on port (\d+)", done.stdout)
+    assert port is not None
+    assert not [pid for pid in processes() if f":{port[1]}" in command_line(pid)]
+
+
+def processes() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+def command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
