@@ -66,7 +66,7 @@ def run(
 def compare(
     methods: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[METHOD...]", help="Names, with settings if need be: fedlmd fedlmd:tau=3,beta=2."),
+        typer.Argument(metavar="METHOD", help="Names, with settings if need be: fedlmd fedlmd:tau=3,beta=2."),
     ] = None,
     config: Annotated[
         Path | None, typer.Option(metavar="CONFIG.toml", help="Configuration; without one, skewed clients on digits.")
@@ -83,7 +83,7 @@ def compare(
 
 @app.command()
 def reproduce(
-    which: Annotated[str | None, typer.Argument(metavar="[ID]", help="A table or figure, e.g. fedlmd-table-1.")] = None,
+    which: Annotated[str | None, typer.Argument(metavar="ID", help="A table or figure, e.g. fedlmd-table-1.")] = None,
     listed: Annotated[bool, typer.Option("--list", help="Show all IDs, and what each costs.")] = False,
     fraction: Annotated[float, typer.Option(metavar="F", help="Share of the rounds, e.g. 0.1.")] = 1.0,
     methods: Annotated[str | None, typer.Option(metavar="A,B", help="Some of its rows.")] = None,

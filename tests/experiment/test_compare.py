@@ -18,7 +18,6 @@ from fedrecall.experiment.compare import USUAL, compare, comparison_study
 from fedrecall.experiment.reproduce import changed, place, reproduction
 from fedrecall.experiment.results import load
 from fedrecall.experiment.study import Study, Target
-from support.folders import write_study
 from support.processes import start, until
 
 QUICK = ["--set", "run.rounds=2", "--set", "local.epochs=1", "--set", "engine.name=serial"]
@@ -97,7 +96,7 @@ def test_compare(fedrecall, tmp_path: Path) -> None:
     code, out, err = fedrecall("compare", "fedavg", "fedlmd:tau=3", "--seeds", 2, "--out", "mine", *QUICK)
     assert (code, err) == (0, "")
     lines = out.splitlines()
-    assert lines[0] == "2 methods on digits: 4 runs (2 rows, 1 column, 2 seeds), in mine"
+    assert lines[0] == "Methods compared on digits: 4 runs (2 rows, 1 column, 2 seeds), in mine"
     one_run = r"\d/4  (fedavg|fedlmd:tau=3), seed [01]: final \d+\.\d\d %  best \d+\.\d\d %  \d+\.\d\d s/round"
     assert sum(re.fullmatch(one_run, line) is not None for line in lines) == 4
     for title in ("final", "best", "last 10", "rounds to target", "speedup", "s/round", "MB up", "forgetting"):
@@ -126,18 +125,13 @@ def test_compare(fedrecall, tmp_path: Path) -> None:
     assert "mine has runs with local.lr = 0.05, not 0.3" in err
 
 
-def test_the_folder_has_a_date_by_default(fedrecall, tmp_path: Path) -> None:
-    code, _, _ = fedrecall("compare", "fedavg", "--seeds", 1, *QUICK)
-    assert code == 0
-    (folder,) = (tmp_path / "runs").iterdir()
-    assert re.fullmatch(r"\d{8}-\d{6}-compare-digits", folder.name)
-
-
-def test_a_method_that_diverges_is_shown_as_failed(fedrecall) -> None:
+def test_a_method_that_diverges_is_shown_as_failed(fedrecall, tmp_path: Path) -> None:
     code, out, _ = fedrecall("compare", "fedavg", "fedavg:local.lr=1e9", "--seeds", 1, *QUICK)
     assert code == 0
     assert re.search(r"fedavg:local.lr=1e9, seed 0: failed: .* not finite", out)
     assert re.search(r"^fedavg:local.lr=1e9 +Failed", out, re.M)
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert re.fullmatch(r"\d{8}-\d{6}-compare-digits", folder.name), "the default has a date"
 
 
 def test_runs_that_cannot_be_made_end_in_exit_code_2(fedrecall, tmp_path: Path) -> None:
@@ -309,14 +303,3 @@ def test_the_list_has_costs(fedrecall, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_usual_methods_are_there() -> None:
     assert set(USUAL) <= set(fr.METHODS)
     assert comparison_study().base["data"]["name"] == "digits"
-
-
-def test_a_finished_comparison_is_shown_again_without_running(fedrecall, tmp_path: Path) -> None:
-    study = comparison_study(["fedavg", "fedprox"], overrides=["run.rounds=3"], seeds=2)
-    write_study(study, tmp_path / "done", lambda cell, number: 0.6 + 0.1 * number)
-    for path in (tmp_path / "done").rglob("summary.json"):
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"final": 0.9, "best": 0.9}))
-    code, out, _ = fedrecall("compare", "fedavg", "fedprox", "--seeds", 2, "--out", "done", "--set", "run.rounds=3")
-    assert code == 0
-    assert out.count("(kept)") == 4
-    assert "90.00 ± 0.00" in out

@@ -1,14 +1,16 @@
 """The app that is written, what a node is told, and a node's own data."""
 
+import re
 import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import typer.main
 from PIL import Image
 
-from fedrecall import UserError
+from fedrecall import UserError, cli
 from fedrecall.experiment.config import Experiment
 from fedrecall.experiment.flower.local import dealt_to, settled
 from fedrecall.experiment.flower.new import for_flower, new
@@ -30,6 +32,18 @@ def test_the_app_carries_the_whole_configuration(tmp_path: Path) -> None:
     readme = (tmp_path / "my app" / "README.md").read_text()
     assert readme.count("flower-supernode --insecure") == 3
     assert "FLWR_TELEMETRY_ENABLED=0" in readme
+
+
+def test_the_documented_commands_exist() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "deployment.md").read_text().replace("\n   ", " ")
+    commands = re.findall(r"fedrecall flower (new|certs|demo)\b([^\n`]*)", text)
+    assert {name for name, _ in commands} == {"new", "certs", "demo"}
+    known = typer.main.get_command(cli.app).commands["flower"].commands
+    for name, rest in commands:
+        options = {option for parameter in known[name].params for option in parameter.opts}
+        assert set(re.findall(r"--[a-z-]+", rest)) <= options
+        for change in re.findall(r"--set (\S+)", rest):
+            Experiment.load(None, ["federation.clients=3", change])
 
 
 def test_a_folder_that_is_in_use_is_refused_and_left_alone(tmp_path: Path) -> None:
@@ -91,8 +105,8 @@ def test_a_nodes_own_table(tmp_path: Path) -> None:
     dealt = dealt_to(Node(0, tmp_path, table=file, label="kind"), experiment, ("a", "b", "c"))
     assert dealt.dataset.shape == (2,)
     assert torch.bincount(dealt.clients.y, minlength=3).tolist() == [8, 8, 0]
-    with pytest.raises(UserError, match=r"data\.label"):
-        dealt_to(Node(0, tmp_path, table=file), experiment)
+    with pytest.raises(UserError, match='column "kind" has words, and another node may have other words'):
+        dealt_to(Node(0, tmp_path, table=file, label="x"), experiment)
 
 
 def test_rows_of_the_configured_data(tmp_path: Path) -> None:

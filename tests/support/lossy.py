@@ -21,6 +21,6 @@ class Lossy(Serial):
         return super().exchange(t, [c for c in clients if (t + 1, c, task) not in self.missing], task, down)
 
 
-def serial_without(config: Path, changes: str, missing: Missing) -> Result:
+def serial_without(config: Path | None, changes: str, missing: Missing) -> Result:
     ready = setup(Experiment.load(config, ["engine.name=serial", *changes.split()]))
     return execute(ready, engine=lambda ready, *_: Lossy(ready.world, ready.server.f, missing=missing))

@@ -123,7 +123,7 @@ def from_table(path: str | Path, label: str, *, client: str | None = None, test:
     Numbers are standardised by the training part's mean and deviation; words become one column of 0 and 1 each.
     """
     file = Path(path).expanduser()
-    columns = _read_table(file)
+    columns = read_table(file)
     for column in [label] if client is None else [label, client]:
         if column not in columns:
             raise UserError(f'{file} has no column "{column}"; it has {", ".join(columns)}')
@@ -255,7 +255,8 @@ def _images(table: Table, name: str, channels: int | None, size: int | None) -> 
     return _Part(x, y, [table.groups[g] for g in groups or ()] if table.groups else groups), table.classes
 
 
-def _read_table(file: Path) -> "dict[str, ChunkedArray]":
+def read_table(file: Path) -> "dict[str, ChunkedArray]":
+    """The columns of a CSV or Parquet file, by name."""
     from pyarrow import ArrowException, csv, parquet
 
     kind = file.suffix.lower()
@@ -266,9 +267,9 @@ def _read_table(file: Path) -> "dict[str, ChunkedArray]":
             table = parquet.read_table(file)
         else:
             table = csv.read_csv(file, convert_options=csv.ConvertOptions(strings_can_be_null=True))
-    except (OSError, ArrowException) as error:
+        columns = dict(zip(table.column_names, table.columns, strict=True))
+    except (OSError, ArrowException, UnicodeDecodeError) as error:  # names are decoded when they are asked for
         raise UserError(f"{file} cannot be read as a table: {str(error).splitlines()[0]}") from error
-    columns = dict(zip(table.column_names, table.columns, strict=True))
     if len(columns) < table.num_columns or table.num_rows == 0:
         raise UserError(f"{file} has no rows, or two columns of one name")
     return columns

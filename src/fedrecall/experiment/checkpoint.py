@@ -110,7 +110,11 @@ class Checkpoints:
             return "its manifest was altered"
         if sha256(content).hexdigest() != manifest["tensors"]:
             return "its tensors were altered"
+        if not {*manifest["clients"].values()} <= manifest["memories"].keys():
+            return "it names memories that it does not have"
         for name, checksum in manifest["memories"].items():
+            if Path(name).name != name:  # whoever made it wants another file read, or removed
+                return f"it names a file that is not its own: {name}"
             if _checksum(self.memories / name) != checksum:
                 return f"the memory {name} was altered"
         return ""

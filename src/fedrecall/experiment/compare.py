@@ -58,7 +58,7 @@ def comparison_study(
     data, first = experiment.data.name, next(iter(rows))
     study = Study(
         id=f"compare-{data}",
-        title=f"{len(rows)} methods on {data}" if len(rows) > 1 else f"{first} on {data}",
+        title=f"Methods compared on {data}",
         base=base,
         rows=rows,
         columns={data: {}},

@@ -220,7 +220,7 @@ class Experiment(Section):
                 tables = tomllib.loads(Path(path).read_text())
             except (OSError, UnicodeDecodeError) as error:
                 raise UserError(f"cannot read the configuration {path}: {_reason(error)}") from None
-            except tomllib.TOMLDecodeError as error:
+            except (tomllib.TOMLDecodeError, RecursionError) as error:
                 raise UserError(f"{path} is not valid TOML: {error}") from None
         # Names first: naming another method drops the settings of the old one, not those given on the same line.
         for text in sorted(overrides, key=lambda text: not text.partition("=")[0].strip().endswith(".name")):
@@ -275,7 +275,7 @@ def _value(text: str) -> Any:
     """A TOML value; what is none is a string, so that quotes can be left out."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         return text.strip()
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedrecall.core.flat import Flat
 from fedrecall.data.datasets import Dataset
+from fedrecall.data.own import read_table
 from fedrecall.data.partition import Partition
 from fedrecall.engines.world import World
 from fedrecall.errors import UserError
@@ -65,6 +66,13 @@ def _place(node: Node, experiment: Experiment) -> dict[str, object]:
     if node.folder is not None:
         return none | {"name": "folder", "path": node.folder}
     label = node.label or experiment.data.label
+    assert node.table is not None
+    for column, values in read_table(node.table).items():
+        if column != label and str(values.type) in ("string", "large_string"):
+            raise UserError(
+                f'{node.table}: column "{column}" has words, and another node may have other words: turn them into '
+                "numbers, the same on all nodes"
+            )
     return none | {"name": "table", "path": node.table, "label": label, "size": None}
 
 

@@ -36,6 +36,8 @@ def main(grid: Grid, context: Context) -> None:
     try:
         experiment = configured(context.run_config)
         choice, federation = experiment.engine, experiment.federation
+        if experiment.run.start is not None and experiment.method.personal:
+            raise UserError("run.start is a file of the server's, and personal models begin on the nodes: leave it out")
         roll = Roll(grid, federation.clients, choice.timeout or TIMEOUT)
         roll.gather(choice.min_replies or federation.clients)
         own = any(member.own for member in roll.members.values())
