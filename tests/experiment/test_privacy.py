@@ -1,6 +1,8 @@
 """Central differential privacy: what is promised, what is refused, and that noise and clip are where they should be."""
 
 import math
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +11,13 @@ import torch
 
 import fedrecall as fr
 from fedrecall.core import seeds
+from fedrecall.core.optim import Average
 from fedrecall.core.privacy import Gaussian, Private, epsilon
 from fedrecall.core.robust import Asked
-from fedrecall.core.types import Reply, mean
+from fedrecall.core.rounds import Plan, rounds
+from fedrecall.core.types import Payload, Reply, Server, mean
+from fedrecall.engines.rehearsal import Rehearsal
+from support.federation import examples, model, world
 
 COVERED = ("fedavg", "fedprox", "fedavgm", "moon", "fedlsd", "fedntd", "fedrs", "fedgkd", "fedlmd", "feddyn")
 MORE = {
@@ -156,3 +162,25 @@ def test_the_same_bits_on_the_pool_and_after_a_resume(tmp_path: Path) -> None:
 def test_what_is_not_covered_is_refused(change: dict[str, object], said: str) -> None:
     with pytest.raises(fr.UserError, match=said):
         fr.Experiment(**tables() | change)
+
+
+def test_the_page_lists_what_leaves_a_client() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "privacy.md").read_text()
+    listed = {
+        name: set(re.findall(r"`(\w+)`", cells))
+        for name, cells in re.findall(r"^\| `([\w-]+)` \| ([^|]*) \|", page, re.M)
+    }
+    for name, make in fr.METHODS.items():
+        sent: set[str] = set()
+
+        class Spy(Rehearsal):
+            def run(self, task: str, down: Payload) -> Iterator[Reply]:
+                for reply in super().run(task, down):
+                    sent.update(reply.up)  # noqa: B023 (used in this turn of the loop)
+                    yield reply
+
+        method, f = make(), model(batch_norm=True)
+        start = Server(f, f.w, f.b, f.counters, Average(), extra=method.init(f.w), aux=examples([0, 1, 2], seed=2))
+        list(rounds(method, start, Spy(world(method), f), Plan(2, 1, 1, seed=0)))
+        assert sent - {"w", "b", "counters"} == listed.get(name, set()), name
+    assert set(listed) == set(MORE)

@@ -1,72 +1,24 @@
 """The federation's own code, without Flower's processes: the bits of `serial`, and every way to lose something."""
 
 import json
-import tomllib
 from pathlib import Path
 
 import pytest
-import torch
-from torch import Tensor
 
 pytest.importorskip("flwr", reason="needs Flower: make test-flower")
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
-from flwr.supercore.task_identity import TaskIdentity
+from flwr.app import Error, Message
 
-from fedrecall import METHODS, UserError, run
-from fedrecall.engines.flower.wire import Order, order_message, packed, read_answer
-from fedrecall.experiment.config import Experiment
-from fedrecall.experiment.flower import server
-from fedrecall.experiment.flower.client import handle
-from fedrecall.experiment.flower.new import new
-from fedrecall.experiment.run import Result
-from support.loopback import Loopback
+from fedrecall import METHODS, UserError
+from support.loopback import federate, federation, in_a_task, lines, same, serial
 from support.lossy import serial_without
 
+__all__ = ["in_a_task"]  # a fixture
 pytestmark = pytest.mark.flower
 VARIANTS = {name: f"method.name={name}" for name in METHODS} | {
     "fedproto-personal": "method.name=fedproto method.share_weights=false",
     "fedcsd-client": "method.name=fedcsd method.teacher_at=client",
 }
-
-
-@pytest.fixture(autouse=True)
-def _in_a_task() -> None:
-    TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # as Flower's processes have them
-
-
-def app(folder: Path, config: Path, changes: str) -> dict[str, str]:
-    """The app's configuration, as `flwr run` hands it out."""
-    new(folder / "app", config, changes.split())
-    project = tomllib.loads((folder / "app" / "pyproject.toml").read_text())
-    return project["tool"]["flwr"]["app"]["config"] | {"out": str(folder / "run")}
-
-
-def federation(folder: Path, config: Path, changes: str = "") -> Loopback:
-    return Loopback.of(folder, 3, app(folder, config, changes))
-
-
-def federate(grid: Loopback) -> None:
-    server.main(grid, Context(0, 0, {}, RecordDict(), grid.run_config))
-
-
-def model(folder: Path) -> dict[str, Tensor]:
-    from safetensors.torch import load_file
-
-    return load_file(folder / "run" / "model.safetensors")
-
-
-def lines(folder: Path) -> list[dict[str, object]]:
-    return [json.loads(line) for line in (folder / "run" / "rounds.jsonl").read_text().splitlines()]
-
-
-def serial(config: Path, changes: str) -> Result:
-    return run(Experiment.load(config, changes.split()))
-
-
-def same(folder: Path, expected: Result) -> bool:
-    got, meant = model(folder), expected.model().state_dict()
-    return got.keys() == meant.keys() and all(torch.equal(got[name], meant[name]) for name in got)
 
 
 @pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
@@ -176,6 +128,24 @@ def test_two_nodes_of_one_number_are_refused(config: Path, tmp_path: Path) -> No
         federate(grid)
 
 
+def test_a_second_node_of_a_number_that_comes_later_is_named(config: Path, tmp_path: Path) -> None:
+    grid = federation(tmp_path, config)
+    grid.run_config["set"] = "engine.timeout=0.5"
+    grid.nodes[102]["client"] = 1
+    looks = iter(range(100))
+    grid.get_node_ids = lambda: [100, 101] if next(looks) == 0 else [100, 101, 102]
+    with pytest.raises(UserError, match="missing: 2; node 101: node 102 has taken its place as client 1"):
+        federate(grid)
+
+
+def test_a_hello_that_is_lost_is_said_again(config: Path, tmp_path: Path) -> None:
+    grid, asked = federation(tmp_path, config), iter(range(100))
+    grid.run_config["set"] = "engine.timeout=5"
+    grid.fate = lambda node, reply: None if next(asked) == 1 else reply
+    federate(grid)
+    assert [line["replies"] for line in lines(tmp_path)] == [3, 3, 3]
+
+
 def test_a_client_that_never_comes_is_named(config: Path, tmp_path: Path) -> None:
     grid = federation(tmp_path, config)
     grid.run_config["set"] = "engine.timeout=0.5"
@@ -211,93 +181,3 @@ def test_two_exchanges_a_round(config: Path, tmp_path: Path) -> None:
     federate(grid)
     tasks = [message.content.config_records["order"]["task"] for message in grid.sent]
     assert tasks == ["hello"] * 3 + ["prototype"] * 3 + ["train"] * 3
-
-
-@pytest.mark.parametrize("task", ["memory", "__class__", "prototype", "init", "", "x" * 500])
-def test_no_other_task_is_ever_run(task: str, config: Path, tmp_path: Path) -> None:
-    grid = federation(tmp_path, config)
-    said = Order(task, client=0, run="0" * 32)
-    message = order_message(said, packed({"w": torch.zeros(3)}), 100, 60)
-    context = Context(0, 100, grid.nodes[100], RecordDict(), grid.run_config)
-    message.content["down"] = packed(first_weights(config))
-    with pytest.raises(Exception, match=r'Method has no task ".*": it has train'):
-        read_answer(handle(message, context))
-
-
-def first_weights(config: Path) -> dict[str, Tensor]:
-    from fedrecall.experiment.setup import setup
-
-    return {"w": setup(Experiment.load(config)).server.w}
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            {"down": ArrayRecord({"w": Array("float32", (3,), "numpy.ndarray", bytes(12))})},
-            "written as 'numpy.ndarray'",
-        ),
-        ({"down": packed({"w": torch.zeros(3)})}, r"w is float32 \[3\], but must be float32"),
-        ({"order": ConfigRecord({"protocol": 0})}, "install the same fedrecall"),
-        ({"order": ConfigRecord({"protocol": 1, "task": 5})}, '"acknowledged" of the message is missing'),
-        ({"order": ConfigRecord()}, "speaks version None"),
-    ],
-)
-def test_orders_that_make_no_sense_are_declined(
-    change: dict[str, object], message: str, config: Path, tmp_path: Path
-) -> None:
-    grid = federation(tmp_path, config)
-    order = order_message(Order("train", client=0, run="0" * 32), packed(first_weights(config)), 100, 60)
-    for name, record in change.items():
-        order.content[name] = record
-    with pytest.raises(Exception, match=message):
-        read_answer(handle(order, Context(0, 100, grid.nodes[100], RecordDict(), grid.run_config)))
-    assert not (tmp_path / "state-0").exists()
-
-
-def bent(change: dict[str, object]):
-    """What becomes of client 1's replies."""
-
-    def fate(node: int, reply: Message) -> Message:
-        if node == 101 and "loss" in reply.content.array_records.get("report", {}):
-            for name, record in change.items():
-                reply.content[name] = record
-        return reply
-
-    return fate
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        (
-            {"up": ArrayRecord({"w": Array("float32", (9,), "fedrecall.little-endian", bytes(8))})},
-            "should have 36 bytes",
-        ),
-        ({"up": ArrayRecord({"w": Array("float32", (9,), "pickle", bytes(36))})}, "written as 'pickle'"),
-        (
-            {"answer": ConfigRecord({"protocol": 1, "client": 0, "n": 5, "own": False, "remembers": False})},
-            "client 0 answ",
-        ),
-        (
-            {"answer": ConfigRecord({"protocol": 1, "client": 1, "n": -5, "own": False, "remembers": False})},
-            "-5 examples",
-        ),
-        ({"answer": ConfigRecord({"protocol": 1, "client": 1})}, '"n" of the message is missing'),
-    ],
-)
-def test_answers_that_make_no_sense_are_left_out(
-    change: dict[str, object], reason: str, config: Path, tmp_path: Path
-) -> None:
-    grid = federation(tmp_path, config, "engine.min_replies=2 run.rounds=1")
-    grid.fate = bent(change)
-    federate(grid)
-    assert [line["replies"] for line in lines(tmp_path)] == [2]
-    assert reason in (tmp_path / "run" / "failures" / "round-1-client-1.txt").read_text()
-
-
-def test_a_reply_of_another_form_is_refused_even_if_all_are_needed(config: Path, tmp_path: Path) -> None:
-    grid = federation(tmp_path, config)
-    grid.fate = bent({"up": packed({"w": torch.zeros(9), "more": torch.zeros(1)})})
-    with pytest.raises(UserError, match="the reply of client 1 is refused: it carries more, which nobody asked for"):
-        federate(grid)

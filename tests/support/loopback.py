@@ -1,12 +1,28 @@
 """A Flower grid without Flower's processes: real messages, the real handler, nodes that can be lost in every way."""
 
+import json
+import tomllib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+import torch
 from flwr.app import Context, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+from safetensors.torch import load_file
 
+from fedrecall import run
+from fedrecall.experiment.config import Experiment
+from fedrecall.experiment.flower import server
 from fedrecall.experiment.flower.client import handle
+from fedrecall.experiment.flower.new import new
+from fedrecall.experiment.run import Result
+
+
+@pytest.fixture(autouse=True)
+def in_a_task() -> None:
+    TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # as Flower's processes have them
 
 
 @dataclass
@@ -48,3 +64,31 @@ class Loopback:
 
     def pull_messages(self, identities: Iterable[str]) -> list[Message]:
         return [self._replies.pop(identity) for identity in identities if identity in self._replies]
+
+
+def app(folder: Path, config: Path, changes: str) -> dict[str, str]:
+    """The app's configuration, as `flwr run` hands it out."""
+    new(folder / "app", config, changes.split())
+    project = tomllib.loads((folder / "app" / "pyproject.toml").read_text())
+    return project["tool"]["flwr"]["app"]["config"] | {"out": str(folder / "run")}
+
+
+def federation(folder: Path, config: Path, changes: str = "") -> Loopback:
+    return Loopback.of(folder, 3, app(folder, config, changes))
+
+
+def federate(grid: Loopback) -> None:
+    server.main(grid, Context(0, 0, {}, RecordDict(), grid.run_config))
+
+
+def lines(folder: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (folder / "run" / "rounds.jsonl").read_text().splitlines()]
+
+
+def serial(config: Path, changes: str) -> Result:
+    return run(Experiment.load(config, changes.split()))
+
+
+def same(folder: Path, expected: Result) -> bool:
+    got, meant = load_file(folder / "run" / "model.safetensors"), expected.model().state_dict()
+    return got.keys() == meant.keys() and all(torch.equal(got[name], meant[name]) for name in got)

@@ -6,6 +6,7 @@ replies together hold all of them.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from statistics import median
 from typing import NamedTuple, Protocol
 
 import torch
@@ -82,15 +83,15 @@ class Clip:
 
     def apply(self, replies: Iterator[Reply], asked: Asked) -> Iterator[Reply]:
         """w^t + min(1, norm / ||w - w^t||) (w - w^t) of each."""
-        if "w" not in asked.down:
-            yield from replies
-            return
-        w, bound, came = asked.down["w"], self.norm, iter(replies)
+        w, bound, came = asked.down.get("w"), self.norm, list[Reply]()
         if bound is None:
-            kept = list(came)
-            bound, came = float(torch.tensor([length(r.up["w"] - w) for r in kept]).quantile(0.5)), iter(kept)
-        for reply in came:
-            yield reply._replace(up={**reply.up, "w": w + clipped(reply.up["w"] - w, bound)})
+            came = list(replies)
+            bound = median([length(r.up["w"] - w) for r in came if w is not None and "w" in r.up] or [1.0])
+        for reply in came or replies:
+            if w is None or "w" not in reply.up:
+                yield reply
+            else:
+                yield reply._replace(up={**reply.up, "w": w + clipped(reply.up["w"] - w, bound)})
 
 
 @dataclass(frozen=True)

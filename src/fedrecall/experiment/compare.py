@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedrecall.errors import UserError, unknown
-from fedrecall.experiment.config import Experiment, override
+from fedrecall.experiment.config import Experiment, override, override_all
 from fedrecall.experiment.results import Results, load
 from fedrecall.experiment.study import Study, Tables, Target, merged, read
 from fedrecall.experiment.sweep import Watch, sweep
@@ -72,10 +72,9 @@ def comparison_study(
 
 
 def with_overrides(tables: Tables, overrides: Sequence[str]) -> Tables:
-    """Tables with "key=value" texts on top; names first, since another method drops the settings of the old one."""
+    """Tables with "key=value" texts on top."""
     out = merged(tables)
-    for text in sorted(overrides, key=lambda text: not text.partition("=")[0].strip().endswith(".name")):
-        override(out, text)
+    override_all(out, overrides)
     return out
 
 

@@ -222,9 +222,7 @@ class Experiment(Section):
                 raise UserError(f"cannot read the configuration {path}: {_reason(error)}") from None
             except (tomllib.TOMLDecodeError, RecursionError) as error:
                 raise UserError(f"{path} is not valid TOML: {error}") from None
-        # Names first: naming another method drops the settings of the old one, not those given on the same line.
-        for text in sorted(overrides, key=lambda text: not text.partition("=")[0].strip().endswith(".name")):
-            override(tables, text)
+        override_all(tables, overrides)
         return cls(**tables)
 
     @model_validator(mode="after")
@@ -252,6 +250,12 @@ class Experiment(Section):
                     if getattr(section, key) is not None:
                         out[name][key] = CHOICES[key].dump(getattr(section, key))
         return {name: table for name, table in out.items() if table is not None}
+
+
+def override_all(tables: dict[str, Any], texts: Iterable[str]) -> None:
+    """Apply several: names first, for another method drops the settings of the old one, not those given beside it."""
+    for text in sorted(texts, key=lambda text: not text.partition("=")[0].strip().endswith(".name")):
+        override(tables, text)
 
 
 def override(tables: dict[str, Any], text: str) -> None:

@@ -18,11 +18,12 @@ def guard(ready: Setup) -> Guard:
     """
     experiment = ready.experiment
     least, federation, server = experiment.engine.min_replies, experiment.federation, experiment.server
+    strange = least is not None or experiment.engine.name == "flower"
     screen = Screen(
         min_replies=least,
         max_norm=federation.max_norm,
         max_examples=federation.max_examples or int(ready.dealt.partition.sizes.max()),
-        form=None if least is None and experiment.engine.name != "flower" else Rehearsal(ready.world, ready.server.f).form,
+        form=Rehearsal(ready.world, ready.server.f).form if strange else None,
     )
     private = None if server.privacy is None else Private(server.privacy, ready.world.seed)
     return Guard(screen, server.robust if private is None else private)

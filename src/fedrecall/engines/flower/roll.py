@@ -13,6 +13,7 @@ from fedrecall.engines.flower.wire import HELLO, Declined, Order, order_message,
 from fedrecall.errors import UserError
 
 PAUSE = 0.25  # seconds between two looks for replies
+HELLO_WITHIN = 120.0  # seconds, so that a node which hangs does not hold up a round for long
 
 
 class Member(NamedTuple):
@@ -39,12 +40,16 @@ class Roll:
         online = set(self.grid.get_node_ids())
         self._greeted &= online  # one that comes back is asked again
         new = sorted(online - self._greeted)
-        heard: dict[int, Member] = {}
         if new:
-            orders = {node: order_message(Order(HELLO), packed({}), node, self.timeout) for node in new}
-            for node, message in sent(self.grid, orders, self.timeout):
+            heard: dict[int, Member] = {}
+            within = min(self.timeout / 3, HELLO_WITHIN)  # time to ask again: Flower can lose a message
+            orders = {node: order_message(Order(HELLO), packed({}), node, within) for node in new}
+            for node, message in sent(self.grid, orders, within):
                 self._greet(node, message, heard)
-            self._greeted |= set(new)
+            for client in heard.keys() & self.members.keys():
+                if self.members[client].node in online - {heard[client].node}:
+                    taken = f"node {heard[client].node} has taken its place as client {client}"
+                    self._silent[self.members[client].node] = taken
             self.members |= heard
         return {client: member for client, member in self.members.items() if member.node in online}
 
@@ -69,9 +74,11 @@ class Roll:
 
     def _greet(self, node: int, message: Message | None, heard: dict[int, Member]) -> None:
         self._silent.pop(node, None)
+        if message is None:  # it is asked again at the next opportunity
+            self._silent[node] = "no answer to who it is"
+            return
+        self._greeted.add(node)
         try:
-            if message is None:
-                raise Declined(f"no answer within {self.timeout:g} s")
             answer = read_answer(message)
             if not 0 <= answer.client < self.population:
                 raise Declined(f"it calls itself client {answer.client}, but there are 0 to {self.population - 1}")
@@ -98,8 +105,7 @@ def sent(grid: Grid, orders: Mapping[int, Message], timeout: float) -> Iterator[
             yield key, None
     while waiting and time.monotonic() < deadline:
         for message in grid.pull_messages(list(waiting)):
-            key = waiting.pop(message.metadata.reply_to_message_id)
-            yield key, message
+            yield waiting.pop(message.metadata.reply_to_message_id), message
         if waiting:
             time.sleep(PAUSE)
     for key in waiting.values():

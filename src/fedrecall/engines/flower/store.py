@@ -65,7 +65,7 @@ class Store:
         if not memory:
             self._place(version).unlink(missing_ok=True)
             return
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # learned from this node's data: for its eyes
         write(self._place(version), packed(memory))
         _sync(self.folder)  # the name, too
 

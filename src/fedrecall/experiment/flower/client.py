@@ -55,5 +55,4 @@ def perform(order: Order, down: Payload, node: Node, experiment: Experiment) -> 
 
 
 app = ClientApp()
-app.train()(handle)
-assert KIND == "train"  # the handler's kind
+getattr(app, KIND)()(handle)

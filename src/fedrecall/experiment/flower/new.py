@@ -46,11 +46,11 @@ README = """\
 This page is for a trial on one machine, without encryption; the page `deployment` of fedrecall's documentation takes
 it from here to authenticated nodes on machines of their own.
 
-In every terminal, first (no telemetry, no look for updates, no installations at run time, a folder for Flower's files):
+In every terminal, first (no telemetry, no look for updates, no installations at run time; Flower's own files apart):
 
 ```
 export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1 FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1
-export FLWR_HOME=$PWD/flower-home
+export FLWR_HOME=$PWD/flower-server
 ```
 
 The server:
@@ -125,6 +125,6 @@ def for_flower(experiment: Experiment) -> Experiment:
 
 def _node(client: int) -> str:
     return (
-        f"flower-supernode --insecure --superlink 127.0.0.1:8000 --port {9094 + client} "
+        f"FLWR_HOME=$PWD/flower-{client} flower-supernode --insecure --superlink 127.0.0.1:8000 --port {9094 + client} "
         f"--node-config 'client={client} state=\"state-{client}\"'"
     )

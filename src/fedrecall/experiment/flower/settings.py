@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedrecall.errors import UserError, unknown
-from fedrecall.experiment.config import Experiment, override
+from fedrecall.experiment.config import Experiment, override_all
 
 EXPERIMENT, CHANGES, OUT = "experiment", "set", "out"  # keys of the app's configuration
 KEYS = ("client", "state", "folder", "table", "label", "index")  # of a node's
@@ -21,8 +21,7 @@ def configured(app: Mapping[str, Any]) -> Experiment:
         raise UserError(f'the app\'s configuration has no "{EXPERIMENT}": make it with fedrecall flower new') from None
     except tomllib.TOMLDecodeError as error:
         raise UserError(f'"{EXPERIMENT}" of the app\'s configuration is not valid TOML: {error}') from None
-    for text in str(app.get(CHANGES, "")).split():
-        override(tables, text)
+    override_all(tables, str(app.get(CHANGES, "")).split())
     experiment = Experiment(**tables)
     if experiment.engine.name != "flower":
         raise UserError('a Flower app needs engine.name = "flower": make it with fedrecall flower new')

@@ -1,0 +1,109 @@
+"""Messages that make no sense, from either side: declined or left out, and never acted on."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("flwr", reason="needs Flower: make test-flower")
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+
+from fedrecall import UserError
+from fedrecall.engines.flower.wire import Order, order_message, packed, read_answer
+from fedrecall.experiment.config import Experiment
+from fedrecall.experiment.flower.client import handle
+from fedrecall.experiment.setup import setup
+from support.loopback import federate, federation, in_a_task, lines
+
+__all__ = ["in_a_task"]  # a fixture
+pytestmark = pytest.mark.flower
+
+
+@pytest.mark.parametrize("task", ["memory", "__class__", "prototype", "init", "", "x" * 500])
+def test_no_other_task_is_ever_run(task: str, config: Path, tmp_path: Path) -> None:
+    grid = federation(tmp_path, config)
+    said = Order(task, client=0, run="0" * 32)
+    message = order_message(said, packed({"w": torch.zeros(3)}), 100, 60)
+    context = Context(0, 100, grid.nodes[100], RecordDict(), grid.run_config)
+    message.content["down"] = packed(first_weights(config))
+    with pytest.raises(Exception, match=r'Method has no task ".*": it has train'):
+        read_answer(handle(message, context))
+
+
+def first_weights(config: Path) -> dict[str, Tensor]:
+    return {"w": setup(Experiment.load(config)).server.w}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"down": ArrayRecord({"w": Array("float32", (3,), "numpy.ndarray", bytes(12))})},
+            "written as 'numpy.ndarray'",
+        ),
+        ({"down": packed({"w": torch.zeros(3)})}, r"w is float32 \[3\], but must be float32"),
+        ({"order": ConfigRecord({"protocol": 0})}, "install the same fedrecall"),
+        ({"order": ConfigRecord({"protocol": 1, "task": 5})}, '"acknowledged" of the message is missing'),
+        ({"order": ConfigRecord()}, "speaks version None"),
+    ],
+)
+def test_orders_that_make_no_sense_are_declined(
+    change: dict[str, object], message: str, config: Path, tmp_path: Path
+) -> None:
+    grid = federation(tmp_path, config)
+    order = order_message(Order("train", client=0, run="0" * 32), packed(first_weights(config)), 100, 60)
+    for name, record in change.items():
+        order.content[name] = record
+    with pytest.raises(Exception, match=message):
+        read_answer(handle(order, Context(0, 100, grid.nodes[100], RecordDict(), grid.run_config)))
+    assert not (tmp_path / "state-0").exists()
+
+
+def bent(change: dict[str, object]):
+    """What becomes of client 1's replies."""
+
+    def fate(node: int, reply: Message) -> Message:
+        if node == 101 and "loss" in reply.content.array_records.get("report", {}):
+            for name, record in change.items():
+                reply.content[name] = record
+        return reply
+
+    return fate
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (
+            {"up": ArrayRecord({"w": Array("float32", (9,), "fedrecall.little-endian", bytes(8))})},
+            "should have 36 bytes",
+        ),
+        ({"up": ArrayRecord({"w": Array("float32", (9,), "pickle", bytes(36))})}, "written as 'pickle'"),
+        (
+            {"answer": ConfigRecord({"protocol": 1, "client": 0, "n": 5, "own": False, "remembers": False})},
+            "client 0 answ",
+        ),
+        (
+            {"answer": ConfigRecord({"protocol": 1, "client": 1, "n": -5, "own": False, "remembers": False})},
+            "-5 examples",
+        ),
+        ({"answer": ConfigRecord({"protocol": 1, "client": 1})}, '"n" of the message is missing'),
+    ],
+)
+def test_answers_that_make_no_sense_are_left_out(
+    change: dict[str, object], reason: str, config: Path, tmp_path: Path
+) -> None:
+    grid = federation(tmp_path, config, "engine.min_replies=2 run.rounds=1")
+    grid.fate = bent(change)
+    federate(grid)
+    assert [line["replies"] for line in lines(tmp_path)] == [2]
+    assert reason in (tmp_path / "run" / "failures" / "round-1-client-1.txt").read_text()
+
+
+def test_a_reply_of_another_form_is_refused_even_if_all_are_needed(config: Path, tmp_path: Path) -> None:
+    grid = federation(tmp_path, config)
+    grid.fate = bent({"up": packed({"w": torch.zeros(9), "more": torch.zeros(1)})})
+    with pytest.raises(UserError, match="the reply of client 1 is refused: it carries more, which nobody asked for"):
+        federate(grid)
