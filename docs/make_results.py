@@ -9,8 +9,10 @@ from statistics import fmean
 from fedrecall.experiment.figures import draw_all
 from fedrecall.experiment.report.command import repeat
 from fedrecall.experiment.results import Results, load
+from fedrecall.experiment.stats import paired
 from fedrecall.experiment.tables import tables
 from fedrecall.experiment.tables.render import to_markdown
+from fedrecall.experiment.tables.samples import sample
 
 DOCS = Path(__file__).parent
 SHOWN = ("curves",)  # figures on the page
@@ -42,15 +44,17 @@ def section(results: Results) -> str:
 
 def agreement(results: Results, column: str) -> str:
     """Which pairs of methods come in the printed order, by the mean over seeds and seed by seed."""
-    study, at = results.study, list(results.study.columns).index(column)
-    printed = {row: float(line[at]) for row, line in study.printed[study.measure].items() if line[at] is not None}
-    measured = {row: [o.summary[study.measure] for o in results.outcomes(row, column)] for row in printed}
-    told = {row: values for row, values in measured.items() if len(values) == len(study.seeds)}
+    study = results.study
+    samples = {row: sample(results, row, column) for row in study.rows}
+    told = {row: s.accuracy(study.measure) for row, s in samples.items() if len(s.good) == len(study.seeds)}
+    printed = {row: value for row in told if (value := _printed(results, row, column)) is not None}
     same, other = [], []
-    for a, b in combinations(told, 2):
+    for a, b in combinations(printed, 2):
+        if printed[a] == printed[b]:
+            continue
         low, high = sorted((a, b), key=lambda row: printed[row])
-        seeds = sum(x < y for x, y in zip(told[low], told[high], strict=True))
-        means = [fmean(told[row]) for row in (low, high)]
+        seeds = sum(told[low][seed] < told[high][seed] for seed in study.seeds)
+        means = [fmean(told[row].values()) for row in (low, high)]
         text = f"{high} above {low} ({seeds} of {len(study.seeds)} seeds)"
         (same if means[0] < means[1] else other).append(text)
     pairs = len(same) + len(other)
@@ -59,7 +63,24 @@ def agreement(results: Results, column: str) -> str:
         lines.append(f"As printed: {'; '.join(same)}.")
     if other:
         lines.append(f"Not as printed: {'; '.join(other)}.")
+    first = next(iter(printed), None)
+    ours = {row: paired(told[row], told[first]) for row in printed if row != first} if first else {}
+    sure = [row for row, d in ours.items() if d is not None and d.low is not None and d.low > 0]
+    lines.append(
+        f"Of the intervals of the differences to {first}, {len(sure)} of {len(ours)} lie above zero: with so few rounds "
+        "and seeds the order is a hint, no proof."
+    )
     return " ".join(lines)
+
+
+def _printed(results: Results, row: str, column: str) -> float | None:
+    """What the paper prints for a cell, put right where it contradicts itself; None for words and for nothing."""
+    study, at = results.study, list(results.study.columns).index(column)
+    for erratum in study.errata:
+        if (erratum.row, erratum.column, erratum.measure) == (row, column, study.measure):
+            return erratum.consistent
+    value = study.printed.get(study.measure, {}).get(row, [None] * len(study.columns))[at]
+    return value if isinstance(value, float) else None
 
 
 if __name__ == "__main__":

@@ -103,8 +103,8 @@ def reproduce(
     conduct.reproduce_and_show(
         which,
         fraction=fraction,
-        rows=methods.split(",") if methods else None,
-        columns=cells.split(",") if cells else None,
+        rows=methods,
+        columns=cells,
         seeds=seeds,
         overrides=overrides or [],
         out=out,

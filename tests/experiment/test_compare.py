@@ -18,6 +18,7 @@ from fedrecall.experiment.compare import USUAL, compare, comparison_study
 from fedrecall.experiment.reproduce import changed, place, reproduction
 from fedrecall.experiment.results import load
 from fedrecall.experiment.study import Study, Target
+from support.folders import write_study
 from support.processes import start, until
 
 QUICK = ["--set", "run.rounds=2", "--set", "local.epochs=1", "--set", "engine.name=serial"]
@@ -193,6 +194,25 @@ def test_the_live_table() -> None:
     assert re.search(r"FedAvg +1/2 +seed 0 +4/4 +75.00 % +80.00 % +0.50", text)
     assert "1 of 4 runs" in text
     assert all(len(line) <= 80 for line in text.splitlines())
+
+
+def test_the_live_table_says_that_the_rounds_are_scaled() -> None:
+    rows: dict = {"FedAvg": {}}
+    study = Study(id="s", title="S", base={"run": {"rounds": 40}}, rows=rows, columns={"digits": {}}, fraction=0.05)
+    out = StringIO()
+    console = Console(file=out, width=80, force_terminal=True)
+    assert "0 of 1 runs, 0:00; rounds scaled to 5 %" in frame(Board(study, console), console, out)
+
+
+@pytest.mark.parametrize("summary", ["{}", '{"rounds": "two"}'])
+def test_a_damaged_summary_is_one_line(fedrecall, tmp_path: Path, summary: str) -> None:
+    study = comparison_study(["fedavg"], None, QUICK[1::2], 1)
+    path = write_study(study, tmp_path / "a", lambda cell, number: 0.5) / study.cells()[0].folder / "summary.json"
+    path.write_text(summary)
+    code, _, err = fedrecall("compare", "fedavg", "--seeds", 1, "--out", "a", *QUICK)
+    assert code == 2
+    assert len(err.splitlines()) == 1
+    assert "seed-0/summary.json is damaged" in err
 
 
 OWN = """

@@ -227,6 +227,15 @@ def test_the_curves_are_means_and_deviations(folder: Path, page: Page) -> None:
     assert data["rounds"][broken["x"]] == [1, 2], "of what broke off, what there is"
 
 
+def test_what_broke_off_is_in_no_mean(tmp_path: Path) -> None:
+    def heights(cell: Cell, number: int) -> float:
+        return -1.0 if cell.seed == 1 and number > 1 else (0.9 if cell.seed == 1 else 0.5)
+
+    study = Study(id="s", title="S", base={"run": {"rounds": 3}}, rows={"FedAvg": {}}, columns={"a": {}}, seeds=(0, 1))
+    (panel,) = chart_data(load(write_study(study, tmp_path / "s", heights)))["panels"]
+    assert panel["lines"]["accuracy"][0]["y"] == [50.0, 50.0, 50.0]
+
+
 def test_long_runs_are_thinned() -> None:
     assert thinned(POINTS) == list(range(POINTS))
     for count in (POINTS + 1, 1000, 12345):
@@ -240,8 +249,9 @@ def test_every_table_is_a_file_and_a_link(folder: Path, page: Page) -> None:
     tables = list((folder / "tables").iterdir())
     links = {node.attributes["download"]: node.attributes["href"] or "" for node in page.root.all("a")
              if "download" in node.attributes}  # fmt: skip
-    assert len(links) == len(page.root.all("table")) * 2 == len(tables)
-    for path in tables:
+    assert len(links) == len(page.root.all("table")) * 2
+    assert len(tables) == len(page.root.all("table")) * 3
+    for path in (path for path in tables if path.suffix != ".md"):
         assert unquote(links[path.name].partition(",")[2]) == path.read_text()
     lines = list(csv.DictReader(io.StringIO((folder / "tables" / "fedlmd-table-3.csv").read_text())))
     assert float(lines[0]["mean"]) == pytest.approx(55.0)
@@ -267,7 +277,7 @@ HOSTILE = [
 def hostile(folder: Path) -> Path:
     """A study all of whose names attack the page."""
     study = make(
-        id="<svg onload=hacked=1>",
+        id="hostile",
         title="</title></script><script>hacked = 1</script>",
         about="<b onmouseover=hacked=1>\n\n</p></main>",
         rows={name: {"method": {"name": "fedavg"}} for name in HOSTILE},
@@ -373,7 +383,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert (tmp_path / "new" / "r.html").exists()
 
 
-@pytest.mark.parametrize("damage", ["nowhere", "empty", "config", "environment", "rounds"])
+@pytest.mark.parametrize("damage", ["nowhere", "empty", "config", "environment", "rounds", "summary"])
 def test_bad_folders_are_one_line_and_nothing_is_written(
     damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -382,8 +392,8 @@ def test_bad_folders_are_one_line_and_nothing_is_written(
         run.mkdir()
     elif damage != "nowhere":
         write_run(Experiment(run={"rounds": 3}), run, lambda r: r / 10)
-        name = {"config": "config.toml", "environment": "environment.json", "rounds": "rounds.jsonl"}[damage]
-        (run / name).write_text("{")
+        name = {"config": "config.toml", "rounds": "rounds.jsonl"}.get(damage, f"{damage}.json")
+        (run / name).write_text("{}" if damage == "summary" else "{")
     assert call(monkeypatch, "report", run, "--out", tmp_path / "out.html") == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ")
@@ -392,10 +402,17 @@ def test_bad_folders_are_one_line_and_nothing_is_written(
     assert not (tmp_path / "out.html").exists()
 
 
+def test_a_damaged_partition_is_said_where_it_would_be_drawn(tmp_path: Path) -> None:
+    run = write_run(Experiment(run={"rounds": 1}), tmp_path / "run", lambda r: 0.5)
+    (run / "partition.json").write_text('{"hash": "ab", "counts": 3}')
+    text = Page(write_report([run])[0]).section("partition").words
+    assert f"is not drawn: {run / 'partition.json'} is damaged (counts are no table of clients by classes)" in text
+
+
 def test_a_page_that_cannot_be_written(tmp_path: Path) -> None:
     folder = write_run(Experiment(), tmp_path / "run", lambda r: 0.5, finished=False)
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot write the report to"):
+    with pytest.raises(UserError, match=r"cannot write .*file/page.html: "):
         write_report([folder], tmp_path / "file" / "page.html")
 
 
@@ -446,7 +463,7 @@ def shown(study: Study, folder: Path) -> list[str]:
 def test_a_part_of_a_papers_table_is_told_by_its_id(tmp_path: Path) -> None:
     whole = papers.definition("fedlmd-table-3")
     columns = list(whole.columns)[:2]
-    part = reproduction("fedlmd-table-3", fraction=0.1, seeds=2, rows=["FedAvg", "FedLMD"], columns=columns)
+    part = reproduction("fedlmd-table-3", fraction=0.1, seeds=2, rows="FedAvg,FedLMD", columns=",".join(columns))
     words = shown(part, tmp_path / "part")
     cells = ",".join(slug(column) for column in columns)
     assert words == f"reproduce fedlmd-table-3 --fraction 0.1 --methods fedavg,fedlmd --cells {cells} --seeds 2".split()

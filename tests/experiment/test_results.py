@@ -86,6 +86,11 @@ def test_a_run_that_failed_in_its_first_round_has_no_curve(tmp_path: Path) -> No
     assert outcome.curve() == []
 
 
+SUMMARY = json.dumps(
+    {"rounds": 2, "seconds": 1.5, "bytes_up": 3, "bytes_down": 3, "final": 0.5, "best": None, "last10": None}
+)
+
+
 @pytest.mark.parametrize(
     ("file", "content", "reason"),
     [
@@ -95,6 +100,17 @@ def test_a_run_that_failed_in_its_first_round_has_no_curve(tmp_path: Path) -> No
         ("rounds.jsonl", '{"round": 1}\n{"rou', "line 2 is not valid JSON"),
         ("rounds.jsonl", '{"accuracy": 1}\n', "line 1 is about no round"),
         ("partition.json", "nonsense", "is not valid JSON"),
+        ("summary.json", "{}", "it has no rounds"),
+        ("summary.json", SUMMARY.replace("1.5", '"long"'), "seconds is no number"),
+        ("summary.json", SUMMARY.replace("0.5", "[0.5]"), "final is no number"),
+        ("summary.json", SUMMARY.replace("best", "beast"), "it has no best"),
+        ("rounds.jsonl", '{"round": 1, "accuracy": "high", "clients": [0]}', "accuracy in line 1 is no number"),
+        ("rounds.jsonl", '{"round": 1, "accuracy": 0.5}', "line 1 has no list of clients"),
+        ("rounds.jsonl", '{"round": 1, "clients": ["a"]}', "line 1 has no list of clients"),
+        ("rounds.jsonl", '{"round": 1, "clients": [0], "groups": {"a": null}}', "groups in line 1 are no numbers"),
+        ("partition.json", '{"hash": "ab", "counts": 3}', "counts are no table of clients by classes"),
+        ("partition.json", '{"hash": "ab", "counts": [[1, 2], [3]]}', "counts are no table of clients by classes"),
+        ("partition.json", '{"counts": [[1]]}', "it has no hash"),
         ("probes/local.jsonl", "7\n", "line 1 is no JSON object"),
     ],
 )
@@ -106,6 +122,15 @@ def test_a_damaged_file_is_named(tmp_path: Path, file: str, content: str | bytes
         [(outcome.classes, outcome.probe("local")) for outcome in load(tmp_path / "a").outcomes()]
     assert str(path) in str(error.value)
     assert "run the cell again" in str(error.value)
+
+
+@pytest.mark.parametrize("summary", [SUMMARY, SUMMARY.replace("0.5", "null")])
+def test_a_run_that_was_never_evaluated_is_whole(tmp_path: Path, summary: str) -> None:
+    path = write_run(fr.Experiment(run={"rounds": 2}), tmp_path / "a", lambda number: 0.5)
+    (path / "summary.json").write_text(summary)
+    (path / "partition.json").write_text('{"hash": "ab", "counts": null}')
+    (outcome,) = load(path).outcomes()
+    assert (outcome.summary, outcome.classes) == (json.loads(summary), None)
 
 
 def test_other_folders_are_refused(tmp_path: Path) -> None:

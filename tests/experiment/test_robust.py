@@ -1,5 +1,6 @@
 """Simulated attackers, and the rules that outlast them, with every method."""
 
+import json
 import re
 from pathlib import Path
 
@@ -143,3 +144,20 @@ def test_the_page_is_what_comes_out(partition: str) -> None:
         if where == partition:
             got = 100 * sum(accuracy(rule, attack, partition, seed=seed) for seed in range(3)) / 3
             assert got == pytest.approx(value, abs=3), f"{rule}, {attack}"
+
+
+def test_updates_that_are_too_long_are_left_out_and_recorded(tmp_path: Path) -> None:
+    given = tables("fedavg", None, "scaling") | {"server": {}, "engine": {"name": "pool", "min_replies": 5}}
+    given["federation"] = {"clients": 7, "attack": {"name": "scaling", "share": 0.3, "scale": 1e6}, "max_norm": 10.0}
+    result = fr.run(given, out=tmp_path / "a")
+    hostile = sorted(refusal["client"] for refusal in result.rounds[0]["refused"])
+    lines = [json.loads(line) for line in (tmp_path / "a" / "rounds.jsonl").read_text().splitlines()]
+    assert len(hostile) == 2
+    for line in lines:
+        assert line["replies"] == 5
+        assert sorted(refusal["client"] for refusal in line["refused"]) == hostile
+        assert all("above 10" in refusal["reason"] for refusal in line["refused"])
+    with pytest.raises(
+        fr.UserError, match=r"round 1: 5 of the 7 clients replied; engine\.min_replies = 6; 2 were refused"
+    ):
+        fr.run(given | {"engine": {"name": "serial", "min_replies": 6}})

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from fedrecall.errors import UserError
 from fedrecall.experiment.results import load
 from fedrecall.experiment.study import Cell, Study
 from fedrecall.experiment.tables import Entry, Table, comparison, paper_tables, show, tables, write_tables
@@ -99,6 +100,43 @@ def test_seeds_that_are_missing_are_counted(tmp_path: Path) -> None:
     assert "speedup" not in few.header, "FedAvg sets the target"
 
 
+def test_rounds_to_target_are_compared_over_the_seeds_that_both_have(tmp_path: Path) -> None:
+    without = ["cells/fedlmd/digits/seed-1", "cells/fedavg/few/seed-1", "cells/fedlmd/few/seed-0"]
+
+    def harder(cell: Cell, number: int) -> float:  # FedAvg is best with 0.70 in seed 0 and 0.92 in seed 1
+        return accuracy(cell, number) + 0.2 * cell.seed * (cell.row == "FedAvg")
+
+    results = load(write_study(study(), tmp_path / "s", harder, without=without))
+    table = comparison(results, "digits")
+    shown = entries(table)
+    assert shown["FedLMD"]["rounds to target"] == ("2",), "of the seed that both have"
+    assert shown["FedLMD"]["speedup over FedAvg"] == ("1.50",)
+    text = "methods that lack a seed are compared with FedAvg by the mean curves of the seeds of both"
+    assert text in table.notes
+    assert entries(comparison(results, "few"))["FedLMD"]["rounds to target"] == ("-",), "they share none"
+    fixed = load(write_study(study(target=0.7, paper=None), tmp_path / "t", harder, without=without))
+    shown = entries(comparison(fixed, "few"))
+    assert shown["FedLMD"]["rounds to target"] == ("2",), "a number needs no other row"
+    assert shown["FedLMD"]["speedup over FedAvg"] == ("-",)
+
+
+def test_speedups_name_the_row_that_sets_the_target(tmp_path: Path) -> None:
+    rule = study(target={"of": "FedLMD", "measure": "best"})
+    table = comparison(load(write_study(rule, tmp_path / "s", accuracy)), "digits")
+    assert "speedup over FedLMD" in table.header
+    assert "final less FedAvg" in table.header, "differences are to the first row"
+    assert any("over FedLMD: its rounds to target" in note for note in table.notes)
+    assert not any("over FedAvg" in text for text in (*table.header, *table.notes))
+
+
+def test_local_accuracy_says_nothing_of_a_group(tmp_path: Path) -> None:
+    columns = {"Amazon": {"group": "amazon"}, "all of it": {}}
+    given = study(columns=columns, paper=None)
+    results = load(write_study(given, tmp_path / "s", accuracy, local=0.25, groups=["amazon"]))
+    assert not {"local", "forgetting"} & set(comparison(results, "Amazon").header)
+    assert {"local", "forgetting"} <= set(comparison(results, "all of it").header)
+
+
 def test_the_rule_of_fedssd(tmp_path: Path) -> None:
     """The target is FedAvg's last accuracy; FedAvg itself is printed with its last round though it was there before."""
     rule = study(target={"of": "FedAvg", "measure": "final"}, printed={"rounds_to_target": {"FedAvg": [4, 4]}})
@@ -147,6 +185,7 @@ def test_a_part_of_the_rounds_is_said_to_be_one(tmp_path: Path) -> None:
     for table in tables(results):
         assert "rounds scaled to 10 %: 4 of 40" in table.notes
         assert "seeds 0, 1; 1 of 16 runs are still to be made" in table.notes
+        assert {line["fraction"] for line in csv.DictReader(StringIO(to_csv(table)))} == {"0.1"}
     shown = entries(paper_tables(results)[0])
     assert shown["FedAvg"]["digits"] == ("70.00", "1 of 2 seeds", "full 68.50 ± 0.23 (+1.50)")
 
@@ -178,6 +217,7 @@ def test_csv_has_one_line_an_entry_and_plain_numbers() -> None:
         "mean": "70.4912345",
         "deviation": "0.23",
         "printed": "",
+        "fraction": "1",
         "shown": "70.49 ± 0.23; paper 71.00 (-0.51)",
     }
     assert (lines[2]["mean"], lines[2]["printed"], lines[3]["mean"]) == ("", "3", "-0.5")
@@ -245,6 +285,20 @@ def test_all_tables_are_written(tmp_path: Path) -> None:
     }
     assert all(path.read_text().endswith("\n") for path in paths)
     assert [t.name for t in tables(load(folder))] == names
+
+
+def test_tables_that_cannot_be_written_are_one_line(tmp_path: Path) -> None:
+    folder = write_study(study(), tmp_path / "s", accuracy)
+    (folder / "tables").write_text("")
+    with pytest.raises(UserError, match=r"cannot write .*tables/paper-table-1.csv: File exists"):
+        write_tables(load(folder))
+
+
+def test_names_of_files_are_slugs(tmp_path: Path) -> None:
+    folder = write_study(study(id="My_table"), tmp_path / "s", accuracy)
+    names = {path.name for path in write_tables(load(folder))}
+    assert "my-table.csv" in names
+    assert {path.name for path in (folder / "tables").iterdir()} == names
 
 
 def test_a_comparison_of_ones_own_has_no_paper(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def at_work(daemons: Daemons, name: str) -> bool:
 
 @pytest.mark.parametrize("method", ["scaffold", "fedcsd"])
 def test_a_killed_node_is_missed_and_comes_back_with_its_memory(method: str, tmp_path: Path, config: Path) -> None:
-    changes = f"method.name={method} run.rounds=9 engine.min_replies=2 engine.timeout=240 local.epochs=1500"
+    changes = f"method.name={method} run.rounds=9 engine.min_replies=2 engine.timeout=240 local.epochs=500"
     with Daemons(tmp_path, 3) as daemons:
         trial = Trial(daemons, config)
         names = [daemons.supernode(client) for client in range(3)]

@@ -64,6 +64,9 @@ def write_run(
         lines.append(line)
     (path / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     if finished:
+        reached = [line["accuracy"] for line in lines] or [None]
+        last10 = sum(reached[-10:]) / len(reached[-10:]) if lines else None
+        accuracies = {"final": reached[-1], "best": max(reached) if lines else None, "last10": last10}
         totals = {"seconds": 0.5 * len(lines), "bytes_up": 2000 * len(lines), "bytes_down": 4000 * len(lines)}
-        (path / "summary.json").write_text(json.dumps({"rounds": len(lines), **totals, **failed}))
+        (path / "summary.json").write_text(json.dumps({"rounds": len(lines), **accuracies, **totals, **failed}))
     return path

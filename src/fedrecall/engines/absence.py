@@ -72,7 +72,8 @@ class Absence:
         if self.straggler is None:
             return there
         average = sum(self.sizes) / len(self.sizes)
-        times = {k: self.straggler.time(self.seed, t, k, self.sizes[k] / average) for k in there}
+        sizes = {k: self.sizes[k] / average if average else 1.0 for k in there}  # unknown where nodes have the data
+        times = {k: self.straggler.time(self.seed, t, k, sizes[k]) for k in there}
         first = sorted(there, key=lambda k: (times[k], k))
         deadline = math.inf if self.straggler.deadline is None else self.straggler.deadline
         return [k for k in first[: self.wanted] if times[k] <= deadline] or first[:1]

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from fedrecall.experiment.config import Experiment
 from fedrecall.experiment.record import Record
+from fedrecall.experiment.scale import scaled
 from fedrecall.experiment.study import Cell, Study
 from fedrecall.experiment.sweep import Summary, Watch
 
@@ -122,7 +123,7 @@ class Board(Watch):
     def _progress(self) -> str:
         spent, rounds = monotonic() - self._began, sum(self._left.values())
         left = f", about {_clock(spent / self._made * rounds)} left" if self._made and rounds else ""
-        return f"{self._done} of {self._runs} runs, {_clock(spent)}{left}"
+        return "; ".join([f"{self._done} of {self._runs} runs, {_clock(spent)}{left}", *scaled(self._study)])
 
 
 def _cells(line: Line, rounds: dict[str, int], columns: bool) -> list[str]:

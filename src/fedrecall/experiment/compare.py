@@ -51,7 +51,7 @@ def comparison_study(
     if any(text.replace(" ", "").startswith(("method.name=", "method=")) for text in overrides):
         raise UserError("the methods to compare are arguments: leave --set method.name away")
     base = with_overrides(DIGITS if config is None else read(Path(config)), overrides)
-    rows = {name: _row(name) for name in methods or USUAL}
+    rows = {name: _row(name) for name in (re.sub(r"\s*([:=,])\s*", r"\1", text) for text in methods or USUAL)}
     if len(rows) < len(methods):
         raise UserError(f"a method is given twice: {' '.join(methods)}")
     experiment = Experiment(**base)

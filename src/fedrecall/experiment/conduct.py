@@ -15,6 +15,7 @@ from fedrecall.experiment.compare import SEEDS, comparison_study
 from fedrecall.experiment.cost import cost, hours
 from fedrecall.experiment.reproduce import place, reproduction
 from fedrecall.experiment.results import Results, load
+from fedrecall.experiment.scale import scaled
 from fedrecall.experiment.study import Cell, Study
 from fedrecall.experiment.sweep import sweep
 from fedrecall.experiment.tables import Table, comparison, paper_tables, show, write_tables
@@ -38,8 +39,8 @@ def reproduce_and_show(
     which: str,
     *,
     fraction: float,
-    rows: Sequence[str] | None,
-    columns: Sequence[str] | None,
+    rows: str | None,
+    columns: str | None,
     seeds: int | None,
     overrides: Sequence[str],
     out: Path | None,
@@ -48,9 +49,10 @@ def reproduce_and_show(
     study = reproduction(which, fraction=fraction, rows=rows, columns=columns, seeds=seeds, overrides=overrides)
     folder, console = out or place(study), Console()
     _say(console, f"{study.title}: {_size(study)}, in {folder}")
-    passes, time = _million(cost(study).passes), hours(study)
-    needed = f"{60 * time:.0f} minutes" if time < 1 else f"{_short(time)} hours"
-    _say(console, f"{passes} million sample passes, about {needed} on this machine for all of it")
+    if Results(study, folder).unfinished:  # timing the networks takes a while
+        passes, time = _million(cost(study).passes), hours(study)
+        needed = f"{max(1, round(60 * time))} min" if time < 1 else f"{_short(time)} h"
+        _say(console, f"{passes} million sample passes, about {needed} on this machine for all of it")
     refused = _run(study, folder, console, again="the same command goes on")
     results = load(folder)
     _show(results, paper_tables(results), console)
@@ -112,9 +114,8 @@ def _require_all(refused: dict[str, list[Cell]], study: Study) -> None:
 def _size(study: Study) -> str:
     parts = {"row": len(study.rows), "column": len(study.columns), "seed": len(study.seeds)}
     shape = ", ".join(f"{n} {name}{'s' * (n > 1)}" for name, n in parts.items())
-    scaled = f"; rounds scaled to {100 * study.fraction:g} %" if study.fraction < 1 else ""
     runs = len(study.cells())
-    return f"{runs} run{'s' * (runs > 1)} ({shape}{scaled})"
+    return f"{runs} run{'s' * (runs > 1)} ({'; '.join([shape, *scaled(study)])})"
 
 
 def _million(passes: float) -> str:

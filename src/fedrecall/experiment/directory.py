@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,9 @@ SUMMARY = "summary.json"
 ROUNDS = "rounds.jsonl"
 LOCK = "run.lock"
 PATIENCE = 3.0  # seconds: the workers of a process that was killed hold its lock until they have noticed
-FREE = ("engine.", "data.root", "run.track", "run.checkpoint_every")  # keys that change no bit of the result
-MUST_MATCH = ("fedrecall", "torch", "numpy", "data", "partition", "parameters")  # of the environment
+# Keys that change no bit of the result; of a model to start with the values count, not the path.
+FREE = ("engine.", "data.root", "run.track", "run.checkpoint_every", "run.start")
+MUST_MATCH = ("fedrecall", "torch", "numpy", "data", "partition", "parameters", "start")  # of the environment
 
 
 def require_free(path: Path) -> None:
@@ -118,7 +120,10 @@ class RunDirectory:
             kept[path.name] = whole
             write(path, "".join(json.dumps(line) + "\n" for line in whole).encode())
         if len(kept[ROUNDS]) < rounds:
-            raise UserError(f"{self.path / ROUNDS} is damaged: it has {len(kept[ROUNDS])} of {rounds} rounds")
+            raise UserError(
+                f"{self.path / ROUNDS} is damaged, it has {len(kept[ROUNDS])} of {rounds} rounds: restore it, or "
+                f"remove {self.path} and run it again"
+            )
         (self.path / SUMMARY).unlink(missing_ok=True)
         return kept
 
@@ -160,6 +165,7 @@ def environment(setup: Setup) -> dict[str, Any]:
         "data": setup.dealt.dataset.fingerprint,
         "partition": setup.dealt.partition.hash,
         "parameters": len(setup.server.w),
+        "start": None if setup.experiment.run.start is None else sha256(setup.server.w.numpy().tobytes()).hexdigest(),
     }
 
 

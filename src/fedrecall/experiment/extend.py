@@ -4,13 +4,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from fedrecall.errors import UserError
+from fedrecall.experiment import papers
 from fedrecall.experiment.directory import FREE
 from fedrecall.experiment.settings import dotted
-from fedrecall.experiment.study import FILE, Study, Tables
+from fedrecall.experiment.study import FILE, Study, Tables, Target
 
+PATIENCE = 30.0  # seconds to wait for another process that writes the same file
 LOCK = ".study.lock"  # it stays: two processes that begin at once must find the same one
 
 
@@ -20,16 +22,23 @@ def settle(study: Study, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"cannot make the folder {folder}: {error.strerror}") from None
-    with FileLock(folder / LOCK):
-        known = (folder / FILE).exists()
-        if not known and any(path.name != LOCK for path in folder.iterdir()):
-            raise UserError(f"the folder {folder} is not empty and holds no study: choose another --out")
-        (together(Study.load(folder), study, folder) if known else study).save(folder)
+    try:
+        with FileLock(folder / LOCK, timeout=PATIENCE):
+            known = (folder / FILE).exists()
+            if not known and any(path.name != LOCK for path in folder.iterdir()):
+                raise UserError(f"the folder {folder} is not empty and holds no study: choose another --out")
+            (together(Study.load(folder), study, folder) if known else study).save(folder)
+    except Timeout:
+        raise UserError(f"another process has held {folder / LOCK} for {PATIENCE:g} seconds: try again") from None
+    except OSError as error:
+        raise UserError(f"cannot write to the folder {folder}: {error.strerror}; choose another --out") from None
 
 
 def together(old: Study, new: Study, folder: Path) -> Study:
     """All rows, columns and seeds of two studies that agree on what they share."""
-    rows, columns = _in_order(old.rows, new.rows), _in_order(old.columns, new.columns)
+    whole = papers.definition(new.id) if new.id in papers.ids() else None
+    rows = _in_order(old.rows, new.rows, whole.rows if whole else {})
+    columns = _in_order(old.columns, new.columns, whole.columns if whole else {})
     shared = old.columns.keys() & new.columns.keys()
     pairs: list[tuple[str, Tables, Tables]] = [
         ("", {"id": old.id, "fraction": old.fraction}, {"id": new.id, "fraction": new.fraction}),
@@ -46,22 +55,22 @@ def together(old: Study, new: Study, folder: Path) -> Study:
         if "columns" in old.rows[row]:
             rows[row] = new.rows[row] | {"columns": old.rows[row]["columns"] | new.rows[row].get("columns", {})}
     errata = {(e.row, e.column, e.measure): e for study in (old, new) for e in study.errata}
-    return new.model_copy(
-        update={
-            "rows": rows,
-            "columns": columns,
-            "seeds": tuple(dict.fromkeys((*old.seeds, *new.seeds))),
-            "printed": _printed(old, new, rows, columns),
-            "errata": tuple(errata.values()),
-            "target": _targets(old, new),
-        }
-    )
+    changes = {
+        "rows": rows,
+        "columns": columns,
+        "seeds": tuple(dict.fromkeys((*old.seeds, *new.seeds))),
+        "printed": _printed(old, new, rows, columns),
+        "errata": tuple(errata.values()),
+        "target": _targets(old, new),
+    }
+    return Study(**new.model_dump(exclude_unset=True) | changes)  # checked anew: names may clash
 
 
 def _targets(old: Study, new: Study) -> Any:
     if isinstance(old.target, dict) and isinstance(new.target, dict):
         return old.target | new.target
-    return new.target
+    # A row that is added does not move the target of those that are there.
+    return old.target if isinstance(old.target, Target) else new.target
 
 
 def _in(columns: Iterable[str], row: Tables) -> Tables:
@@ -87,10 +96,11 @@ def _printed(old: Study, new: Study, rows: Mapping[str, Any], columns: Mapping[s
     }
 
 
-def _in_order(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """The larger one first: a part of a study then leaves the order as it was."""
-    first, second = (old, new) if len(old) > len(new) else (new, old)
-    return {**first, **second}
+def _in_order(old: Mapping[str, Any], new: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any]:
+    """Both: in the order of the whole definition where there is one, else what is new after what is old."""
+    both = {**old, **new}
+    order = list(both) if both.keys() - whole.keys() else [name for name in whole if name in both]
+    return {name: both[name] for name in order}
 
 
 def _require_same(where: str, old: Tables, new: Tables, folder: Path) -> None:

@@ -45,6 +45,8 @@ def study(
 
     Every cell's configuration has been checked.
     """
+    if seeds is not None and seeds < 1:
+        raise UserError(f"seeds = {seeds}: there must be at least one")
     own = Path(which).suffix == ".toml"
     chosen = _study(Path(which).stem, read(Path(which))) if own else definition(str(which))
     part = chosen.part(rows, columns)

@@ -3,25 +3,48 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from fedrecall.errors import UserError, unknown
 from fedrecall.experiment import papers
 from fedrecall.experiment.compare import with_overrides
 from fedrecall.experiment.directory import FREE
 from fedrecall.experiment.settings import dotted
-from fedrecall.experiment.study import Study, Tables
+from fedrecall.experiment.study import Study, Tables, slug
 
 
 def reproduction(
     which: str,
     *,
     fraction: float = 1.0,
-    rows: Iterable[str] | None = None,
-    columns: Iterable[str] | None = None,
+    rows: str | None = None,
+    columns: str | None = None,
     seeds: int | None = None,
     overrides: Sequence[str] = (),
 ) -> Study:
-    """The study of an experiment by its ID (or the path of your own definition); its title says what was changed."""
-    chosen = papers.study(which, fraction=fraction, seeds=seeds, rows=rows, columns=columns)
+    """The study of an experiment by its ID (or the path of your own definition); its title says what was changed.
+
+    Rows and columns are named in a list with commas.
+    """
+    if any(text.replace(" ", "").startswith("run.seed=") for text in overrides):
+        raise UserError("the seeds of a study are chosen with --seeds: leave --set run.seed away")
+    whole = papers.study(which, fraction=fraction, seeds=seeds)
+    chosen = whole.part(
+        None if rows is None else listed(rows, whole.rows, "method"),
+        None if columns is None else listed(columns, whole.columns, "cell"),
+    )
     return changed(chosen, overrides) if overrides else chosen
+
+
+def listed(text: str, names: Iterable[str], kind: str) -> list[str]:
+    """The names in a list with commas, some of which have commas themselves."""
+    known, pieces, found = {slug(name): name for name in names}, text.split(","), []
+    while pieces:
+        sizes = range(len(pieces), 0, -1)
+        size = next((n for n in sizes if slug(",".join(pieces[:n])) in known), None)
+        if size is None:
+            raise unknown(kind, pieces[0].strip(), known.values())
+        found.append(known[slug(",".join(pieces[:size]))])
+        pieces = pieces[size:]
+    return found
 
 
 def changed(study: Study, overrides: Sequence[str]) -> Study:

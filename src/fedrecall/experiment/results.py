@@ -1,7 +1,7 @@
 """What came of a study: its finished runs, in the form that tables, figures and reports read."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,8 +9,11 @@ from typing import Any, NamedTuple
 from fedrecall.errors import UserError
 from fedrecall.experiment.directory import ROUNDS, SUMMARY
 from fedrecall.experiment.record import Record
-from fedrecall.experiment.stats import Curve
-from fedrecall.experiment.study import FILE, Cell, Study, read
+from fedrecall.experiment.stats import ACCURACIES, Curve
+from fedrecall.experiment.study import FILE, Cell, Study, read, slug
+
+TOTALS = ("rounds", "seconds", "bytes_up", "bytes_down")  # of a run
+MEASURED = ("accuracy", "local_accuracy", "loss", "train_loss", "seconds", "bytes_up", "bytes_down")  # of a round
 
 
 class Outcome(NamedTuple):
@@ -90,7 +93,7 @@ class Results:
         path = self.folder / cell.folder
         if path not in self._seen:
             rounds = path / ROUNDS  # is not there if the first round failed
-            self._seen[path] = (read_json(path / SUMMARY), _lines(rounds) if rounds.exists() else [])
+            self._seen[path] = (read_json(path / SUMMARY), read_records(rounds) if rounds.exists() else [])
         return Outcome(cell, path, *self._seen[path])
 
 
@@ -105,7 +108,7 @@ def load(folder: Path) -> Results:
     seed = tables.get("run", {}).get("seed", 0)
     name = method.get("name", "fedavg")
     study = Study(
-        id=folder.resolve().name,
+        id=slug(folder.resolve().name),
         title=f"{name} on {data}",
         base=tables,
         rows={name: {"method": method}},
@@ -116,8 +119,58 @@ def load(folder: Path) -> Results:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A file of a run directory that holds one JSON object."""
-    return _object(_text(path), path)
+    """A file of a run directory that holds one JSON object; what everyone relies on in it is there."""
+    found = _object(_text(path), path)
+    if path.name in CHECKS and (wrong := CHECKS[path.name](found)):
+        raise _damaged(path, wrong)
+    return found
+
+
+def read_records(path: Path) -> list[Record]:
+    """The rounds of a run."""
+    found = _lines(path)
+    for number, line in enumerate(found, 1):
+        groups = line.get("groups", {})
+        if not isinstance(groups, dict) or not all(map(_number, groups.values())):
+            raise _damaged(path, f"groups in line {number} are no numbers")
+        wrong = [key for key in MEASURED if line.get(key) is not None and not _number(line[key])]
+        if wrong:
+            raise _damaged(path, f"{wrong[0]} in line {number} is no number")
+        clients = line.get("clients")
+        if not isinstance(clients, list) or not all(isinstance(client, int) for client in clients):
+            raise _damaged(path, f"line {number} has no list of clients")
+    return found
+
+
+def _wrong_summary(found: Mapping[str, Any]) -> str | None:
+    missing = [key for key in (*TOTALS, *ACCURACIES) if key not in found]
+    if missing:
+        return f"it has no {missing[0]}"
+    wrong = [key for key in TOTALS if not _number(found[key])]
+    wrong += [key for key in ACCURACIES if found[key] is not None and not _number(found[key])]
+    return f"{wrong[0]} is no number" if wrong else None
+
+
+def _wrong_partition(found: Mapping[str, Any]) -> str | None:
+    if not isinstance(found.get("hash"), str):
+        return "it has no hash"
+    counts = found.get("counts")
+    if counts is None:  # there are too many clients
+        return None
+    rows = counts if isinstance(counts, list) and all(isinstance(row, list) for row in counts) else []
+    numbers = all(isinstance(count, int) for row in rows for count in row)
+    even = len({len(row) for row in rows}) == 1
+    return None if numbers and even else "counts are no table of clients by classes"
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+CHECKS: Mapping[str, Callable[[Mapping[str, Any]], str | None]] = {  # file -> what is wrong with it
+    SUMMARY: _wrong_summary,
+    "partition.json": _wrong_partition,
+}
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:

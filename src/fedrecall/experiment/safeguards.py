@@ -22,7 +22,7 @@ def guard(ready: Setup) -> Guard:
     screen = Screen(
         min_replies=least,
         max_norm=federation.max_norm,
-        max_examples=federation.max_examples or int(ready.dealt.partition.sizes.max()),
+        max_examples=federation.max_examples or int(ready.dealt.partition.sizes.max()) or None,  # 0: nobody knows
         form=Rehearsal(ready.world, ready.server.f).form if strange else None,
     )
     private = None if server.privacy is None else Private(server.privacy, ready.world.seed)

@@ -24,7 +24,8 @@ from fedrecall.methods.presets import PRESETS
 FILE = "study.toml"
 SCALED = (("run", "rounds"), ("method", "switch"))  # what a fraction of a study has less of
 Tables = dict[str, Any]  # a configuration, or a part of one
-OWN = ("start", "once", "columns", "group")  # keys of a row or a column that are the study's, not the configuration's
+# keys of a row or a column that are the study's, not the configuration's
+OWN: dict[str, type[Any]] = {"start": str, "once": bool, "columns": Mapping, "group": str}
 Measure = Literal["final", "best", "last10", "rounds_to_target", "speedup"]
 Printed = Measure | Literal["deviation"]  # that of the accuracy over seeds
 
@@ -69,7 +70,7 @@ class Cell(NamedTuple):
 class Study(Section):
     """What is to be run, and what others found."""
 
-    id: str
+    id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*$")]  # part of a path
     title: str
     paper: str | None = None  # fedcad, fedcad-sa, fedssd, fedcsd or fedlmd
     about: str = ""  # what the paper leaves open, and how it is completed here
@@ -93,8 +94,20 @@ class Study(Section):
         except ValidationError as error:
             raise explain(error, type(self)) from None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _tables(cls, given: Any) -> Any:
+        parts = {"base": {"base": given.get("base", {})}} | {kind: given.get(kind, {}) for kind in ("rows", "columns")}
+        for kind, named in parts.items():
+            if isinstance(named, Mapping):  # else the types below say what is wrong
+                for name, tables in named.items():
+                    _require_tables(f"{given.get('id')}: {kind} {name}".replace("base base", "base"), tables)
+        return given
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"{self.id}: a seed is given twice: {', '.join(map(str, self.seeds))}")
         for measure, values in self.printed.items():
             for row, line in values.items():
                 if row not in self.rows or len(line) != len(self.columns):
@@ -105,6 +118,10 @@ class Study(Section):
         for kind, names in (("rows", self.rows), ("columns", self.columns)):
             if len({slug(name) for name in names}) < len(names):
                 raise ValueError(f"{self.id}: two {kind} would have the same folder: {', '.join(names)}")
+        return self
+
+    @model_validator(mode="after")
+    def _connected(self) -> Self:
         for row, tables in self.rows.items():
             start = tables.get("start")
             if start is not None and (start not in self.rows or "start" in self.rows[start]):
@@ -112,6 +129,9 @@ class Study(Section):
             for column in tables.get("columns", {}):
                 if column not in self.columns:
                     raise ValueError(f"{self.id}: row {row} has tables for the column {column!r}, which there is not")
+        for column in self.target if isinstance(self.target, dict) else ():
+            if column not in self.columns:
+                raise ValueError(f"{self.id}: there is a target for the column {column!r}, which there is not")
         if isinstance(self.target, Target) and self.target.of not in self.rows:
             raise ValueError(f"{self.id}: the target is that of {self.target.of!r}, which is no row")
         return self
@@ -137,7 +157,7 @@ class Study(Section):
         tables = merged(tables, {"run": {"seed": seed}})
         _fit_preset(tables)
         for section, key in SCALED:
-            if key in tables.get(section, {}):
+            if isinstance(tables.get(section, {}).get(key), int):
                 least = 1 if section == "run" else 0
                 tables[section][key] = max(least, ceil(self.fraction * tables[section][key] - 1e-9))
         after = None if start is None else self._place(start, column, seed)
@@ -159,7 +179,7 @@ class Study(Section):
         if isinstance(self.target, Target):
             keep_rows |= {self.target.of}
         at = [i for i, name in enumerate(self.columns) if name in keep_columns]
-        changes = {
+        changes: dict[str, Any] = {
             "rows": {name: _in_columns(t, keep_columns) for name, t in self.rows.items() if name in keep_rows},
             "columns": {name: t for name, t in self.columns.items() if name in keep_columns},
             "printed": {
@@ -168,6 +188,8 @@ class Study(Section):
             },
             "errata": tuple(e for e in self.errata if e.row in keep_rows and e.column in keep_columns),
         }
+        if isinstance(self.target, dict):
+            changes["target"] = {name: share for name, share in self.target.items() if name in keep_columns}
         return self.model_copy(update=changes)
 
     def save(self, folder: Path) -> None:
@@ -193,9 +215,10 @@ def read(path: Path) -> Tables:
         raise UserError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{path} is not valid TOML: {error}") from None
-    for values in tables.get("printed", {}).values():
-        for row, line in values.items():
-            values[row] = [None if value == "" else value for value in line]
+    printed = tables.get("printed", {})
+    for values in printed.values() if isinstance(printed, dict) else ():
+        for row, line in values.items() if isinstance(values, dict) else ():
+            values[row] = [None if value == "" else value for value in line] if isinstance(line, list) else line
     return tables
 
 
@@ -212,6 +235,20 @@ def merged(*parts: Mapping[str, Any]) -> Tables:
             else:
                 out[key] = value
     return out
+
+
+def _require_tables(where: str, tables: Any) -> None:
+    """Refuse what cannot be laid on a configuration: all but a study's own keys must be tables."""
+    if not isinstance(tables, Mapping):
+        raise ValueError(f"{where} must be a table of tables, such as {{ local = {{ lr = 0.1 }} }}")
+    for key, value in tables.items():
+        kind: type[Any] = OWN.get(key, Mapping)
+        if not isinstance(value, kind):
+            what = "a table" if kind is Mapping else f"of type {kind.__name__}"
+            raise ValueError(f"{where}: {key} = {value!r} must be {what}")
+        if key == "columns":
+            for column, inner in value.items():
+                _require_tables(f"{where}, column {column}", inner)
 
 
 def place(row: str, column: str, seed: int) -> str:

@@ -109,14 +109,16 @@ def _run(cell: Cell, path: Path, start: Path | None, watch: Watch) -> str | None
 
 
 def _begun(path: Path, ready: Setup) -> bool:
-    """Whether the run that a process left unfinished here can go on; else it is removed."""
-    try:
-        if path.exists() and not RunDirectory(path).check(ready):
-            return True
-    except UserError:  # it was stopped before its first files were complete
-        pass
-    shutil.rmtree(path, ignore_errors=True)
-    return False
+    """Whether a process left a run unfinished here that can go on; without a checkpoint there is nothing to lose."""
+    directory = RunDirectory(path)
+    if not directory.checkpoints.folder.exists():
+        shutil.rmtree(path, ignore_errors=True)
+        return False
+    if differences := directory.check(ready):
+        raise UserError(
+            f"{path} was begun otherwise ({'; '.join(differences)}): undo this, or remove it to begin again"
+        )
+    return True
 
 
 def _no_start(cell: Cell, start: Path, refused: dict[str, list[Cell]]) -> str | None:
@@ -136,13 +138,15 @@ def claim(path: Path) -> Iterator[bool]:
     makes a new one would both have the lock.
     """
     file = path.with_name(f"{path.name}.lock")
-    file.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(file)
     try:
+        file.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire(blocking=False)
     except Timeout:
         yield False
         return
+    except OSError as error:
+        raise UserError(f"cannot write to {file.parent}: {error.strerror}") from None
     try:
         yield True
         if (path / SUMMARY).exists():

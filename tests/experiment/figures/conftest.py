@@ -51,7 +51,7 @@ def make_study(
     cohort: int | None = None,
     probes: Sequence[str] = (),
     local_accuracy: bool = False,
-    diverged: Sequence[str] = (),  # rows whose runs break off half-way
+    diverged: Sequence[str | tuple[str, int]] = (),  # rows, or runs by row and seed, that break off half-way
 ) -> Results:
     folder.mkdir(parents=True, exist_ok=True)
     study.save(folder)
@@ -66,7 +66,8 @@ def make_study(
         (path / "partition.json").write_text(json.dumps(manifest))
         ready = list(study.rows).index(cell.row) / len(study.rows)
         height, pace = 0.55 + 0.25 * ready, rounds / (3 + 3 * ready)
-        total = rounds // 2 if cell.row in diverged else 1 if cell.after else rounds
+        broken = cell.row in diverged or (cell.row, cell.seed) in diverged
+        total = rounds // 2 if broken else 1 if cell.after else rounds
         lines: dict[str, list[dict]] = {}
         for number in range(1, total + 1):
             accuracy = height * (1 - np.exp(-(number + rounds * bool(cell.after)) / pace)) + rng.normal(0, 0.012)
@@ -123,8 +124,10 @@ def make_study(
             shapes = {name: centres[y] + rng.normal(0, 1, (len(y), 16)) for name in ("global", "local-0", "local-3")}
             features = {name: shape.astype(np.float32) for name, shape in shapes.items()}
             save_file({**features, "y": y}, path / "probes" / "features.safetensors")
-        failed = {"failed": "the loss is not finite"} if cell.row in diverged else {}
-        (path / "summary.json").write_text(json.dumps({"rounds": total, **failed}))
+        summary = {"rounds": total, "seconds": total, "bytes_up": 10, "bytes_down": 10}
+        summary |= {"final": accuracy, "best": accuracy, "last10": accuracy}
+        summary |= {"failed": "the loss is not finite"} if broken else {}
+        (path / "summary.json").write_text(json.dumps(summary))
     return Results(study, folder)
 
 

@@ -109,6 +109,22 @@ def test_bars_stand_on_zero_and_are_as_high_as_the_accuracy(make: Make, drawn: D
     assert lines[0].get_xdata()[0] < axes.patches[2].get_x() + axes.patches[2].get_width() / 2 < lines[0].get_xdata()[1]
 
 
+@pytest.mark.parametrize(
+    ("form", "options"),
+    [
+        ("bars", {}),
+        ("against", {"x": [1]}),
+        ("grid", {a: {"name": "seed", "values": [1]} for a in "xy"}),
+        ("curves", {}),
+    ],
+)
+def test_a_seed_that_diverged_is_in_no_mean_and_is_told(make: Make, drawn: Drawn, form: str, options: dict) -> None:
+    given = study(["FedAvg"], {"1": {"data": {"seed": 1}}}, seeds=(0, 1, 2))
+    figure = drawn(make(given, rounds=4, diverged=[("FedAvg", 1)]), form, **options)
+    assert "of 2 seeds" in said(figure)
+    assert "a run diverged" in said(figure)
+
+
 def test_bars_of_one_colour_have_patterns(make: Make, drawn: Drawn) -> None:
     twins = [name for name in (f"variant {i}" for i in range(200)) if colour(name) == colour("variant 0")][:3]
     figure = drawn(make(study(twins, ["a"]), rounds=1), "bars")

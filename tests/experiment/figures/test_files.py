@@ -59,7 +59,7 @@ def test_without_figures_curves_and_partition_are_drawn(make: Callable[..., Resu
         (outcome.path / "partition.json").unlink()
     drawn = draw_all(results)
     assert set(drawn.figures) == {"curves"}  # what can be drawn is
-    assert "cannot read" in drawn.skipped["partition"]
+    assert "partition.json is damaged (No such file" in drawn.skipped["partition"]
 
 
 def test_with_local_accuracies_also_forgetting(make: Callable[..., Results]) -> None:

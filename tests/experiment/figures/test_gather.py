@@ -13,6 +13,7 @@ from fedrecall.errors import UserError
 from fedrecall.experiment.figures.gather import (
     Missing,
     chosen,
+    in_a_mean,
     measured,
     numbered,
     over_seeds,
@@ -73,6 +74,7 @@ def test_numbers_of_columns() -> None:
     assert numbered(["a", "b", "c"], ["c", "a"], [3, 7]) == {"a": 7, "c": 3}
     assert numbered(["a", "c"], ["c", "b", "a"], [1, 2, 3]) == {"a": 3, "c": 1}  # a part of the study
     assert numbered(["0.5", "10"], None, [0.1, 0.5, 10]) == {"0.5": 0.5, "10": 10}
+    assert numbered(["10", "0.5"], None, [0.5, 10]) == {"0.5": 0.5, "10": 10}  # it has grown in another order
     with pytest.raises(UserError, match="x has 3 numbers for 2 columns"):
         numbered(["a", "b"], ["a", "b"], [1, 2, 3])
     with pytest.raises(Missing, match="at which x"):
@@ -102,7 +104,7 @@ def study(**fields: object) -> Study:
 
 def write_rounds(results: Results, lines: list[dict[str, object]]) -> None:
     path = results.outcomes()[0].path
-    (path / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (path / "rounds.jsonl").write_text("".join(json.dumps({"clients": [], **line}) + "\n" for line in lines))
     results._seen.clear()
 
 
@@ -143,6 +145,18 @@ def test_measures(make: Callable[..., Results]) -> None:
     with pytest.raises(UserError, match='unknown measure "finale": did you mean "final"'):
         measured(results.outcomes(), "finale")
     assert measured([], "final") is None
+
+
+def test_what_diverged_is_in_no_mean(make: Callable[..., Results]) -> None:
+    results = make(study(seeds=(0, 1, 2)), rounds=4, diverged=[("FedAvg", 1)])
+    good = [outcome for outcome in results.outcomes() if outcome.cell.seed != 1]
+    found = measured(results.outcomes(), "final")
+    assert found is not None
+    assert (found.mean, found.seeds) == (np.mean([o.curve()[-1][1] for o in good]), 2)
+    assert in_a_mean(results.outcomes()) == good
+    broken = [results.outcomes()[1]]
+    assert measured(broken, "final") is None
+    assert in_a_mean(broken) == broken, "a line shows what there is"
 
 
 def test_notes(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from fedrecall.experiment.results import Results
 from fedrecall.experiment.stats import Spread
 
 Accuracy = Literal["final", "best", "last10"]
-LABELS = {"final": "final accuracy (%)", "best": "best accuracy (%)", "last10": "accuracy, last ten rounds (%)"}
+LABELS = {"final": "final accuracy (%)", "best": "best accuracy (%)", "last10": "accuracy, last ten evaluations (%)"}
 HATCHES = ("", "//////", "......", "xxxxxx", "\\\\\\\\\\\\")
 PRINTED = "printed in the paper"
 
@@ -41,11 +41,12 @@ class Numbers:
         spreads = {place: measured(outcomes, self.measure) for place, outcomes in found.items()}
         self.cells: dict[tuple[str, str], Spread] = {key: s for key, s in spreads.items() if s is not None}
         if not self.cells:
-            raise Missing("no finished run was ever evaluated")
+            raise Missing("no run came to an end and was ever evaluated")
         self.rows = list(dict.fromkeys(row for row, _ in self.cells))
         self.columns = chosen(results.study.columns, columns, "column")
-        self.seeds = [range(s.seeds) for s in self.cells.values()]
-        self.scale = scale_note(results)
+        broke = any(outcome.diverged for outcomes in found.values() for outcome in outcomes)
+        self._seeds = [range(s.seeds) for s in self.cells.values()]
+        self._about = [*scale_note(results), *(["a run diverged and is left out"] if broke else [])]
         at = {column: i for i, column in enumerate(results.study.columns)}
         printed = results.study.printed.get(self.measure, {})
         self.printed: dict[tuple[str, str], float] = {
@@ -54,6 +55,10 @@ class Numbers:
             for column in self.columns
             if isinstance(value := line[at[column]], int | float) and row in self.rows
         }
+
+    def notes(self, *what: str) -> list[str]:
+        """What a mean is over, and what is left out of it."""
+        return [seeds_note(self._seeds, *what), *self._about]
 
 
 def against(
@@ -94,7 +99,7 @@ def against(
     legend: list[tuple[str, Artist]] = [(row, handle(style[row])) for row in numbers.rows]
     if numbers.printed:
         legend.append((PRINTED, Line2D([], [], color=INK, marker="o", fillstyle="none", linestyle="")))
-    return finish(figure, title=title, legend=legend, notes=[seeds_note(numbers.seeds), *numbers.scale])
+    return finish(figure, title=title, legend=legend, notes=numbers.notes())
 
 
 def bars(
@@ -144,7 +149,7 @@ def bars(
     axes.set_ylabel(LABELS[numbers.measure])
     if numbers.printed:
         legend.append((PRINTED, Line2D([], [], color=INK, linewidth=1.1)))
-    return finish(figure, title=title, legend=legend, notes=[seeds_note(numbers.seeds), *numbers.scale])
+    return finish(figure, title=title, legend=legend, notes=numbers.notes())
 
 
 def _hatches(colours: Sequence[str]) -> list[str]:

@@ -13,6 +13,7 @@ from fedrecall.experiment.figures.gather import (
     Missing,
     Names,
     finished,
+    in_a_mean,
     over_seeds,
     probed,
     scale_note,
@@ -71,7 +72,7 @@ def _draw(
     table: dict[tuple[str, str], dict[str, Line]] = {}
     for label, _, read in parts:
         for (row, column), outcomes in found.items():
-            line = over_seeds([read(o) for o in outcomes], any(o.diverged for o in outcomes))
+            line = over_seeds([read(o) for o in in_a_mean(outcomes)], any(o.diverged for o in outcomes))
             if line is not None:
                 table.setdefault((label, column), {})[row] = line
     if not table:
@@ -94,7 +95,11 @@ def _draw(
     for place in lowest(axes):
         place.set_xlabel("round")
     broke = any(line.broke for lines in table.values() for line in lines.values())
-    notes = [seeds_note(found.values()), *scale_note(results), *(["x: a run diverged"] if broke else [])]
+    notes = [
+        seeds_note(map(in_a_mean, found.values())),
+        *scale_note(results),
+        *(["x: a run diverged"] if broke else []),
+    ]
     legend = [(row, handle(style[row])) for row in names] if len(names) > 1 else []
     return finish(figure, title=title, legend=legend, notes=notes)
 

@@ -1,6 +1,5 @@
 """From a study's runs to the numbers that figures show."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -8,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrecall.errors import UserError, unknown
-from fedrecall.experiment.results import Outcome, Results
+from fedrecall.experiment.results import Outcome, Results, read_json
+from fedrecall.experiment.scale import scaled
 from fedrecall.experiment.stats import ACCURACIES, Curve, Spread, spread
 from fedrecall.experiment.study import slug
 
@@ -48,13 +48,17 @@ def chosen(names: Iterable[str], wanted: Names, kind: str) -> list[str]:
 
 
 def numbered(columns: Iterable[str], wanted: Names, x: Sequence[float]) -> dict[str, float]:
-    """The number of each column: by place, or, in a part of a study, by name if its name is the number."""
+    """The number of each column: that of its name if all names are such numbers, else that at its place.
+
+    A study that has grown in parts has its columns in another order, and a part of one has fewer than numbers.
+    """
     all_of_them = list(columns)
     names = all_of_them if wanted is None else list(wanted)
-    if len(names) == len(x):
+    by_name = {slug(f"{number:g}"): number for number in x}
+    if wanted is None and (len(names) != len(x) or all(slug(name) in by_name for name in names)):
+        numbers = by_name
+    elif len(names) == len(x):
         numbers = {slug(name): number for name, number in zip(names, x, strict=True)}
-    elif wanted is None:
-        numbers = {slug(f"{number:g}"): number for number in x}
     else:
         raise UserError(f"x has {len(x)} numbers for {len(names)} columns: give one for each")
     found = {name: numbers[slug(name)] for name in all_of_them if slug(name) in numbers}
@@ -120,11 +124,19 @@ def over_seeds(curves: Sequence[Curve], broke: bool = False) -> Line | None:
 
 
 def measured(outcomes: Sequence[Outcome], measure: str) -> Spread | None:
-    """The final, best or last-ten accuracy of several seeds' runs; None if none has one."""
+    """The final, best or last-ten accuracy of several seeds' runs; None if none has one.
+
+    What broke off has no accuracy worth a mean.
+    """
     if measure not in ACCURACIES:
         raise unknown("measure", measure, ACCURACIES)
-    curves = (outcome.curve() for outcome in outcomes)
+    curves = (outcome.curve() for outcome in outcomes if not outcome.diverged)
     return spread([ACCURACIES[measure](curve) for curve in curves if curve])
+
+
+def in_a_mean(outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+    """The runs that a line over rounds is the mean of: those that came to an end; if none did, what there is."""
+    return [outcome for outcome in outcomes if not outcome.diverged] or outcomes
 
 
 def recall(confusion: Any) -> Floats:
@@ -163,14 +175,7 @@ def label_counts(outcome: Outcome) -> Ints:
 
 def manifest(outcome: Outcome) -> dict[str, Any]:
     """What partition.json says of a run."""
-    path = outcome.path / "partition.json"
-    try:
-        found: dict[str, Any] = json.loads(path.read_text())
-    except OSError as error:
-        raise Missing(f"cannot read {path}: {error.strerror}") from None
-    except ValueError:
-        raise Missing(f"{path} is damaged: run the cell again") from None
-    return found
+    return read_json(outcome.path / "partition.json")
 
 
 def pick_client(wanted: int | str, clients: Sequence[int], counts: Ints) -> int:
@@ -201,5 +206,4 @@ def seeds_note(found: Iterable[Sequence[Any]], what: str = "mean and standard de
 
 def scale_note(results: Results) -> list[str]:
     """What is to be said of a study with fewer rounds than the paper's; nothing of a whole one."""
-    fraction = results.study.fraction
-    return [f"rounds scaled to {100 * fraction:.3g} %"] if fraction < 1 else []
+    return scaled(results.study)

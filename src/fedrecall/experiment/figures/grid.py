@@ -10,7 +10,7 @@ from pydantic import Field
 from fedrecall.errors import UserError
 from fedrecall.experiment.config import Section
 from fedrecall.experiment.figures.against import LABELS, Accuracy, Numbers
-from fedrecall.experiment.figures.gather import Names, seeds_note
+from fedrecall.experiment.figures.gather import Names
 from fedrecall.experiment.figures.matrix import colour_bar, heat
 from fedrecall.experiment.figures.sheet import finish, name_panel, panels
 from fedrecall.experiment.figures.style import COLUMN, PAGE
@@ -48,7 +48,7 @@ def grid(
         if len(numbers.rows) > 1:
             name_panel(place, row)
     colour_bar(figure, image, axes, LABELS[numbers.measure])
-    return finish(figure, title=title, notes=[seeds_note(numbers.seeds, "mean"), *numbers.scale])
+    return finish(figure, title=title, notes=numbers.notes("mean"))
 
 
 def _setting(tables: Mapping[str, Any], axis: Axis) -> int:

@@ -140,6 +140,8 @@ class Daemons:
             self._spawn(name, [program(script), *map(str, args)], out)
 
     def _spawn(self, name: str, command: list[str], out: int | IO[bytes]) -> subprocess.Popen[bytes]:
+        if name in self.processes:
+            self.end(name)
         # A session of its own, so that it can be ended together with its children.
         process = subprocess.Popen(
             command,

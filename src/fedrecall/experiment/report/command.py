@@ -39,10 +39,10 @@ def _reproduce(study: Study) -> list[str] | None:
     if study.id not in papers.ids():
         return None
     whole, words = papers.definition(study.id), ["reproduce", study.id, *_scaled(study)]
-    rows = None if len(study.rows) == len(whole.rows) else [slug(name) for name in study.rows]
-    columns = None if len(study.columns) == len(whole.columns) else [slug(name) for name in study.columns]
-    words += [] if rows is None else ["--methods", ",".join(rows)]
-    words += [] if columns is None else ["--cells", ",".join(columns)]
+    rows = None if len(study.rows) == len(whole.rows) else ",".join(slug(name) for name in study.rows)
+    columns = None if len(study.columns) == len(whole.columns) else ",".join(slug(name) for name in study.columns)
+    words += [] if rows is None else ["--methods", rows]
+    words += [] if columns is None else ["--cells", columns]
     words += [] if study.seeds == whole.seeds else ["--seeds", str(len(study.seeds))]
     overrides = _overrides(study.base, whole.base)
     try:

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedrecall.experiment.figures.gather import over_seeds, values
+from fedrecall.experiment.figures.gather import in_a_mean, over_seeds, values
 from fedrecall.experiment.figures.style import looks
 from fedrecall.experiment.results import Results
 
@@ -55,7 +55,7 @@ def _lines(results: Results, column: str, measure: Measure, rounds: dict[tuple[i
     """Mean and sample deviation of each row that has the measure, at no more rounds than can be seen."""
     out = []
     for at, row in enumerate(results.study.rows):
-        line = over_seeds([values(outcome, measure.key) for outcome in results.outcomes(row, column)])
+        line = over_seeds([values(outcome, measure.key) for outcome in in_a_mean(results.outcomes(row, column))])
         if line is None:
             continue
         finite = np.flatnonzero(np.isfinite(line.mean))  # a loss may be infinite

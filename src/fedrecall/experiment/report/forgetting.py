@@ -39,6 +39,7 @@ def forgetting(results: Results) -> Table | None:
             "forgetting: accuracy of the global model less the mean accuracy of the local ones, before aggregation",
             *(["own and other classes: weighted by what a client has, and by what it lacks"] if len(kept) > 3 else []),
         ),
+        fraction=results.study.fraction,
     )
 
 

@@ -15,8 +15,9 @@ from fedrecall.experiment.tables.entries import about, failures
 
 LISTED = 30  # runs that are still to be made
 READING = (
-    "Lines are means over seeds, bands are one sample standard deviation. Point at a round, or use the arrow keys, to"
-    f" read its values. A line has at most {POINTS} points: of longer runs it shows every so many rounds."
+    "Lines are means over seeds, bands are one sample standard deviation; a run that broke off is shown only where all"
+    " of a row's did. Point at a round, or use the arrow keys, to read its values."
+    f" A line has at most {POINTS} points: of longer runs it shows every so many rounds."
 )
 
 

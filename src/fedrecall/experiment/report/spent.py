@@ -37,6 +37,7 @@ def spent(results: Results) -> Table:
             "sample passes: examples that clients trained on, over all rounds, participants and local epochs",
             "MB: sent by and to all participants of a run together",
         ),
+        fraction=results.study.fraction,
     )
 
 
@@ -45,7 +46,7 @@ def passes(outcome: Outcome) -> float | None:
     try:
         sizes = Partition.load(outcome.path).sizes
         epochs = read(outcome.path / "config.toml")["local"]["epochs"]
-    except (UserError, KeyError):  # a report shows what there is
+    except (UserError, KeyError, IndexError):  # a report shows what there is
         return None
     return float(epochs * sum(int(sizes[line["clients"]].sum()) for line in outcome.records))
 

@@ -1,14 +1,20 @@
 """The tables of a study: rows compared with the first one, and measurements beside what a paper printed."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from fedrecall.errors import UserError
 from fedrecall.experiment.results import Results
+from fedrecall.experiment.study import slug
 from fedrecall.experiment.tables.comparison import comparison
 from fedrecall.experiment.tables.printed import paper_tables
 from fedrecall.experiment.tables.render import Entry, Table, show, to_csv, to_latex, to_markdown
 from fedrecall.files import write
 
-__all__ = ["Entry", "Table", "comparison", "paper_tables", "show", "tables", "write_tables"]
+__all__ = [
+    "Entry", "Table", "comparison", "paper_tables", "show", "table_files", "tables", "write_tables", "write_texts"
+]  # fmt: skip
+FORMS = {"csv": to_csv, "tex": to_latex, "md": to_markdown}
 
 
 def tables(results: Results) -> list[Table]:
@@ -19,10 +25,20 @@ def tables(results: Results) -> list[Table]:
 
 def write_tables(results: Results) -> list[Path]:
     """Every table as CSV, LaTeX and Markdown in `tables` of the study's folder."""
-    folder = results.folder / "tables"
-    folder.mkdir(exist_ok=True)
-    forms = {"csv": to_csv, "tex": to_latex, "md": to_markdown}
-    texts = {folder / f"{table.name}.{end}": form(table) for table in tables(results) for end, form in forms.items()}
-    for path, text in texts.items():
-        write(path, text.encode())
-    return list(texts)
+    return write_texts(table_files(tables(results), results.folder / "tables"))
+
+
+def table_files(of: Sequence[Table], folder: Path, above: str = "") -> dict[Path, str]:
+    """What is written of tables, in every form; `above` begins all names."""
+    return {folder / f"{above}{slug(t.name)}.{end}": form(t) for t in of for end, form in FORMS.items()}
+
+
+def write_texts(files: Mapping[Path, str]) -> list[Path]:
+    """Write files, in folders that are made for them."""
+    for path, text in files.items():
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write(path, text.encode())
+        except OSError as error:
+            raise UserError(f"cannot write {path}: {error.strerror}") from None
+    return list(files)

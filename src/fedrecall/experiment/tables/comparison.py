@@ -6,7 +6,7 @@ from fedrecall.experiment.results import Results
 from fedrecall.experiment.study import Target, slug
 from fedrecall.experiment.tables import entries
 from fedrecall.experiment.tables.render import Entry, Table
-from fedrecall.experiment.tables.samples import Sample, goal, sample, speed
+from fedrecall.experiment.tables.samples import Sample, goal, reference, sample, speed
 
 MEGA = 1e6
 
@@ -28,7 +28,7 @@ def comparison(results: Results, column: str) -> Table:
         parts |= {
             "rounds to target": lambda row, s: entries.rounds_to_target(s, speeds[row]),
             "speedup": lambda row, s: entries.speedup(s, speeds[row], "over_all"),
-            f"speedup over {first}": lambda row, s: entries.speedup(s, speeds[row], "over_reference"),
+            f"speedup over {reference(study)}": lambda row, s: entries.speedup(s, speeds[row], "over_reference"),
         }
     forgets = any(s.forgetting() for s in samples.values())
     if forgets:
@@ -45,11 +45,12 @@ def comparison(results: Results, column: str) -> Table:
         header=("method", *parts),
         rows=tuple((row, tuple(entry(row, s) for entry in parts.values())) for row, s in samples.items()),
         notes=(*entries.about(results), *_legend(results, column, forgets), *entries.failures(results, column)),
+        fraction=study.fraction,
     )
 
 
 def _legend(results: Results, column: str, forgets: bool) -> list[str]:
-    study, target, first = results.study, goal(results, column), next(iter(results.study.rows))
+    study, target, other = results.study, goal(results, column), reference(results.study)
     several = len(study.seeds) > 1
     out = ["accuracies in %" + ("; ± is the sample standard deviation over seeds" if several else "")]
     if several and len(study.rows) > 1:
@@ -58,8 +59,10 @@ def _legend(results: Results, column: str, forgets: bool) -> list[str]:
         whose = f", the {study.target.measure} of {study.target.of}" if isinstance(study.target, Target) else ""
         curve = " by the mean curve" if several else ""
         out.append(f"target: {100 * target:.2f} %{whose}; the first round there{curve}, - if never")
-        out.append(f"speedup: all rounds / rounds to target; over {first}: its rounds to target / rounds to target")
+        out.append(f"speedup: all rounds / rounds to target; over {other}: its rounds to target / rounds to target")
         out.append("a method that never gets there has 1, and so has the one that sets the target")
+        if len({frozenset(sample(results, row, column).accuracy("final")) for row in study.rows}) > 1:
+            out.append(f"methods that lack a seed are compared with {other} by the mean curves of the seeds of both")
     if forgets:
         out.append("local: mean accuracy of the clients' own models before aggregation, over all rounds")
         out.append("forgetting: by how much the global model's accuracy is higher, mean over rounds")

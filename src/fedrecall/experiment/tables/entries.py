@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from typing import Literal
 
 from fedrecall.experiment import stats
-from fedrecall.experiment.config import Experiment
 from fedrecall.experiment.results import Results
-from fedrecall.experiment.study import Cell
+from fedrecall.experiment.scale import scaled
 from fedrecall.experiment.tables.render import Entry
 from fedrecall.experiment.tables.samples import Sample, Speed
 
@@ -68,21 +67,11 @@ def number(value: float | None, unit: float = 1.0) -> Entry:
 
 def about(results: Results) -> list[str]:
     """How much of the study a table rests on: rounds, seeds, runs."""
-    study, out = results.study, []
-    if study.fraction < 1:
-        full = study.model_copy(update={"fraction": 1.0})
-        pairs = dict.fromkeys((_rounds(cell), _rounds(full.cell(*cell[:3]))) for cell in study.cells())
-        lengths = ", ".join(f"{some} of {whole}" for some, whole in pairs)
-        out.append(f"rounds scaled to {100 * study.fraction:g} %: {lengths}")
+    study = results.study
     seeds = ", ".join(map(str, study.seeds))
     left = len(results.unfinished)
     runs = f"; {left} of {len(study.cells())} runs are still to be made" if left else ""
-    out.append(f"{'seed' if len(study.seeds) == 1 else 'seeds'} {seeds}{runs}")
-    return out
-
-
-def _rounds(cell: Cell) -> int:
-    return Experiment(**cell.tables).run.rounds
+    return [*scaled(study, lengths=True), f"{'seed' if len(study.seeds) == 1 else 'seeds'} {seeds}{runs}"]
 
 
 def failures(results: Results, column: str | None = None) -> list[str]:

@@ -11,7 +11,7 @@ from fedrecall.experiment.tables.samples import sample, speed
 MEASURES: dict[Measure, str] = {
     "final": "final accuracy, %",
     "best": "best accuracy, %",
-    "last10": "mean accuracy of the last ten rounds, %",
+    "last10": "mean accuracy of the last ten evaluations, %",
     "rounds_to_target": "rounds to target",
     "speedup": "speedup",
 }
@@ -36,6 +36,7 @@ def _table(results: Results, measure: Measure) -> Table:
         header=("", *study.columns),
         rows=rows,
         notes=(*_legend(results, measure), *footnotes, *entries.failures(results)),
+        fraction=study.fraction,
     )
 
 

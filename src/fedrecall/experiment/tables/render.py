@@ -34,6 +34,7 @@ class Table(NamedTuple):
     header: tuple[str, ...]  # the first is that of the rows' names
     rows: tuple[tuple[str, tuple[Entry, ...]], ...]
     notes: tuple[str, ...] = ()
+    fraction: float = 1.0  # of the rounds
 
 
 def show(table: Table, console: Console) -> None:
@@ -79,14 +80,14 @@ def _stacked(entry: Entry) -> Text:
 
 
 def to_csv(table: Table) -> str:
-    """One line an entry, plain numbers."""
+    """One line an entry, plain numbers; `fraction` is the share of the rounds that was run."""
     keys = list(dict.fromkeys(key for _, entries in table.rows for entry in entries for key in entry.numbers))
     out = StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([table.header[0], "column", *keys, "shown"])
+    writer.writerow([table.header[0], "column", *keys, "fraction", "shown"])
     for name, entries in table.rows:
         for title, entry in zip(table.header[1:], entries, strict=True):
-            numbers = (entry.numbers.get(key) for key in keys)
+            numbers = (*(entry.numbers.get(key) for key in keys), table.fraction)
             writer.writerow([name, title, *("" if n is None else f"{n:.10g}" for n in numbers), "; ".join(entry.lines)])
     return out.getvalue()
 

@@ -1,12 +1,12 @@
 """What the runs of one row and column say together: accuracies, rounds to the target, speedup, cost."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from fedrecall.experiment import stats
 from fedrecall.experiment.results import Outcome, Results
 from fedrecall.experiment.stats import Curve
-from fedrecall.experiment.study import Target
+from fedrecall.experiment.study import Study, Target
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,11 @@ class Sample:
     def good(self) -> list[Outcome]:
         """The runs that came to an end and were evaluated; what broke off has no accuracy worth a mean."""
         return [outcome for outcome in self.outcomes if not outcome.diverged and outcome.curve()]
+
+    def beside(self, other: "Sample") -> "Sample":
+        """The good runs whose seeds the other has good runs of, too."""
+        seeds = {outcome.cell.seed for outcome in other.good}
+        return replace(self, outcomes=tuple(o for o in self.good if o.cell.seed in seeds))
 
     @property
     def curve(self) -> Curve:
@@ -44,8 +49,11 @@ class Sample:
         return {o.cell.seed: 100 * stats.ACCURACIES[measure](o.curve()) for o in self.good}
 
     def local(self) -> dict[int, float]:
-        """The accuracy of the clients' own models before aggregation, in percent, mean over rounds, by seed."""
-        curves = {outcome.cell.seed: outcome.curve("local_accuracy") for outcome in self.good}
+        """The accuracy of the clients' own models before aggregation, in percent, mean over rounds, by seed.
+
+        It is of the whole test set: a column that is a group of it has none.
+        """
+        curves = {o.cell.seed: o.curve("local_accuracy") for o in self.good if o.cell.group is None}
         return {seed: 100 * fmean(value for _, value in curve) for seed, curve in curves.items() if curve}
 
     def forgetting(self) -> dict[int, float]:
@@ -54,7 +62,7 @@ class Sample:
         for outcome in self.good:
             local = dict(outcome.curve("local_accuracy"))
             gaps = [accuracy - local[number] for number, accuracy in outcome.curve() if number in local]
-            if gaps:
+            if gaps and outcome.cell.group is None:
                 out[outcome.cell.seed] = 100 * fmean(gaps)
         return out
 
@@ -69,15 +77,23 @@ def sample(results: Results, row: str, column: str) -> Sample:
     return Sample(tuple(results.outcomes(row, column)), len(results.study.seeds))
 
 
+def reference(study: Study) -> str:
+    """The row that others are measured against: the one that sets the target, else the first."""
+    return study.target.of if isinstance(study.target, Target) else next(iter(study.rows))
+
+
 def goal(results: Results, column: str) -> float | None:
     """The accuracy whose first round is asked for; None: there is none, or the row that sets it has not been run."""
+    return _goal(results, column, sample(results, reference(results.study), column))
+
+
+def _goal(results: Results, column: str, theirs: Sample) -> float | None:
     wanted = results.study.target
     if isinstance(wanted, dict):
         return wanted.get(column)
     if not isinstance(wanted, Target):
         return wanted
-    curve = sample(results, wanted.of, column).curve
-    return stats.ACCURACIES[wanted.measure](curve) if curve else None
+    return stats.ACCURACIES[wanted.measure](theirs.curve) if theirs.curve else None
 
 
 @dataclass(frozen=True)
@@ -92,18 +108,21 @@ class Speed:
 def speed(results: Results, row: str, column: str) -> Speed | None:
     """How soon a row is at its column's target; None where that cannot be said.
 
-    The row that sets the target is printed with its last round if the target is its final accuracy, and with a
-    speedup of 1, as the papers do.
+    Two rows are compared by the mean curves of the seeds that both have: a study may be unfinished. The row that sets
+    the target is printed with its last round if the target is its final accuracy, and with a speedup of 1, as the
+    papers do.
     """
-    accuracy, own = goal(results, column), sample(results, row, column)
-    if accuracy is None or not own.good:
+    wanted, ours = results.study.target, sample(results, row, column)
+    theirs = sample(results, reference(results.study), column)
+    mine, other = ours.beside(theirs), theirs.beside(ours)
+    if isinstance(wanted, Target):
+        ours = mine  # the target itself is theirs
+    accuracy = _goal(results, column, other)
+    if accuracy is None or not ours.good:
         return None
-    reached = stats.rounds_to(own.curve, accuracy)
-    wanted = results.study.target
-    if not isinstance(wanted, Target):
-        reference = stats.rounds_to(sample(results, next(iter(results.study.rows)), column).curve, accuracy)
-    elif row == wanted.of:
-        return Speed(own.rounds if wanted.measure == "final" else reached, 1.0, 1.0)
-    else:
-        reference = stats.rounds_to(sample(results, wanted.of, column).curve, accuracy)
-    return Speed(reached, stats.speedup(own.rounds, reached), stats.speedup(reference, reached))
+    reached = stats.rounds_to(ours.curve, accuracy)
+    if isinstance(wanted, Target) and row == wanted.of:
+        return Speed(ours.rounds if wanted.measure == "final" else reached, 1.0, 1.0)
+    both = [stats.rounds_to(runs.curve, accuracy) for runs in (other, mine)]
+    over_reference = stats.speedup(*both) if mine.good else None  # they may have no seed in common
+    return Speed(reached, stats.speedup(ours.rounds, reached), over_reference)
