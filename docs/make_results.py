@@ -67,8 +67,8 @@ def agreement(results: Results, column: str) -> str:
     ours = {row: paired(told[row], told[first]) for row in printed if row != first} if first else {}
     sure = [row for row, d in ours.items() if d is not None and d.low is not None and d.low > 0]
     lines.append(
-        f"Of the intervals of the differences to {first}, {len(sure)} of {len(ours)} lie above zero: with so few rounds "
-        "and seeds the order is a hint, no proof."
+        f"Of the intervals of the differences to {first}, {len(sure)} of {len(ours)} lie above zero: with so few "
+        "rounds and seeds the order is a hint, no proof."
     )
     return " ".join(lines)
 

@@ -124,7 +124,7 @@ def report(
     page, *tables = write_report(folders, out)
     typer.echo(f"report in {page}")
     if tables:
-        typer.echo(f"its tables as CSV and LaTeX in {tables[0].parent}")
+        typer.echo(f"its tables as CSV, LaTeX and Markdown in {tables[0].parent}")
 
 
 @flower.command()
