@@ -118,9 +118,7 @@ def execute(
             tracking.start(ready.experiment.tables(), directory.path)
         stack.enter_context(one_thread())
         running = stack.enter_context((engine or engine_for)(ready, directory, past))
-        result = _Run(ready, running, directory, tracking, watch).go(past)
-        tracking.finish(result.summary)
-        return result
+        return _Run(ready, running, directory, tracking, watch).go(past)
 
 
 def begin(directory: RunDirectory, ready: Setup, past: Past) -> Past:
@@ -212,6 +210,7 @@ class _Run:
         path = None if self._directory is None else self._directory.path
         result = Result(self._ready.experiment, records, summary, path, server, seen)
         self._finish(result, done, failed)
+        self._tracking.finish(summary)
         if failed is not None:
             raise failed
         return result
