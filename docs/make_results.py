@@ -21,7 +21,8 @@ INTRODUCTION = """# Results
 What parts of the papers' tables give here, made by the commands below on two processor cores, and put on this page by
 `python docs/make_results.py`. The rounds are a small fraction of the papers', because a table takes two cores hours to
 days (`fedrecall reproduce --list` says how long). A printed number of the full length stands beside a measurement of a
-few rounds: compare the order of the methods, not the numbers."""
+few rounds: compare the order of the methods, not the numbers. Seconds a round are of a machine that was busy with other
+work; [Performance](performance.md) has better ones."""
 
 
 def section(results: Results) -> str:
@@ -57,8 +58,8 @@ def agreement(results: Results, column: str) -> str:
         means = [fmean(told[row].values()) for row in (low, high)]
         text = f"{high} above {low} ({seeds} of {len(study.seeds)} seeds)"
         (same if means[0] < means[1] else other).append(text)
-    pairs = len(same) + len(other)
-    lines = [f"**Agreement, {column}.** Of {pairs} pairs of methods, {len(same)} come in the printed order."]
+    pairs, verb = len(same) + len(other), "comes" if len(same) == 1 else "come"
+    lines = [f"**Agreement, {column}.** Of {pairs} pairs of methods, {len(same)} {verb} in the printed order."]
     if same:
         lines.append(f"As printed: {'; '.join(same)}.")
     if other:

@@ -51,6 +51,7 @@ ERRATA = {  # typed by hand: row, column -> the number that fits the rest
     "fedcsd-table-2": {("MOON", "average"): 63.72},
     "fedlmd-table-2": {("FedAvg+LS", "CIFAR-10 LDA 0.05"): None},
     "fedlmd-table-3": {("FedProx", "CIFAR-10 LDA 0.05"): None},
+    "fedlmd-table-4": {("FedProx", "CNN"): None},
 }
 
 
@@ -194,7 +195,7 @@ def test_ones_own_definition(tmp_path: Path) -> None:
         ('title = "Mine"', 'titel = "Mine"', 'unknown section "titel": did you mean "title"?'),
         ("Mine = {", 'Mine = "FedLMD"\nOther = {', "rows.Mine = 'FedLMD' must be a table"),
         ('["CIFAR-10 LDA 0.5"]', '"CIFAR-10 LDA 0.5"', "columns = 'CIFAR-10 LDA 0.5' must be a table"),
-        ("[base.run]\nrounds = 7", "[base]\nlocal = 7", "local = 7"),
+        ("[base.run]\nrounds = 7", "[base]\nlocal = 7", "mine: base: local = 7 must be a table"),
         ('title = "Mine"', "", "title is missing"),
         ("mu = 0.5", "nu = 0.5", 'unknown key of the method fedprox "nu"'),
         ("mu = 0.5 }", 'mu = 0.5 }, start = "Other"', "mine: row Mine starts from 'Other'"),

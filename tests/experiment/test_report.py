@@ -378,7 +378,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert call(monkeypatch, "report", folder, "--out", tmp_path / "new" / "r.html") == 0
     assert capsys.readouterr().out.splitlines() == [
         f"report in {tmp_path / 'new' / 'r.html'}",
-        f"its tables as CSV and LaTeX in {tmp_path / 'new' / 'tables'}",
+        f"its tables as CSV, LaTeX and Markdown in {tmp_path / 'new' / 'tables'}",
     ]
     assert (tmp_path / "new" / "r.html").exists()
 

@@ -94,7 +94,7 @@ def test_a_study_that_has_grown_goes_on(tmp_path: Path) -> None:
     assert len(heard.begun) == 7
     assert before.items() <= files(tmp_path / "s").items()
     both = Study.load(tmp_path / "s")
-    assert list(both.rows) == ["FedAvg", "FedNova", "FedProx"], "what was there stays"
+    assert list(both.rows) == ["FedAvg", "FedProx", "FedNova"], "what was there stays, in its place"
     assert both.seeds == (0, 1)
     assert list(both.columns) == ["digits", "few"]
 
