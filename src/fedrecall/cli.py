@@ -115,7 +115,7 @@ def reproduce(
 def report(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of studies, and run directories.")],
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The page; default: report.html in the folder, of several in this one.")
+        Path | None, typer.Option(metavar="FILE", help="The page; default: report.html in DIR, or here for several.")
     ] = None,
 ) -> None:
     """Make an HTML page of what studies and runs gave, and CSV and LaTeX of its tables."""
