@@ -21,12 +21,12 @@ def measure() -> list[dict[str, Any]]:
     for images, transform in (("plain", PLAIN), ("augmented", AUGMENTED)):
         bounds = {name: bound for names, bound in BOUNDS[images].items() for name in names}
         running = {
-            name: Running(Work(images=250), METHODS[name](), transform=transform) for name in ("fedavg", *bounds)
+            name: Running(Work(), METHODS[name](), transform=transform) for name in ("fedavg", *bounds)
         }
         for r in running.values():  # buffers and previous models exist from the second or third round on
             r.round()
             r.round()
-        best = take_turns({name: r.round for name, r in running.items()}, turns=8)
+        best = take_turns({name: r.round for name, r in running.items()}, turns=5)
         for r in running.values():
             r.close()
         rows += [

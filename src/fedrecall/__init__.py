@@ -15,9 +15,13 @@ if TYPE_CHECKING:
     from fedrecall.data.own import from_arrays as from_arrays
     from fedrecall.data.own import from_folder as from_folder
     from fedrecall.data.own import from_huggingface as from_huggingface
-    from fedrecall.data.own import from_table as from_table
     from fedrecall.data.own import from_torch as from_torch
+    from fedrecall.data.table import from_table as from_table
     from fedrecall.errors import UserError as UserError
+    from fedrecall.experiment.comparison import Comparison as Comparison
+    from fedrecall.experiment.comparison import compare as compare
+    from fedrecall.experiment.comparison import load as load
+    from fedrecall.experiment.comparison import reproduce as reproduce
     from fedrecall.experiment.config import Experiment as Experiment
     from fedrecall.experiment.run import Result as Result
     from fedrecall.experiment.run import run as run
@@ -27,16 +31,20 @@ __version__ = "0.1.0.dev0"
 
 _PUBLIC = {
     "METHODS": "fedrecall.methods",
+    "Comparison": "fedrecall.experiment.comparison",
     "Dataset": "fedrecall.data.datasets",
     "Experiment": "fedrecall.experiment.config",
     "Method": "fedrecall.core.method",
     "Result": "fedrecall.experiment.run",
     "UserError": "fedrecall.errors",
+    "compare": "fedrecall.experiment.comparison",
     "from_arrays": "fedrecall.data.own",
     "from_folder": "fedrecall.data.own",
     "from_huggingface": "fedrecall.data.own",
-    "from_table": "fedrecall.data.own",
+    "from_table": "fedrecall.data.table",
     "from_torch": "fedrecall.data.own",
+    "load": "fedrecall.experiment.comparison",
+    "reproduce": "fedrecall.experiment.comparison",
     "run": "fedrecall.experiment.run",
 }
 __all__ = list(_PUBLIC)

@@ -15,7 +15,8 @@ import torch
 from PIL import Image
 from torch.utils.data import IterableDataset, TensorDataset
 
-from fedrecall.data.own import as_dataset, from_arrays, from_folder, from_huggingface, from_table, from_torch
+from fedrecall.data.own import as_dataset, from_arrays, from_folder, from_huggingface, from_torch
+from fedrecall.data.table import from_table
 from fedrecall.errors import UserError
 
 RNG = np.random.default_rng(0)

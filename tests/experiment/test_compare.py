@@ -14,7 +14,7 @@ import fedrecall as fr
 from fedrecall import cli
 from fedrecall.experiment import papers
 from fedrecall.experiment.board import Board
-from fedrecall.experiment.compare import USUAL, compare, comparison_study
+from fedrecall.experiment.compare import USUAL, comparison_study
 from fedrecall.experiment.reproduce import changed, place, reproduction
 from fedrecall.experiment.results import load
 from fedrecall.experiment.study import Study, Target
@@ -146,10 +146,10 @@ def test_runs_that_cannot_be_made_end_in_exit_code_2(fedrecall, tmp_path: Path) 
 
 def test_python_has_it_too(tmp_path: Path) -> None:
     sets = ["run.rounds=1", "local.epochs=1", "engine.name=serial"]
-    results = compare(["fedavg", "fedntd"], overrides=sets, seeds=1, out=tmp_path / "a")
-    assert [o.cell.row for o in results.outcomes()] == ["fedavg", "fedntd"]
+    found = fr.compare(["fedavg", "fedntd"], overrides=sets, seeds=1, out=tmp_path / "a")
+    assert [o.cell.row for o in found.runs] == ["fedavg", "fedntd"]
     with pytest.raises(fr.UserError, match="nowhere"):
-        compare(["fedavg"], overrides=[*sets, "data.name=mnist", "data.root=nowhere"], seeds=1, out=tmp_path / "b")
+        fr.compare(["fedavg"], overrides=[*sets, "data.name=mnist", "data.root=nowhere"], seeds=1, out=tmp_path / "b")
 
 
 def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from fedrecall.core.method import Method
 from fedrecall.core.optim import Average
 from fedrecall.core.rounds import Plan, Round, rounds
 from fedrecall.core.screen import Screen
-from fedrecall.core.types import Cohort, Engine, Payload, Reply, Score, Server
+from fedrecall.core.types import Engine, Payload, Reply, Sample, Score, Server
 from fedrecall.engines import Serial
 from fedrecall.engines.rehearsal import Rehearsal
 from support.federation import SKEWED, examples, model, world
@@ -35,7 +35,7 @@ class Lying:
 
 @dataclass(frozen=True)
 class LyingCohort:
-    cohort: Cohort
+    cohort: Sample
     of: Lying
 
     @property
@@ -50,11 +50,16 @@ class LyingCohort:
         for reply in self.cohort.run(task, down):
             yield self.of.lie(reply) if reply.client == self.of.liar else reply
 
+    def refuse(self, client: int) -> None:
+        self.cohort.refuse(client)
+
 
 def go(method: Method, lie: Lie, *, least: int | None = 4, form: bool = True) -> list[Round]:
     f, w = model(batch_norm=True), world(method)
     start = Server(f, f.w, f.b, f.counters, Average(), extra=method.init(f.w), aux=examples([0, 1, 2] * 4, seed=2))
-    screen = Screen(least, max_examples=9, form=Rehearsal(w, f).form if form else None)
+    rehearsal = Rehearsal(w, f)
+    looks = (rehearsal.look, method.doubt)
+    screen = Screen(least, max_examples=9, form=rehearsal.form, looks=looks) if form else Screen(least, max_examples=9)
     with Serial(w, f) as engine:
         plan = Plan(2, len(SKEWED), len(SKEWED), seed=0)
         return list(rounds(method, start, Lying(engine, lie), plan, Guard(screen)))

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedrecall.core.robust import Asked, Rule
 from fedrecall.core.screen import Refusal, Screen
-from fedrecall.core.types import Cohort, Mean, Payload, Reply, Server
+from fedrecall.core.types import Mean, Payload, Reply, Sample, Server
 from fedrecall.errors import UserError
 
 
@@ -35,7 +35,7 @@ class Exchange:
     payload are the core's.
     """
 
-    def __init__(self, server: Server, cohort: Cohort, guard: Guard = OPEN) -> None:
+    def __init__(self, server: Server, cohort: Sample, guard: Guard = OPEN) -> None:
         self._server, self._cohort, self._guard = server, cohort, guard
         self._buffers: Payload = {}
         if len(server.b):
@@ -97,22 +97,24 @@ class Exchange:
         """Whether a reply is taken. Where none may be missing, one that is not is a run that went wrong."""
         screen, number = self._guard.screen, self._server.t + 1
         reason = screen.why_not(reply, task, down)
-        lost = "loss" in reply.report and not torch.isfinite(reply.report["loss"])
-        if reason is not None and screen.min_replies is not None:
-            self.refused.append(Refusal(reply.client, reason))
+        lost = "loss" in reply.report and not reply.report["loss"].isfinite().all()
+        if reason is None and not lost:
+            return True
+        if reply.client is not None:
+            self._cohort.refuse(reply.client)
+        if screen.min_replies is not None:
+            self.refused.append(Refusal(reply.client, reason or "its training loss is not finite"))
             return False
         if lost:
             raise Diverged(
                 f"round {number}: a client's training loss is not finite; the run stops here: "
                 "try a smaller local.lr, or weaker settings of the method"
             )
-        if reason is not None:
-            who = "a client" if reply.client is None else f"client {reply.client}"
-            raise Diverged(
-                f"round {number}: the reply of {who} is refused: {reason}; the run stops here: try a smaller local.lr, "
-                "or let rounds go on without such replies: engine.min_replies"
-            )
-        return True
+        who = "a client" if reply.client is None else f"client {reply.client}"
+        raise Diverged(
+            f"round {number}: the reply of {who} is refused: {reason}; the run stops here: try a smaller local.lr, "
+            "or let rounds go on without such replies: engine.min_replies"
+        )
 
     def _because(self) -> str:
         if not self.refused:

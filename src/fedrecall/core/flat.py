@@ -4,8 +4,10 @@ The module's parameters are views of the vectors, never copies: an optimiser, a 
 on one vector, and nothing is scattered between it and the layers.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
+from hashlib import blake2b
 from operator import attrgetter
 
 import torch
@@ -18,6 +20,7 @@ from fedrecall.core.types import Examples, Output, Score
 from fedrecall.errors import UserError
 
 CHUNK = 500  # examples heard at once; part of the result where a network normalises by batch statistics
+KEPT = 64 * 2**20  # bytes of what was said that are kept for being asked again
 
 
 class Flat:
@@ -39,6 +42,7 @@ class Flat:
         self.needs_pairs = bool(norms)  # one example has no variance
         self.by_batch = any(m.running_mean is None for m in norms)  # what it says of an example depends on the others
         self._ears: dict[str, nn.Module] = {}
+        self._said = OrderedDict[int, tuple[bytes, Output]]()
         self._shapes = [p.shape for p in weights]
         self._sizes = [p.numel() for p in weights]
 
@@ -97,6 +101,17 @@ class Flat:
         said = [Output(*frozen(data.batch(rows, rng).to(state.device))) for rows in chunks(len(data))]
         return Output(torch.cat([o.h for o in said]), torch.cat([o.z for o in said]))
 
+    def keep(self, key: int, state: Tensor, data: Examples, said: Output) -> None:
+        """Keep what a frozen model said of all examples, for `kept` in this process; the oldest give way to the new."""
+        self._said[key] = (_fingerprint(state, data.y), said)
+        while sum(out.h.nbytes + out.z.nbytes for _, out in self._said.values()) > KEPT:
+            self._said.popitem(last=False)
+
+    def kept(self, key: int, state: Tensor, data: Examples) -> Output | None:
+        """What was kept, once, if it was this model's word on examples with these labels; else it must be heard."""
+        mark, said = self._said.pop(key, (b"", None))
+        return said if said is not None and mark == _fingerprint(state, data.y) else None
+
     @torch.no_grad()
     def score(self, state: Tensor, data: Examples, judge: Callable[[Output], Tensor] = attrgetter("z")) -> Score:
         """Labels and cross-entropy of a complete model, by its logits or by what `judge` makes of its output."""
@@ -144,6 +159,13 @@ class Flat:
 def chunks(n: int) -> list[slice]:
     """Rows 0..n-1 in consecutive pieces."""
     return [slice(start, min(start + CHUNK, n)) for start in range(0, n, CHUNK)]
+
+
+def _fingerprint(*tensors: Tensor) -> bytes:
+    mark = blake2b(digest_size=16)
+    for t in tensors:
+        mark.update(t.detach().cpu().contiguous().numpy().data)
+    return mark.digest()
 
 
 def _weights(model: nn.Module) -> list[nn.Parameter]:

@@ -51,7 +51,9 @@ class Ears:
     def whole(self, name: str) -> Output:
         """What one of them says of all the client's examples, as the test-time transforms show them."""
         if name not in self._cached:
-            self._cached[name] = self._r.f.hear(self._states[name], self._r.data, batch_statistics=self._by_batch)
+            r, state = self._r, self._states[name]
+            kept = r.f.kept(r.seed, state, r.data)  # by an earlier task of this client's round
+            self._cached[name] = kept or r.f.hear(state, r.data, batch_statistics=self._by_batch)
         return self._cached[name]
 
     def open(self) -> None:

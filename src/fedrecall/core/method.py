@@ -1,7 +1,7 @@
 """Method: the hooks. Every default is FedAvg's, so a method says only what its paper changes.
 
-Nine hooks make almost every method; `prepare`, `drift` and `judge` are for the few that need more, and `observe` tells
-probes what a loss does.
+Nine hooks make almost every method; `prepare`, `drift` and `judge` are for the few that need more, `observe` tells
+probes what a loss does, and `doubt` which replies are lies.
 """
 
 from collections.abc import Callable, Iterable
@@ -104,6 +104,14 @@ class Method:
         Asked for only by a probe, which averages them over the round.
         """
         return {}
+
+    def doubt(self, reply: Reply) -> str | None:
+        """Why a reply cannot be honest, by what its names mean to this method; None if it may be.
+
+        The core has looked at names, types, shapes, finiteness and lengths. Asked only where a round may go on without
+        a reply, or replies come from other machines.
+        """
+        return None
 
     # --- evaluation -----------------------------------------------------------------------
     @property

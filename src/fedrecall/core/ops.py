@@ -15,8 +15,12 @@ def is_class(y: Tensor, classes: int) -> Tensor:
 
 
 def keep(z: Tensor, mask: Tensor) -> Tensor:
-    """Logits with the classes outside the mask switched off, before any softmax."""
-    return torch.where(mask, z, torch.finfo(z.dtype).min)
+    """Logits with the classes outside the mask switched off, before any softmax.
+
+    The logit of a class that is off gives it probability 0 and stays finite when divided by any temperature, so that
+    0 times it is 0: no loss needs to look for infinities.
+    """
+    return torch.where(mask, z, -(torch.finfo(z.dtype).max ** 0.75))
 
 
 def cool(z: Tensor, tau: float) -> Tensor:
@@ -34,14 +38,14 @@ def soften(z: Tensor, tau: float, mask: Tensor | None = None) -> Tensor:
 
 
 def soft_ce(z: Tensor, q: Tensor, tau: float) -> Tensor:
-    """-sum_c q_c log softmax(z / tau)_c; a class with q_c = 0 adds exactly 0, whatever its logit."""
-    return -torch.where(q > 0, q * F.log_softmax(cool(z, tau), -1), 0.0).sum(-1)
+    """-sum_c q_c log softmax(z / tau)_c; a class with q_c = 0 adds exactly 0, whatever its finite logit."""
+    return -(q * F.log_softmax(cool(z, tau), -1)).sum(-1)
 
 
 def kl(z: Tensor, q: Tensor, tau: float) -> Tensor:
-    """KL(q || softmax(z / tau)); a class with q_c = 0 adds exactly 0, whatever its logit."""
+    """KL(q || softmax(z / tau)); a class with q_c = 0 adds exactly 0, whatever its finite logit."""
     log_q = q.clamp_min(torch.finfo(q.dtype).tiny).log()
-    return torch.where(q > 0, q * (log_q - F.log_softmax(cool(z, tau), -1)), 0.0).sum(-1)
+    return (q * (log_q - F.log_softmax(cool(z, tau), -1))).sum(-1)
 
 
 def prob_of(z: Tensor, y: Tensor, tau: float = 1.0) -> Tensor:

@@ -56,6 +56,8 @@ def rounds(method: Method, server: Server, engine: Engine, plan: Plan, guard: Gu
         clients = sample(plan, t)
         exchange = Exchange(server, engine.cohort(t, clients), guard)
         server = replace(exchange.settle(method.round(server, exchange)), t=t + 1)
+        if not server.state.isfinite().all():
+            raise Diverged(f"round {server.t}: the global model is not finite: try a smaller local.lr or server.lr")
         due = not method.personal and (server.t % plan.evaluate_every == 0 or server.t == plan.rounds)
         score = engine.evaluate(server.state) if due else None
         if score is not None and not math.isfinite(score.loss):

@@ -10,7 +10,11 @@ import torch
 from fedrecall.core.types import Payload, Reply
 
 Form = dict[str, tuple[torch.dtype, torch.Size]]  # of every tensor in a reply, by name
+Look = Callable[[Reply], str | None]  # why a reply is refused, by whoever knows more of it than its form
+CORE = ("w", "b", "counters")  # what goes down and comes up under the same name: its change counts
 ABSURD = 1000.0  # times the global weights' own length (and 1): no honest round carries a client so far
+ABSURD_BESIDE = 1e6  # the same of all that goes beside the weights, whose scale is the method's affair
+ABSURDLY_MANY = 10**9  # examples, where nobody knows how many a client can have
 
 
 class Refusal(NamedTuple):
@@ -26,40 +30,47 @@ class Screen:
 
     The length of an update is bounded by `max_norm`, or else, where a round may go on without a reply, by a thousand
     times (1 + the length of the global weights): far beyond honest training, and near enough to keep one reply from
-    drowning all others in rounding.
+    drowning all others in rounding. What a method sends beside the weights is then bounded by a million times that 1 +
+    length, so that no mean of it overflows.
     """
 
     min_replies: int | None = None  # a round goes on with so many; None: the first refusal ends the run
     max_norm: float | None = None  # of the update of the weights
     max_examples: int | None = None  # that a client can say it has
     form: Callable[[str, Payload], Form] | None = None  # of the replies to a task, given what goes down
+    looks: tuple[Look, ...] = ()  # closer ones, at replies that have the right form
 
     def why_not(self, reply: Reply, task: str, down: Payload) -> str | None:
         """Why a reply to this task is refused; None if it is not."""
-        if type(reply.n) is not int or reply.n < 1 or reply.n > (self.max_examples or math.inf):
-            most = "" if self.max_examples is None else f" to {self.max_examples}"
-            return f"it says that it has {reply.n} examples, which is not from 1{most}"
-        if self.form is not None and (wrong := _misshapen(reply.up, self.form(task, down))):
+        most = self.max_examples or ABSURDLY_MANY
+        if type(reply.n) is not int or not 1 <= reply.n <= most:
+            return f"it says that it has {str(reply.n)[:40]} examples, which is not from 1 to {most}"
+        shared = {name: t for name, t in down.items() if name in CORE and name in reply.up}
+        form = form_of({**reply.up, **shared}) if self.form is None else self.form(task, down)
+        if wrong := _misshapen(reply.up, form):
             return wrong
         for name, t in reply.up.items():
-            if t.is_floating_point() and not t.isfinite().all():
+            if not t.isfinite().all():
                 return f"its {name} is not finite"
-        return self._too_far(reply.up, down)
+        if wrong := self._too_far(reply.up, down):
+            return wrong
+        return next((wrong for look in self.looks if (wrong := look(reply))), None)
 
     def _too_far(self, up: Payload, down: Payload) -> str | None:
-        if "w" not in up or "w" not in down:
+        if self.min_replies is None and self.max_norm is None:
             return None
-        if up["w"].shape != down["w"].shape:
-            return f"its w is {list(up['w'].shape)}, not {list(down['w'].shape)}"
-        generous = math.inf if self.min_replies is None else ABSURD * (1 + length(down["w"]))
-        limit = self.max_norm or generous
-        norm = length(up["w"] - down["w"])
-        return f"its update has norm {norm:.3g}, above {limit:.3g}" if not norm <= limit else None
+        reach = 1 + (length(down["w"]) if "w" in down else 0.0) if self.min_replies is not None else math.inf
+        for name, t in up.items():
+            limit = self.max_norm or ABSURD * reach if name == "w" else ABSURD_BESIDE * reach
+            norm = length(t - down[name] if name in CORE and name in down else t)
+            if not norm <= limit:
+                return f"its {'update' if name == 'w' else name} has norm {norm:.3g}, above {limit:.3g}"
+        return None
 
 
 def length(t: torch.Tensor) -> float:
     """The L2 norm, summed in double precision so that finite numbers have a finite one."""
-    return float(torch.linalg.vector_norm(t, dtype=torch.float64))
+    return float(torch.linalg.vector_norm(t if t.is_floating_point() else t.double(), dtype=torch.float64))
 
 
 def form_of(up: Payload) -> Form:
@@ -72,7 +83,7 @@ def _misshapen(up: Payload, form: Form) -> str | None:
     if missing := sorted(form.keys() - up.keys()):
         return f"it lacks {', '.join(missing)}"
     if surplus := sorted(up.keys() - form.keys()):
-        return f"it carries {', '.join(surplus)[:80]}, which nobody asked for"
+        return f"it carries {' '.join(', '.join(surplus).split())[:80]}, which nobody asked for"
     for name, (dtype, shape) in form.items():
         if up[name].dtype != dtype or up[name].shape != shape:
             return f"its {name} is {up[name].dtype} {list(up[name].shape)}, not {dtype} {list(shape)}"

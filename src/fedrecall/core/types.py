@@ -157,7 +157,7 @@ class Server:
 
 
 class Cohort(Protocol):
-    """The clients sampled for one round, wherever they live: the whole engine interface."""
+    """The clients sampled for one round, wherever they live: all that a method sees of an engine."""
 
     @property
     def size(self) -> int:
@@ -174,10 +174,18 @@ class Cohort(Protocol):
         ...
 
 
+class Sample(Cohort, Protocol):
+    """A cohort as its engine gives it to the core, which looks at every reply before a method does."""
+
+    def refuse(self, client: int) -> None:
+        """Its reply, the last that was given out, is not used: the client does not remember having sent it."""
+        ...
+
+
 class Engine(Protocol):
     """Where clients run. It knows no method."""
 
-    def cohort(self, t: int, clients: Sequence[int]) -> Cohort:
+    def cohort(self, t: int, clients: Sequence[int]) -> Sample:
         """These clients, for round t."""
         ...
 

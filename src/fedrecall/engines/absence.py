@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedrecall.core import seeds
-from fedrecall.core.types import Cohort, Engine, Payload, Reply, Score
+from fedrecall.core.types import Engine, Payload, Reply, Sample, Score
 from fedrecall.errors import UserError
 
 
@@ -57,7 +57,7 @@ class Absence:
     dropout: float = 0.0  # the chance that a client which is asked does not answer
     straggler: Straggler | None = None
 
-    def cohort(self, t: int, clients: Sequence[int]) -> Cohort:
+    def cohort(self, t: int, clients: Sequence[int]) -> Sample:
         """Those of the clients that answer in time."""
         return _Asked(self.engine.cohort(t, self.present(t, clients)), len(clients))
 
@@ -83,7 +83,7 @@ class Absence:
 class _Asked:
     """The clients that answer, among those that were asked."""
 
-    cohort: Cohort
+    cohort: Sample
     size: int
 
     @property
@@ -92,3 +92,6 @@ class _Asked:
 
     def run(self, task: str, down: Payload) -> Iterator[Reply]:
         return self.cohort.run(task, down)
+
+    def refuse(self, client: int) -> None:
+        self.cohort.refuse(client)

@@ -55,6 +55,7 @@ class Hand:
     inbox: Shelf = field(default_factory=lambda: Shelf("inbox"))  # what this worker alone reads
     ready: bool = False  # it has been heard of
     job: int | None = None  # what it is at
+    met: set[int] = field(default_factory=set)  # clients of the round that it has served before
 
 
 class Crew:
@@ -86,6 +87,11 @@ class Crew:
             if hand.job is None:
                 return hand
         return self._hire() if len(self._hands) < self.size else None
+
+    def new_round(self) -> None:
+        """Nobody has met any of the clients."""
+        for hand in self._hands:
+            hand.met.clear()
 
     def speaking(self) -> list[Hand]:
         """Wait until some of the busy ones have something to say (their death is also news)."""

@@ -13,6 +13,19 @@ from fedrecall.data.examples import Examples
 
 SHIFTS = ("kl", "features", "accuracy")  # what is measured of a shift
 MANY = 1000  # test examples whose features are kept
+FORMS: dict[str, tuple[int | None, ...]] = {  # of all that is ever reported; None is any length
+    "steps": (),
+    "loss": (),
+    "client": (),
+    "local_accuracy": (),
+    "predicted": (None,),
+    "own_data": (2,),
+    "shift": (None, len(SHIFTS)),
+    "features": (None, None),
+    "observed.": (2,),  # and a name
+}
+WHOLE = ("client", "predicted")  # the whole numbers among them
+FLOATS = (torch.float32, torch.float64)
 
 
 @dataclass(frozen=True)
@@ -65,6 +78,30 @@ class Onlooker:
         if self._observe.features == self._r.t:
             out["features"] = self._f.hear(state, some(self._test)).h
         return out | {f"observed.{name}": pair for name, pair in self._sums.items()}
+
+
+def misreport(report: Payload, client: int | None, observe: Observe, test: Examples, classes: int) -> str | None:
+    """Why probes could not read a report that came from another machine; None if they can."""
+    if not report:  # of a task without training
+        return None
+    needed = ["predicted"] * observe.predictions + ["own_data"] * observe.own_data + ["shift"] * observe.shift
+    if missing := [name for name in needed if name not in report]:
+        return f"its report lacks {', '.join(missing)}"
+    for name, t in report.items():
+        shape = FORMS.get("observed." if name.startswith("observed.") else name)
+        if shape is None:
+            return f"it reports {name[:40]}, which nobody asked for"
+        fits = len(shape) == t.ndim and all(n in (None, m) for n, m in zip(shape, t.shape, strict=True))
+        if not fits or (t.dtype not in FLOATS) != (name in WHOLE) or (name in WHOLE and t.dtype != torch.int64):
+            return f"its report of {name[:40]} is {t.dtype} {list(t.shape)}"
+    said = report.get("predicted", test.y)
+    if len(said) != len(test) or not ((said >= 0) & (said < classes)).all():
+        return "its report of predicted is not of the test set"
+    if not 0 <= float(report.get("local_accuracy", 0)) <= 1:
+        return "its report of local_accuracy is no share"
+    if int(report.get("client", client or 0)) != (client or 0):
+        return f"its report is of client {int(report['client'])}"
+    return None
 
 
 def some(test: Examples) -> Examples:

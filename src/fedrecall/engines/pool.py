@@ -46,10 +46,11 @@ class Pool:
 
     def cohort(self, t: int, clients: Sequence[int]) -> Sampled:
         """These clients, for round t."""
+        self.crew.new_round()
         return Sampled(self, t, self.world.order(clients))
 
     def exchange(self, t: int, clients: list[int], task: str, down: Payload) -> Iterator[Reply]:
-        """Run a task on each; a client's memory is committed when its reply is given out."""
+        """Run a task on each."""
         attendance = Attendance(self.faults, t, len(clients))
         jobs = [_Task(task, client, t, self.memories) for client in clients]
         for client, answer in zip(clients, self._answers(jobs, down), strict=True):
@@ -57,7 +58,6 @@ class Pool:
             if "error" in said:
                 attendance.failed(client, said["error"], said["traceback"], cause=Remote(said["traceback"]))
                 continue
-            self.memories[client] = payloads["memory"]
             yield Reply(payloads["up"], said["n"], payloads["memory"], payloads["report"], client)
 
     def evaluate(self, state: Tensor) -> Score:
@@ -119,6 +119,10 @@ class _Part(NamedTuple):
     @property
     def order(self) -> Message:
         return {"score": self.ranges}
+
+    @property
+    def client(self) -> None:
+        return None
 
     def luggage(self) -> dict[str, Payload]:
         return {}

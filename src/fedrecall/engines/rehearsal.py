@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -10,7 +11,7 @@ from fedrecall.core.flat import Flat
 from fedrecall.core.screen import Form, form_of
 from fedrecall.core.types import Payload, Reply, Score
 from fedrecall.data.examples import Examples
-from fedrecall.engines.onlooker import Observe
+from fedrecall.engines.onlooker import Observe, misreport
 from fedrecall.engines.world import World
 
 PAIR = torch.tensor([0, 0])  # the first test example, twice: a batch norm wants two
@@ -34,6 +35,12 @@ class Rehearsal:
             self._known[key] = form_of(self._perform(task, down).up)
         return self._known[key]
 
+    def look(self, reply: Reply) -> str | None:
+        """What is wrong with buffers and report of a reply, which no method looks at."""
+        if "b" in reply.up and (reply.up["b"][self._variances] < 0).any():
+            return "its b has a negative variance"
+        return misreport(reply.report, reply.client, self.world.observe, self.world.test, self.world.classes)
+
     def cohort(self, t: int, clients: Sequence[int]) -> "Rehearsal":
         """Itself, whoever is asked."""
         return self
@@ -41,6 +48,9 @@ class Rehearsal:
     def run(self, task: str, down: Payload) -> Iterator[Reply]:
         """One reply."""
         yield self._perform(task, down)
+
+    def refuse(self, client: int) -> None:
+        """It remembers nothing anyway."""
 
     def evaluate(self, state: Tensor) -> Score:
         """The model on one example."""
@@ -52,6 +62,12 @@ class Rehearsal:
         alone = replace(world, training=brief, observe=Observe())
         own = {name: t.clone() for name, t in down.items()}  # whatever the task does to it
         return alone.perform_on(self._pair(), self.f, task, 0, 0, own, None)
+
+    @cached_property
+    def _variances(self) -> Tensor:
+        """Which of the float buffers are variances."""
+        buffers = [(name, t.numel()) for name, t in self.f.model.named_buffers() if t.is_floating_point()]
+        return torch.cat([torch.full((n,), name.endswith("running_var")) for name, n in buffers])
 
     def _pair(self) -> Examples:
         return self.world.test.take(PAIR)

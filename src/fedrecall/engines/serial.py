@@ -29,7 +29,7 @@ class Serial:
         return Sampled(self, t, self.world.order(clients))
 
     def exchange(self, t: int, clients: list[int], task: str, down: Payload) -> Iterator[Reply]:
-        """Run a task on each; a client's memory is committed when its reply is given out."""
+        """Run a task on each."""
         attendance = Attendance(self.faults, t, len(clients))
         for client in clients:
             try:
@@ -39,7 +39,6 @@ class Serial:
             except Exception as error:
                 attendance.failed(client, *described(error), cause=error)
                 continue
-            self.memories[client] = reply.memory
             yield reply._replace(client=client)
 
     def evaluate(self, state: Tensor) -> Score:

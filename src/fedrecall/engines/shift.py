@@ -21,6 +21,11 @@ class Job(Protocol):
         """What."""
         ...
 
+    @property
+    def client(self) -> int | None:
+        """For whom: the worker that did the client's last job of the round may have kept what helps with the next."""
+        ...
+
     def luggage(self) -> dict[str, Payload]:
         """What goes along with it to its worker alone; asked for when the job is given out."""
         ...
@@ -72,11 +77,20 @@ class Shift:
             self._give(hand)
 
     def _give(self, hand: Hand) -> None:
-        hand.job = self._queue.popleft()
+        hand.job = self._next(hand)
+        self._queue.remove(hand.job)
         job = self._jobs[hand.job]
+        if job.client is not None:
+            hand.met.add(job.client)
         luggage = job.luggage()
         with suppress(ConnectionError):  # a dead worker is found out when it is listened to
             hand.channel.send(job.order, self._board, *([hand.inbox.put(luggage)] if luggage else []))
+
+    def _next(self, hand: Hand) -> int:
+        """The first job for a client that the worker has met, if there is room for its answer, else the first."""
+        if hand.met and self._held <= self._buffer:
+            return next((n for n in self._queue if self._jobs[n].client in hand.met), self._queue[0])
+        return self._queue[0]
 
     def _hear(self, hand: Hand) -> None:
         number = hand.job

@@ -1,8 +1,9 @@
 """A table such as {name = "dirichlet", alpha = 0.1}: a name chooses a dataclass, the other keys are its fields."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from functools import cache
 from typing import Any, cast
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -44,7 +45,7 @@ class Choice:
             if key not in known:
                 raise self._unknown_key(name, key, known)
         try:  # JSON has the types of TOML, and lets a list be a tuple under strict rules
-            return TypeAdapter(cls).validate_json(json.dumps(values, default=_plain), strict=True)
+            return _adapter(cls).validate_json(json.dumps(values, default=_plain), strict=True)
         except ValidationError as error:
             first = error.errors()[0]
             key = ".".join(map(str, first["loc"]))
@@ -71,8 +72,9 @@ class Choice:
         """The complete table of a chosen object, with every field."""
         if isinstance(chosen, Own):
             return {"name": "own", "of": chosen.of}
-        name = next((name for name, cls in self.valid.items() if type(chosen) is cls), type(chosen).__name__)
-        return {"name": name} | {k: v for k, v in asdict(chosen).items() if v is not None}
+        own = {"name": "own", "of": type(chosen).__name__}  # no configuration can make it again
+        named = next(({"name": name} for name, cls in self.valid.items() if type(chosen) is cls), own)
+        return named | {k: v for k, v in asdict(chosen).items() if v is not None}
 
 
 @dataclass(frozen=True)
@@ -90,10 +92,21 @@ class Own:
         """Refuse to be used as a partition."""
         raise self._missing()
 
+    def init(self, *_: object) -> Any:
+        """Refuse to be used as a method."""
+        raise self._missing()
+
+    needs_aux = personal = False  # as far as is known of a method
+
     def _missing(self) -> UserError:
         return UserError(
             f"this configuration used a {self.kind} given in Python ({self.of}): pass it again, {self.kind}="
         )
+
+
+@cache  # a study checks a thousand configurations
+def _adapter(cls: Hashable) -> TypeAdapter[Any]:
+    return TypeAdapter(cls)
 
 
 def _plain(value: Any) -> Any:

@@ -9,7 +9,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from fedrecall.errors import UserError
-from fedrecall.experiment import papers
+from fedrecall.experiment import machine, papers
 from fedrecall.experiment.board import Board
 from fedrecall.experiment.compare import SEEDS, comparison_study
 from fedrecall.experiment.cost import cost, hours
@@ -18,20 +18,26 @@ from fedrecall.experiment.results import Results, load
 from fedrecall.experiment.scale import scaled
 from fedrecall.experiment.study import Cell, Study
 from fedrecall.experiment.sweep import sweep
-from fedrecall.experiment.tables import Table, comparison, paper_tables, show, write_tables
+from fedrecall.experiment.tables import Table, comparison, paper_tables, show, write_tables, written_out
 
 
 def compare_and_show(
-    methods: Sequence[str], config: Path | None, overrides: Sequence[str], seeds: int | None, out: Path | None
+    methods: Sequence[str],
+    config: Path | None,
+    overrides: Sequence[str],
+    seeds: int | None,
+    out: Path | None,
+    *,
+    as_json: bool = False,
 ) -> None:
     """Run methods side by side, print how they compare, and write down all of it."""
     study = comparison_study(methods, config, overrides, SEEDS if seeds is None else seeds)
     folder = out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{study.id}"
-    console = Console()
+    console = machine.console(as_json)
     _say(console, f"{study.title}: {_size(study)}, in {folder}")
     refused = _run(study, folder, console, again=f"the same command with --out {folder} goes on")
     results = load(folder)
-    _show(results, [comparison(results, column) for column in results.study.columns], console)
+    _show(results, [comparison(results, column) for column in results.study.columns], console, as_json)
     _require_all(refused, study)
 
 
@@ -44,10 +50,11 @@ def reproduce_and_show(
     seeds: int | None,
     overrides: Sequence[str],
     out: Path | None,
+    as_json: bool = False,
 ) -> None:
     """Run a paper's experiment, print its numbers beside the paper's, and write down all of it."""
     study = reproduction(which, fraction=fraction, rows=rows, columns=columns, seeds=seeds, overrides=overrides)
-    folder, console = out or place(study), Console()
+    folder, console = out or place(study), machine.console(as_json)
     _say(console, f"{study.title}: {_size(study)}, in {folder}")
     if Results(study, folder).unfinished:  # timing the networks takes a while
         passes, time = _million(cost(study).passes), hours(study)
@@ -55,23 +62,25 @@ def reproduce_and_show(
         _say(console, f"{passes} million sample passes, about {needed} on this machine for all of it")
     refused = _run(study, folder, console, again="the same command goes on")
     results = load(folder)
-    _show(results, paper_tables(results), console)
+    _show(results, paper_tables(results), console, as_json)
     _require_all(refused, study)
 
 
-def list_experiments() -> None:
+def list_experiments(as_json: bool = False) -> None:
     """Every table and computed figure of the papers, and what it costs."""
+    studies = [papers.definition(name) for name in papers.ids()]
+    found = [(study, cost(study), hours(study)) for study in studies]
+    if as_json:
+        machine.print_json({s.id: {"title": s.title, **price._asdict(), "hours": h} for s, price, h in found})
+        return
     console = Console()
     grid = Grid(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
     grid.add_column("id", no_wrap=True)
     grid.add_column("what it is", overflow="fold")
     for title in ("runs", "M passes", "hours"):
         grid.add_column(title, justify="right", no_wrap=True)
-    with console.status("timing the networks"):
-        for name in papers.ids():
-            study = papers.definition(name)
-            price = cost(study)
-            grid.add_row(name, study.title, str(price.runs), _million(price.passes), _short(hours(study)))
+    for study, price, time in found:
+        grid.add_row(study.id, study.title, str(price.runs), _million(price.passes), _short(time))
     console.print(grid)
     _say(console, "Hours are estimates for this machine; --help says how to run a part.")
 
@@ -87,12 +96,15 @@ def _run(study: Study, folder: Path, console: Console, *, again: str) -> dict[st
         raise SystemExit(130) from None
 
 
-def _show(results: Results, tables: Sequence[Table], console: Console) -> None:
+def _show(results: Results, tables: Sequence[Table], console: Console, as_json: bool) -> None:
+    if as_json:
+        written = {table.name: written_out(table) for table in tables}
+        machine.print_json({"folder": results.folder, "study": results.study.id, "tables": written})
     if not results.outcomes():
         return
     from fedrecall.experiment.figures import draw_all
 
-    for table in tables:
+    for table in () if as_json else tables:
         console.print()
         show(table, console)
     console.print()

@@ -78,9 +78,9 @@ class Data(Section):
 class Federation(Section):
     """Who has which examples, and how many take part in a round."""
 
-    clients: Positive = 10
-    sample: Positive | None = None  # clients a round, or
-    fraction: Share | None = None  # their share; neither: all
+    clients: Positive = 10  # how many there are
+    sample: Positive | None = None  # clients a round; None: what fraction says
+    fraction: Share | None = None  # their share of all clients, instead of sample; neither: all of them
     partition: Annotated[Law, SkipValidation, BeforeValidator(CHOICES["partition"].build)] = PARTITIONS["dirichlet"]()
     dropout: Annotated[float, Field(ge=0, lt=1)] | None = None  # the chance that a client asked does not answer
     straggler: Annotated[Straggler, SkipValidation, BeforeValidator(CHOICES["straggler"].build)] | None = None
@@ -116,11 +116,11 @@ class Federation(Section):
 class LocalTraining(Section):
     """How every client trains."""
 
-    epochs: Positive = 5
-    batch: Positive = 50
-    lr: Annotated[float, Field(gt=0)] = 0.01
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    weight_decay: Rate = 0.0
+    epochs: Positive = 5  # passes over its data in a round
+    batch: Positive = 50  # examples a step
+    lr: Annotated[float, Field(gt=0)] = 0.01  # learning rate of SGD
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9  # begins anew in every round
+    weight_decay: Rate = 0.0  # L2 penalty, added to the gradient
     lr_decay: Annotated[float, Field(gt=0)] = 1.0  # factor a round
     prox: Rate = 0.0  # mu of FedProx, added to whatever method runs
     drop_last: bool = False  # leave out a last batch that is not full
@@ -129,15 +129,15 @@ class LocalTraining(Section):
 class ServerStep(Section):
     """What the server does with the replies."""
 
-    optimiser: Literal["average", "adagrad", "adam", "yogi"] = "average"
+    optimiser: Literal["average", "adagrad", "adam", "yogi"] = "average"  # of the mean update
     lr: Annotated[float, Field(gt=0)] | None = None  # 1 for averaging, 0.01 for the adaptive ones
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0  # of averaging: FedAvgM
-    damped: bool = False
-    nesterov: bool = False
+    damped: bool = False  # momentum: the new update times 1 - momentum
+    nesterov: bool = False  # momentum: look ahead
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9  # of the adaptive ones
-    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.99
-    tau: Annotated[float, Field(gt=0)] = 1e-3
-    weights: Literal["size", "uniform"] = "size"
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.99  # of adam and yogi
+    tau: Annotated[float, Field(gt=0)] = 1e-3  # added to the root: how adaptive they are
+    weights: Literal["size", "uniform"] = "size"  # what a reply counts: by examples, or all alike
     robust: Annotated[Rule, SkipValidation, BeforeValidator(CHOICES["robust"].build)] | None = None  # None: all count
     privacy: Annotated[Gaussian, SkipValidation, BeforeValidator(CHOICES["privacy"].build)] | None = None
 
@@ -153,7 +153,7 @@ class ServerStep(Section):
 class EngineChoice(Section):
     """Where the clients run."""
 
-    name: Literal["flower", "pool", "serial"] = "pool"
+    name: Literal["flower", "pool", "serial"] = "pool"  # worker processes, one process, or real clients on Flower
     workers: Positive | None = None  # processes of the pool; None: as many as there are cores
     min_replies: Positive | None = None  # replies that a round needs; None: all, so a client that fails ends the run
     timeout: Annotated[float, Field(gt=0)] | None = None  # seconds that a task may take on a Flower node; None: 600
@@ -169,12 +169,12 @@ class EngineChoice(Section):
 class Run(Section):
     """How long, and from which seeds."""
 
-    rounds: Positive = 20
-    seed: int = 0
-    partition_seed: int | None = None  # each of these defaults to seed
-    init_seed: int | None = None
-    sample_seed: int | None = None
-    evaluate_every: Positive = 1
+    rounds: Positive = 20  # how long
+    seed: int = 0  # everything random comes from it
+    partition_seed: int | None = None  # who gets which examples; None: seed
+    init_seed: int | None = None  # the first weights; None: seed
+    sample_seed: int | None = None  # who takes part in which round; None: seed
+    evaluate_every: Positive = 1  # rounds between two tests of the global model
     local_accuracy: bool = False  # score every client's model on the test set too, before aggregation
     targets: Annotated[tuple[Share, ...], Field(strict=False)] = ()  # accuracies whose first round is reported
     probes: Annotated[tuple[str, ...], Field(strict=False)] = ()  # what else to look at: see `fedrecall show probes`

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -13,6 +13,7 @@ from rich.table import Table
 from fedrecall.data.datasets import DATASETS
 from fedrecall.data.draw import draw
 from fedrecall.errors import UserError
+from fedrecall.experiment import machine
 from fedrecall.experiment.config import CHOICES, Experiment
 from fedrecall.experiment.directory import require_free
 from fedrecall.experiment.probes import PROBES
@@ -25,7 +26,13 @@ FEW = 10  # classes listed in columns
 
 
 def run_and_show(
-    config: Path | None, overrides: Sequence[str], out: Path | None, *, resume: Path | None = None, force: bool = False
+    config: Path | None,
+    overrides: Sequence[str],
+    out: Path | None,
+    *,
+    resume: Path | None = None,
+    force: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Run a configuration with a live display, then print the summary and where the files are."""
     if resume is not None and out is not None:
@@ -36,7 +43,7 @@ def run_and_show(
     method = CHOICES["method"].dump(experiment.method)["name"]
     title = f"{method} on {experiment.data.name}"
     out = out or resume or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{method}-{experiment.data.name}"
-    console = Console()
+    console = machine.console(as_json)
     if resume is None:
         require_free(out)
     try:
@@ -48,23 +55,38 @@ def run_and_show(
         console.print(f"interrupted{kept}", highlight=False, soft_wrap=True)
         raise SystemExit(130) from None
     summary = result.summary
+    if as_json:
+        machine.print_json({"directory": out, "summary": summary})
+        return
     accuracy = "  ".join(f"{name} {100 * summary[name]:.2f} %" for name in ("final", "best", "last10"))
     console.print(f"accuracy: {accuracy}", highlight=False)
     console.print(f"{title}: {summary['rounds']} rounds, {summary['seconds']:.1f} s, files in {out}", highlight=False)
 
 
-def show_choices(kind: Literal["method", "model", "partition"]) -> None:
+def show_choices(kind: Literal["method", "model", "partition"], as_json: bool = False) -> None:
     """Names, what they are, and their settings with defaults."""
-    choice = CHOICES[kind]
+    known: dict[str, dict[str, Any]] = {
+        name: {"about": (cls.__doc__ or "").splitlines()[0], "settings": {f.name: f.default for f in fields(cls)}}
+        for name, cls in CHOICES[kind].valid.items()
+    }
+    if as_json:
+        machine.print_json(known)
+        return
     grid = _grid(kind, "what it is", "settings")
-    for name, cls in choice.valid.items():
-        settings = ", ".join(f"{f.name} = {_toml(f.default)}" for f in fields(cls))
-        grid.add_row(name, (cls.__doc__ or "").splitlines()[0], settings)
+    for name, one in known.items():
+        settings = ", ".join(f"{key} = {_toml(value)}" for key, value in one["settings"].items())
+        grid.add_row(name, one["about"], settings)
     Console().print(grid)
 
 
-def show_datasets() -> None:
+def show_datasets(as_json: bool = False) -> None:
     """The named data sets, and what else can be given."""
+    if as_json:
+        known = DATASETS.items()
+        machine.print_json(
+            {name: {"about": s.about, "examples": s.sizes, "classes": s.num_classes} for name, s in known}
+        )
+        return
     grid = _grid("data set", "what it is", "examples", "classes")
     for name, source in DATASETS.items():
         sizes = " + ".join(f"{n:,}" for n in source.sizes)
@@ -74,15 +96,18 @@ def show_datasets() -> None:
     Console().print(grid)
 
 
-def show_probes() -> None:
+def show_probes(as_json: bool = False) -> None:
     """The probes, and what each costs."""
+    if as_json:
+        machine.print_json({name: {"about": probe.about, "cost": probe.cost} for name, probe in PROBES.items()})
+        return
     grid = _grid("probe", "what it looks at", "cost a round, beside the training")
     for name, probe in PROBES.items():
         grid.add_row(name, probe.about, probe.cost)
     Console().print(grid)
 
 
-def show_partition(config: Path | None, overrides: Sequence[str], out: Path) -> None:
+def show_partition(config: Path | None, overrides: Sequence[str], out: Path, as_json: bool = False) -> None:
     """Who has which classes, as a table on the console and a picture in a file."""
     experiment = Experiment.load(config, overrides)
     dealt = deal(experiment)
@@ -91,6 +116,10 @@ def show_partition(config: Path | None, overrides: Sequence[str], out: Path) -> 
     described = " ".join([str(law[1]), *(f"{k} = {v}" for k, v in settings[:1])])  # the first setting says how skewed
     title = f"{dealt.dataset.name}, {described}, {len(counts)} clients"
     draw(counts, out, class_names=dealt.dataset.classes, title=title)
+    if as_json:
+        manifest = dealt.partition.manifest(dealt.clients.y.numpy(), dealt.dataset.num_classes)
+        machine.print_json({"picture": out, "classes": dealt.dataset.classes} | manifest)
+        return
     console, few = Console(), dealt.dataset.num_classes <= FEW
     grid = _grid("client", "samples", "classes", "largest", *(dealt.dataset.classes if few else ()))
     for client, row in enumerate(counts[:SHOWN]):

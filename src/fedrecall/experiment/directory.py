@@ -23,6 +23,7 @@ import fedrecall
 from fedrecall.engines import Failure
 from fedrecall.errors import UserError
 from fedrecall.experiment.checkpoint import FOLDER, Checkpoints
+from fedrecall.experiment.choice import Own
 from fedrecall.experiment.record import Record
 from fedrecall.experiment.settings import dotted
 from fedrecall.experiment.setup import Setup
@@ -165,8 +166,13 @@ def environment(setup: Setup) -> dict[str, Any]:
         "data": setup.dealt.dataset.fingerprint,
         "partition": setup.dealt.partition.hash,
         "parameters": len(setup.server.w),
-        "start": None if setup.experiment.run.start is None else sha256(setup.server.w.numpy().tobytes()).hexdigest(),
+        "start": sha256(setup.server.w.numpy().tobytes()).hexdigest() if _given_weights(setup) else None,
     }
+
+
+def _given_weights(setup: Setup) -> bool:
+    """Whether the first weights are not the seed's: those of another run, or of a module given in Python."""
+    return setup.experiment.run.start is not None or isinstance(setup.experiment.model, Own)
 
 
 def _toml(setup: Setup) -> str:

@@ -7,24 +7,15 @@ or by `like` in a table that adds to one. `same_as` takes over another definitio
 
 import re
 from collections.abc import Iterable, Mapping
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from fedrecall.errors import UserError, unknown
+from fedrecall.experiment.shipped import folder, ids
 from fedrecall.experiment.study import Study, Tables, merged, read
 
+__all__ = ["definition", "folder", "ids", "study"]
 ROMAN = {"i": "1", "ii": "2", "iii": "3", "iv": "4"}  # FedCSD numbers its tables so
-
-
-def ids() -> list[str]:
-    """All experiments: by paper, tables before figures."""
-
-    def place(name: str) -> tuple[str, bool, int]:
-        known = re.fullmatch(r"(.+)-(table|fig)-(\d+)", name)
-        return (known[1], known[2] == "fig", int(known[3])) if known else (name, False, 0)
-
-    return sorted((path.stem for path in folder().glob("*.toml")), key=place)
 
 
 def definition(name: str) -> Study:
@@ -55,12 +46,6 @@ def study(
     for cell in part.cells():
         part.experiment(cell)
     return part
-
-
-def folder() -> Path:
-    """Where the definitions are: in the installed package, or beside `src` in a checkout."""
-    package = Path(str(files("fedrecall")))
-    return next(place for place in (package / "experiments", package.parents[1] / "experiments") if place.is_dir())
 
 
 def _id(name: str) -> str:

@@ -13,17 +13,19 @@ from fedrecall.experiment.setup import Setup
 def guard(ready: Setup) -> Guard:
     """What every reply goes through.
 
-    The form of replies is rehearsed only where they come from other machines, or a round may go on without some of
+    The form of replies is rehearsed, and they are looked at closely, only where they come from other machines, or a round may go on without some of
     them: else an odd reply is a mistake in the method's code, and its own error says more.
     """
     experiment = ready.experiment
     least, federation, server = experiment.engine.min_replies, experiment.federation, experiment.server
     strange = least is not None or experiment.engine.name == "flower"
+    rehearsal = Rehearsal(ready.world, ready.server.f)
     screen = Screen(
         min_replies=least,
         max_norm=federation.max_norm,
         max_examples=federation.max_examples or int(ready.dealt.partition.sizes.max()) or None,  # 0: nobody knows
-        form=Rehearsal(ready.world, ready.server.f).form if strange else None,
+        form=rehearsal.form if strange else None,
+        looks=(rehearsal.look, ready.world.method.doubt) if strange else (),
     )
     private = None if server.privacy is None else Private(server.privacy, ready.world.seed)
     return Guard(screen, server.robust if private is None else private)

@@ -1,5 +1,6 @@
 """From a configuration to everything a run needs, all of it checked before the first round."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar, cast
@@ -19,8 +20,9 @@ from fedrecall.data.auxiliary import auxiliary
 from fedrecall.data.datasets import Dataset, load
 from fedrecall.data.examples import Examples
 from fedrecall.data.laws import Ints, Law
-from fedrecall.data.own import as_dataset, from_folder, from_table
+from fedrecall.data.own import as_dataset, from_folder
 from fedrecall.data.partition import Partition, from_flower, make_partition
+from fedrecall.data.table import from_table
 from fedrecall.engines.world import World
 from fedrecall.errors import UserError
 from fedrecall.experiment.choice import Own
@@ -30,6 +32,7 @@ from fedrecall.models import MODELS, Model
 from fedrecall.models.own import adapt
 
 T = TypeVar("T")
+OwnModel = nn.Module | Callable[[], nn.Module]  # a module with its weights, or what makes one, whose weights are seeded
 MODEL = "model.safetensors"  # the global model in a run directory
 
 
@@ -55,7 +58,7 @@ class Setup:
 
 
 def setup(
-    experiment: Experiment, *, data: object = None, model: nn.Module | None = None, partition: object = None
+    experiment: Experiment, *, data: object = None, model: OwnModel | None = None, partition: object = None
 ) -> Setup:
     """Load the data, deal it out, build the model; `data`, `model` and `partition` are a Python user's own."""
     dealt = deal(experiment, data=data, partition=partition)
@@ -160,21 +163,28 @@ def described(experiment: Experiment, dealt: Dealt, data: object, model: object,
         own = Own("partition", str(dealt.partition.law["name"]))
         changes["federation"] = experiment.federation.model_copy(update={"partition": own})
     if model is not None:
-        changes["model"] = Own("model", type(model).__name__)
+        changes["model"] = Own("model", getattr(model, "__name__", type(model).__name__))
     elif experiment.model is None:
         image = len(dealt.dataset.shape) == 3 and min(dealt.dataset.shape[1:]) >= 16
         changes["model"] = MODELS["cnn" if image else "mlp"]()
     return experiment.model_copy(update=changes)
 
 
-def build(experiment: Experiment, dataset: Dataset, model: nn.Module | None) -> nn.Module:
+def build(experiment: Experiment, dataset: Dataset, model: OwnModel | None) -> nn.Module:
     """A module whose initial weights depend on the seed alone, not on the method or on what ran before."""
-    if model is not None:
-        sample = Examples(dataset.train_x, dataset.train_y, dataset.plain).batch(slice(0, 2))
-        return adapt(model, sample, dataset.num_classes)
-    architecture = cast(Model, experiment.model)
     with seeds.fork(_or(experiment.run.init_seed, experiment.run.seed), "init"):
-        return architecture.build(dataset.shape, dataset.num_classes)
+        if model is None:
+            return cast(Model, experiment.model).build(dataset.shape, dataset.num_classes)
+        sample = Examples(dataset.train_x, dataset.train_y, dataset.plain).batch(slice(0, 2))
+        return adapt(made(model), sample, dataset.num_classes)
+
+
+def made(model: OwnModel) -> nn.Module:
+    """A Python user's own module, or what the class or function makes that was given in its place."""
+    module: object = model() if callable(model) and not isinstance(model, nn.Module) else model
+    if not isinstance(module, nn.Module):
+        raise UserError(f"model is {model!r}: give a torch module, or a class or function without arguments for one")
+    return module
 
 
 def begin_with(module: nn.Module, path: Path) -> None:

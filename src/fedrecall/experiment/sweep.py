@@ -20,10 +20,11 @@ from fedrecall.errors import UserError
 from fedrecall.experiment.config import Experiment
 from fedrecall.experiment.directory import SUMMARY, RunDirectory
 from fedrecall.experiment.extend import settle
+from fedrecall.experiment.given import NOTHING, Given
 from fedrecall.experiment.record import Record
 from fedrecall.experiment.results import read_json
 from fedrecall.experiment.run import execute
-from fedrecall.experiment.setup import MODEL, Setup, setup
+from fedrecall.experiment.setup import MODEL, Setup
 from fedrecall.experiment.study import Cell, Study, merged
 
 PATIENCE = 1.0  # seconds between two looks at cells that other processes are running
@@ -49,10 +50,11 @@ class Watch:
         """Nothing is left but what other processes are running."""
 
 
-def sweep(study: Study, folder: Path, watch: Watch) -> dict[str, list[Cell]]:
+def sweep(study: Study, folder: Path, watch: Watch, given: Given = NOTHING) -> dict[str, list[Cell]]:
     """Run all cells that are not finished; returns those that cannot be run, by the reason.
 
-    A run that diverges is finished: that is its result. A cell whose data is missing, say, stops no other.
+    A run that diverges is finished: that is its result. A cell whose data is missing, say, stops no other. What the
+    study's tables call "own" is `given`.
     """
     for cell in study.cells():
         Experiment(**cell.tables)  # all of it is valid before any of it runs
@@ -60,17 +62,18 @@ def sweep(study: Study, folder: Path, watch: Watch) -> dict[str, list[Cell]]:
     left, refused = study.cells(), dict[str, list[Cell]]()
     while left:
         before = len(left)
-        left = [cell for cell in left if not _attend(cell, folder, watch, refused)]
+        left = [cell for cell in left if not _attend(cell, folder, watch, given, refused)]
         if len(left) == before:
             watch.waits(left)
             time.sleep(PATIENCE)
     return refused
 
 
-def _attend(cell: Cell, folder: Path, watch: Watch, refused: dict[str, list[Cell]]) -> bool:
+def _attend(cell: Cell, folder: Path, watch: Watch, given: Given, refused: dict[str, list[Cell]]) -> bool:
     """Whether nothing more is to be done for a cell; runs it if it can be run now."""
     path = folder / cell.folder
     if (path / SUMMARY).exists():
+        given.require_same(cell, path)
         watch.ended(cell, read_json(path / SUMMARY), here=False)
         return True
     start = None if cell.after is None else folder / cell.after
@@ -85,7 +88,7 @@ def _attend(cell: Cell, folder: Path, watch: Watch, refused: dict[str, list[Cell
                 watch.ended(cell, read_json(path / SUMMARY), here=False)
                 return True
             watch.began(cell)
-            reason = _run(cell, path, start, watch)
+            reason = _run(cell, path, start, watch, given)
             if reason is None:
                 watch.ended(cell, read_json(path / SUMMARY), here=True)
     if reason is not None:
@@ -94,11 +97,11 @@ def _attend(cell: Cell, folder: Path, watch: Watch, refused: dict[str, list[Cell
     return True
 
 
-def _run(cell: Cell, path: Path, start: Path | None, watch: Watch) -> str | None:
+def _run(cell: Cell, path: Path, start: Path | None, watch: Watch, given: Given) -> str | None:
     """Run a cell, or go on with it; returns why that is not possible."""
     beginning = {} if start is None else {"run": {"start": str((start / MODEL).resolve())}}
     try:
-        ready = setup(Experiment(**merged(cell.tables, beginning)))
+        ready = given.setup(cell, Experiment(**merged(cell.tables, beginning)))
         execute(ready, path, partial(watch.round, cell), resume=_begun(path, ready))
     except Diverged:
         pass  # the run directory says so

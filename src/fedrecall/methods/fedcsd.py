@@ -18,7 +18,7 @@ from torch import Generator, Tensor
 
 from fedrecall.core.method import Hear, Method
 from fedrecall.core.ops import class_mean, cosine, kl, prob_of, soft_ce, soften
-from fedrecall.core.types import Cohort, Local, Payload, Server, Step, mean
+from fedrecall.core.types import Cohort, Local, Payload, Reply, Server, Step, mean
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,16 @@ class FedCSD(Method):
     def prototype(self, r: Local) -> Payload:
         """A client's rows P_k: the teacher's mean logits on each class it holds."""
         rng = Generator().manual_seed(r.seed) if self.prototype_images == "augmented" else None
-        z = r.f.hear(self._complete(r), r.data, rng, batch_statistics=self.teacher_bn == "batch").z
-        return {"P": class_mean(z, r.y, len(r.counts)), "has": (r.counts > 0).to(z.dtype)}  # Eq. (6)
+        teacher = self._complete(r)
+        said = r.f.hear(teacher, r.data, rng, batch_statistics=self.teacher_bn == "batch")
+        if rng is None:
+            r.f.keep(r.seed, teacher, r.data, said)  # the training will ask the same
+        return {"P": class_mean(said.z, r.y, len(r.counts)), "has": (r.counts > 0).to(said.z.dtype)}  # Eq. (6)
+
+    def doubt(self, reply: Reply) -> str | None:
+        """A client has a class or has it not."""
+        has = reply.up.get("has")
+        return None if has is None or ((has == 0) | (has == 1)).all() else "its has is not of zeros and ones"
 
     def prepare(self, r: Local, hear: Hear) -> Payload:
         """The client's own rows, where they are all that is used."""

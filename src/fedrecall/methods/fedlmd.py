@@ -20,9 +20,9 @@ from fedrecall.core.types import Local, Step
 
 def masked_distillation(s: Step, r: Local, z_g: Tensor, tau: float) -> Tensor:
     """KL per sample: the teacher keeps the minority labels but the true one, the student all but the true one."""
-    majority = r.counts > len(r.y) / len(r.counts)  # J_k, Eq. (2)
+    minority = r.counts <= len(r.y) / len(r.counts)  # all but J_k, Eq. (2)
     not_true = ~is_class(s.y, s.z.shape[-1])
-    q = soften(z_g, tau, ~majority & not_true)  # Eq. (3)
+    q = soften(z_g, tau, minority & not_true)  # Eq. (3)
     return kl(keep(s.z, not_true), q, tau)  # Eq. (4), (6)
 
 

@@ -37,6 +37,11 @@ class FedNova(Method):
         memory = {"d": (r.w - w) / (r.lr * a)} if self.ccvr_code and steps else r.memory
         return {"w": w, "a": w.new_tensor(a)}, memory
 
+    def doubt(self, reply: Reply) -> str | None:
+        """The last step counts as 1, so a_k is at least that, or 0: less would blow the direction up."""
+        a = float(reply.up["a"])
+        return f"its a is {a:.3g}, which no number of steps gives" if a < 1 and a != 0 else None
+
     def merge(self, server: Server, replies: Iterable[Reply], cohort: Cohort) -> Server:
         """w - tau_eff sum_k p_k d_k; a client without a step is left out."""
 

@@ -74,6 +74,13 @@ class FedProto(Method):
             up["counts"] = seen.to(w.dtype)
         return (up | {"w": w}, r.memory) if self.share_weights else (up, {"own": r.f.join(w, r.b)})
 
+    def doubt(self, reply: Reply) -> str | None:
+        """A client has no class fewer than 0 times, and all of them together no more often than it has examples."""
+        counts = reply.up.get("counts")
+        if counts is None or (counts.min() >= 0 and counts.sum() <= reply.n):
+            return None
+        return f"its counts of examples are not of {reply.n} examples"
+
     def merge(self, server: Server, replies: Iterable[Reply], cohort: Cohort) -> Server:
         """Average the prototypes over those who hold the class, and the weights if they are shared."""
 

@@ -19,12 +19,12 @@ from fedrecall.core.types import Local, Output, Payload, Server, Step
 def _kl(z: Tensor, z_t: Tensor, tau: float, masks: tuple[Tensor, Tensor]) -> Tensor:
     q = soften(z_t, tau, masks[0])
     log_q = q.clamp_min(torch.finfo(q.dtype).tiny).log()
-    return torch.where(q > 0, q * (log_q - F.log_softmax(keep(z, masks[1]) / tau, -1)), 0.0)
+    return q * (log_q - F.log_softmax(keep(z, masks[1]) / tau, -1))
 
 
 def _ce(z: Tensor, z_t: Tensor, tau: float, masks: tuple[Tensor, Tensor]) -> Tensor:
     q = soften(z_t, tau, masks[0])
-    return -torch.where(q > 0, q * F.log_softmax(keep(z, masks[1]) / tau, -1), 0.0)
+    return -(q * F.log_softmax(keep(z, masks[1]) / tau, -1))
 
 
 def _l2(z: Tensor, z_t: Tensor, _: float, masks: tuple[Tensor, Tensor]) -> Tensor:

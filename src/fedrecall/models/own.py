@@ -1,9 +1,11 @@
 """Anyone's own module, made to speak as the models here do: features and logits."""
 
 from copy import deepcopy
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from fedrecall.errors import UserError
 
@@ -15,9 +17,12 @@ def adapt(module: nn.Module, sample: Tensor | None = None, classes: int | None =
 
     A module that returns two tensors is taken to return (features, logits). For one that returns logits, h is the
     input of the linear layer that ran last, which has to be the one that makes the logits. With a `sample` batch, and
-    the number of classes, this is tried out at once.
+    the number of classes, this is tried out at once. Lazy layers (`nn.LazyLinear`) take their sizes from the sample and
+    their weights from torch's global generator, which the caller seeds.
     """
     module = deepcopy(module)
+    if any(is_lazy(value) for value in (*module.parameters(), *module.buffers())):
+        _materialise(module, sample)
     catch = _Catch()
     # Hooks rather than a wrapper: parameters keep their names, and hooks are copied and pickled with the module.
     for part in module.modules():
@@ -60,16 +65,33 @@ class _Catch:
         return h.flatten(1), z
 
 
+def _materialise(module: nn.Module, sample: Tensor | None) -> None:
+    """Give lazy layers their sizes and weights, by one pass in evaluation mode."""
+    name = type(module).__name__
+    if sample is None:
+        raise UserError(f"{name} has lazy layers, whose sizes are not known yet: call it once on a batch before")
+    training = module.training
+    _pass(module.eval(), sample)
+    module.train(training)
+    if any(is_lazy(value) for value in (*module.parameters(), *module.buffers())):
+        raise UserError(f"{name} has lazy layers that its forward does not use: remove them")
+
+
 def _try_out(module: nn.Module, sample: Tensor, classes: int | None) -> None:
+    _, z = _pass(deepcopy(module).eval(), sample)  # whatever the trial changes is thrown away
+    if classes is not None and z.shape[1] != classes:
+        raise UserError(
+            f"{type(module).__name__} gives {z.shape[1]} logits, the data has {classes} classes: they must agree"
+        )
+
+
+def _pass(module: nn.Module, sample: Tensor) -> Any:
     name, shape = type(module).__name__, tuple(sample.shape[1:])
-    probe = deepcopy(module).eval()  # whatever the trial changes is thrown away
     try:
         with torch.no_grad():
-            _, z = probe(sample)
+            return module(sample)
     except (RuntimeError, ValueError, TypeError, IndexError) as e:
         raise UserError(f"{name} cannot take samples of shape {shape}: {' '.join(str(e).split())}") from e
-    if classes is not None and z.shape[1] != classes:
-        raise UserError(f"{name} gives {z.shape[1]} logits, the data has {classes} classes: they must agree")
 
 
 def _kind(output: object) -> str:

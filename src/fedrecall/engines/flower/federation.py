@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedrecall.core.flat import Flat
 from fedrecall.core.types import Payload, Reply, Score
+from fedrecall.engines.cohort import commit
 from fedrecall.engines.faults import Attendance, Faults
 from fedrecall.engines.flower.codec import Malformed
 from fedrecall.engines.flower.roll import Roll, sent
@@ -71,8 +72,8 @@ class Federation:
                 reason = f"{error} (task {task})"
                 attendance.failed(client, reason, f"{reason}\n", cause=error)
                 continue
-            self.memories[client] = {"version": torch.tensor(version)} if answer.remembers else {}
-            yield Reply(answer.up, answer.n, {}, answer.report, client)
+            receipt = {"version": torch.tensor(version)} if answer.remembers else {}
+            yield Reply(answer.up, answer.n, receipt, answer.report, client)
 
     def _receipt(self, client: int) -> Version | None:
         receipt = self.memories.get(client)
@@ -101,6 +102,7 @@ class Asked:
     t: int
     clients: Sequence[int]
     _exchanges: Iterator[int] = field(default_factory=count)
+    _refused: set[int] = field(default_factory=set)
 
     @property
     def size(self) -> int:
@@ -113,5 +115,11 @@ class Asked:
         return self.engine.roll.population
 
     def run(self, task: str, down: Payload) -> Iterator[Reply]:
-        """Every client's reply to a task; its memory is acknowledged when the reply is given out."""
-        return self.engine.exchange(Version(self.t, next(self._exchanges)), self.clients, task, down)
+        """Every client's reply to a task; its memory is acknowledged with it, unless it is refused."""
+        version = Version(self.t, next(self._exchanges))
+        replies = self.engine.exchange(version, self.clients, task, down)
+        return commit(replies, self.engine.memories, self._refused)
+
+    def refuse(self, client: int) -> None:
+        """Keep the receipt of the client's memory before: its node goes back to that one, and removes the other."""
+        self._refused.add(client)

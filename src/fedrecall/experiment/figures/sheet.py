@@ -1,5 +1,6 @@
 """A figure as it goes into a paper: panels, one legend for all of them, a note at the foot; saved in three formats."""
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from io import BytesIO
 from math import ceil
@@ -27,6 +28,7 @@ PERCENT = FuncFormatter(lambda value, _: f"{100 * value:.4g}")
 STEPS = [1, 2, 2.5, 5, 10]  # between ticks
 LINE = 1.35  # height of a line of text, in its size
 MARGIN = 0.05  # inches
+SCREEN = 160  # dots an inch
 
 
 def blank(width: float, height: float) -> Figure:
@@ -85,6 +87,18 @@ def finish(
         figure.text(
             MARGIN / width, MARGIN / total, text, fontsize=SMALL, color=FAINT, va="bottom", linespacing=LINE - 0.15
         )
+    return figure
+
+
+def on_screen(figure: Figure) -> Figure:
+    """The figure in a size that can be read on a screen; a notebook learns how to show it."""
+    figure.set_dpi(SCREEN)
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    if shell is not None:
+        from IPython.core.pylabtools import select_figure_formats
+
+        select_figure_formats(shell, {"png"})  # else only figures of pyplot are shown
     return figure
 
 

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from fedrecall.core.flat import Flat
 from fedrecall.data.datasets import Dataset
-from fedrecall.data.own import read_table
 from fedrecall.data.partition import Partition
+from fedrecall.data.table import read_table
 from fedrecall.engines.world import World
 from fedrecall.errors import UserError
 from fedrecall.experiment.config import Experiment

@@ -30,10 +30,28 @@ def table(content: Table, rows: Sequence[str], identity: str) -> Html:
     )
 
 
+def plain_table(content: Table) -> Html:
+    """A table for a notebook, which has its own style for tables, and its notes."""
+    left, right, dim = "text-align: left; vertical-align: top", "text-align: right; vertical-align: top", "opacity: 0.7"
+    head = [tag("th", title, style=left if at == 0 else right) for at, title in enumerate(content.header)]
+    body = [
+        tag(
+            "tr", tag("th", name, scope="row", style=left), [tag("td", _stacked(each), style=right) for each in entries]
+        )
+        for name, entries in content.rows
+    ]
+    grid = tag("table", tag("caption", content.title), tag("thead", tag("tr", head)), tag("tbody", body))
+    return join([grid, tag("small", [(note, tag("br")) for note in content.notes], style=dim)])
+
+
 def _cell(entry: Entry) -> Html:
-    first, *rest = entry.lines
     value = None if entry.value is None else f"{entry.value:.10g}"
-    return tag("td", first, [(tag("br"), tag("small", line)) for line in rest], data_value=value or "")
+    return tag("td", _stacked(entry), data_value=value or "")
+
+
+def _stacked(entry: Entry) -> Html:
+    first, *rest = entry.lines
+    return join([first, [(tag("br"), tag("small", line)) for line in rest]])
 
 
 def _files(content: Table, identity: str) -> Html:

@@ -8,11 +8,12 @@ from fedrecall.experiment.results import Results
 from fedrecall.experiment.study import slug
 from fedrecall.experiment.tables.comparison import comparison
 from fedrecall.experiment.tables.printed import paper_tables
-from fedrecall.experiment.tables.render import Entry, Table, show, to_csv, to_latex, to_markdown
+from fedrecall.experiment.tables.render import Entry, Table, show, to_csv, to_latex, to_markdown, written_out
 from fedrecall.files import write
 
 __all__ = [
-    "Entry", "Table", "comparison", "paper_tables", "show", "table_files", "tables", "write_tables", "write_texts"
+    "Entry", "Table", "comparison", "paper_tables", "show", "table_files", "tables", "write_tables", "write_texts",
+    "written_out",
 ]  # fmt: skip
 FORMS = {"csv": to_csv, "tex": to_latex, "md": to_markdown}
 

@@ -1,6 +1,6 @@
 """The rows of one column against the first of them: what they reached, how soon, and what it cost."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from fedrecall.experiment.results import Results
 from fedrecall.experiment.study import Target, slug
@@ -11,8 +11,11 @@ from fedrecall.experiment.tables.samples import Sample, goal, reference, sample,
 MEGA = 1e6
 
 
-def comparison(results: Results, column: str) -> Table:
-    """Accuracies over seeds, paired differences to the first row, rounds to target, speedups, time and traffic."""
+def comparison(results: Results, column: str, *, brief: bool = False) -> Table:
+    """Accuracies over seeds, paired differences to the first row, rounds to target, speedups, time and traffic.
+
+    A brief one has what fits a terminal: the study's measure, the best, the difference, forgetting and time.
+    """
     study, first = results.study, next(iter(results.study.rows))
     samples = {row: sample(results, row, column) for row in study.rows}
     speeds = {row: speed(results, row, column) for row in study.rows}
@@ -21,8 +24,8 @@ def comparison(results: Results, column: str) -> Table:
         "best": lambda _, s: entries.accuracy(s, "best"),
         "last 10": lambda _, s: entries.accuracy(s, "last10"),
     }
+    named = "last 10" if study.measure == "last10" else study.measure
     if len(samples) > 1:
-        named = "last 10" if study.measure == "last10" else study.measure
         parts[f"{named} less {first}"] = lambda _, s: entries.difference(s, samples[first], study.measure)
     if goal(results, column) is not None:
         parts |= {
@@ -39,18 +42,22 @@ def comparison(results: Results, column: str) -> Table:
         "MB up": lambda _, s: entries.number(s.mean_of("bytes_up"), MEGA),
         "MB down": lambda _, s: entries.number(s.mean_of("bytes_down"), MEGA),
     }
+    if brief:
+        shown = {named, "best", f"{named} less {first}", "forgetting", "s/round"}
+        parts = {title: entry for title, entry in parts.items() if title in shown}
     return Table(
         name=f"compare-{slug(column)}",
         title=study.title if len(study.columns) == 1 else f"{study.title}: {column}",
         header=("method", *parts),
         rows=tuple((row, tuple(entry(row, s) for entry in parts.values())) for row, s in samples.items()),
-        notes=(*entries.about(results), *_legend(results, column, forgets), *entries.failures(results, column)),
+        notes=(*entries.about(results), *_legend(results, column, set(parts)), *entries.failures(results, column)),
         fraction=study.fraction,
     )
 
 
-def _legend(results: Results, column: str, forgets: bool) -> list[str]:
-    study, target, other = results.study, goal(results, column), reference(results.study)
+def _legend(results: Results, column: str, shown: Container[str]) -> list[str]:
+    study, other = results.study, reference(results.study)
+    target = goal(results, column) if "speedup" in shown else None
     several = len(study.seeds) > 1
     out = ["accuracies in %" + ("; ± is the sample standard deviation over seeds" if several else "")]
     if several and len(study.rows) > 1:
@@ -63,7 +70,9 @@ def _legend(results: Results, column: str, forgets: bool) -> list[str]:
         out.append("a method that never gets there has 1, and so has the one that sets the target")
         if len({frozenset(sample(results, row, column).accuracy("final")) for row in study.rows}) > 1:
             out.append(f"methods that lack a seed are compared with {other} by the mean curves of the seeds of both")
-    if forgets:
+    if "local" in shown:
         out.append("local: mean accuracy of the clients' own models before aggregation, over all rounds")
-        out.append("forgetting: by how much the global model's accuracy is higher, mean over rounds")
-    return [*out, "MB: for each participating client, a round"]
+    if "forgetting" in shown:
+        models = "" if "local" in shown else " than that of the clients' own models before aggregation"
+        out.append(f"forgetting: by how much the global model's accuracy is higher{models}, mean over rounds")
+    return [*out, "MB: for each participating client, a round"] if "MB up" in shown else out

@@ -4,7 +4,7 @@ import csv
 import re
 from collections.abc import Iterator, Mapping
 from io import StringIO
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table as Grid
@@ -77,6 +77,18 @@ def _grid(table: Table, columns: list[int]) -> Grid:
 def _stacked(entry: Entry) -> Text:
     first, *rest = entry.lines
     return Text.assemble(first, *((f"\n{line}", "dim") for line in rest), no_wrap=True)
+
+
+def written_out(table: Table) -> dict[str, Any]:
+    """Plain data for a script: title, notes, and row -> column -> numbers, with the words where there are none."""
+    rows = {
+        name: {
+            title: dict(entry.numbers) | {"shown": "; ".join(entry.lines)}
+            for title, entry in zip(table.header[1:], entries, strict=True)
+        }
+        for name, entries in table.rows
+    }
+    return {"title": table.title, "fraction": table.fraction, "rows": rows, "notes": table.notes}
 
 
 def to_csv(table: Table) -> str:

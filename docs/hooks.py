@@ -1,0 +1,49 @@
+"""What mkdocs does beside its own: pages that live elsewhere in the repository, and equations without a script.
+
+The README is the home page; CHANGELOG and CONTRIBUTING are pages as well. Equations become MathML while the site is
+built, so that no page loads a script from anyone.
+"""
+
+import re
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+from latex2mathml.converter import convert
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parents[1]
+PAGES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
+# GitHub chooses between two pictures by the reader's theme; so does the theme of the site, by the end of the address.
+PICTURE = re.compile(
+    r'<picture>\s*<source [^>]*srcset="(?P<dark>[^"]+)">\s*<img alt="(?P<alt>[^"]*)" src="(?P<light>[^"]+)">\s*'
+    r"</picture>"
+)
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages that are kept outside the folder of the documentation."""
+    for source, page in PAGES.items():
+        files.append(File.generated(config, page, content=moved((ROOT / source).read_text())))
+    return files
+
+
+def moved(text: str) -> str:
+    """A page of the repository's root, as one of docs/: its links, and its pictures."""
+    text = PICTURE.sub(r"![\g<alt>](\g<light>#only-light)\n![\g<alt>](\g<dark>#only-dark)", text)
+    text = re.sub(r"\]\(docs/", "](", text)
+    for source, page in PAGES.items():
+        text = text.replace(f"]({source}", f"]({page}")
+    return text
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    r"""Equations: `\(x\)` within a line, `\[x\]` by itself."""
+    html = re.sub(r'<span class="arithmatex">\\\((.*?)\\\)</span>', lambda m: mathml(m[1]), html, flags=re.DOTALL)
+    shown = r'<div class="arithmatex">\s*\\\[(.*?)\\\]\s*</div>'
+    return re.sub(shown, lambda m: f'<div class="equation">{mathml(m[1], "block")}</div>', html, flags=re.DOTALL)
+
+
+def mathml(latex: str, display: str = "inline") -> str:
+    """One equation, as browsers draw it themselves."""
+    return convert(unescape(latex).strip(), display=display)

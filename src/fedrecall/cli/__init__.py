@@ -1,0 +1,45 @@
+"""The command line. It translates arguments; each command imports what it needs when it runs, so that help is quick."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from fedrecall import __version__
+from fedrecall.cli import flower, running, showing
+from fedrecall.errors import UserError
+
+app = typer.Typer(
+    help="Federated learning that does not forget.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+for command in (running.run, running.compare, running.reproduce, running.report):
+    app.command()(command)
+app.add_typer(showing.app, name="show")
+app.add_typer(flower.app, name="flower")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fedrecall {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line; what the user can fix is one line and exit code 2."""
+    try:
+        app()
+    except UserError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(2)

@@ -1,0 +1,50 @@
+"""`fedrecall flower`: real federations."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedrecall.cli.options import Config, ConfigOption, Overrides
+
+app = typer.Typer(help="Real federations: make a Flower app, its keys, or try it all here.", no_args_is_help=True)
+
+
+@app.command()
+def new(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the app; it must be empty or new.")],
+    config: ConfigOption = None,
+    overrides: Overrides = None,
+) -> None:
+    """Write a Flower app that runs a configuration, and a page on how to start it."""
+    from fedrecall.experiment.flower.new import new as write_app
+
+    write_app(folder, config, overrides or [])
+    typer.echo(f"Flower app in {folder}; how to run it is in {folder / 'README.md'}")
+
+
+@app.command()
+def certs(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the keys; what is there stays as it is.")],
+    host: Annotated[
+        list[str], typer.Option(metavar="NAME", help="Name or address by which nodes reach the server; repeatable.")
+    ],
+    nodes: Annotated[int, typer.Option(metavar="N", help="Key pairs for so many nodes.")] = 0,
+) -> None:
+    """Make an authority, the server's certificate and the nodes' keys, as far as they are missing."""
+    from fedrecall.experiment.flower.certs import make_certificates
+
+    for path in make_certificates(folder, host, nodes):
+        typer.echo(path)
+
+
+@app.command()
+def demo(
+    config: Config = None,
+    overrides: Overrides = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Run directory.")] = Path("runs/flower-demo"),
+) -> None:
+    """Run a configuration as a real federation on this machine: a process for every client, TLS, known nodes."""
+    from fedrecall.experiment.flower.demo import demo as federate
+
+    federate(config, overrides or [], out, typer.echo)

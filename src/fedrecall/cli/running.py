@@ -1,0 +1,96 @@
+"""The commands that train: run, compare, reproduce, tune; and report, on what they leave."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedrecall.cli import complete
+from fedrecall.cli.options import Config, Json, Overrides, StudyFolder
+from fedrecall.errors import UserError
+
+
+def run(
+    config: Config = None,
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Run directory; default: a new one in runs/.")] = None,
+    resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with the run interrupted in DIR.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="With --resume: even if its result would be another.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Train a federation and keep what came of it in a run directory."""
+    from fedrecall.experiment import console
+
+    console.run_and_show(config, overrides or [], out, resume=resume, force=force, as_json=as_json)
+
+
+def compare(
+    methods: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="METHOD",
+            help="Names, with settings if need be: fedlmd fedlmd:tau=3,beta=2.",
+            autocompletion=complete.methods,
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(metavar="CONFIG.toml", help="Configuration; without one, skewed clients on digits.")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(metavar="N", help="Repetitions of every method; default: 5.")] = None,
+    overrides: Overrides = None,
+    out: StudyFolder = None,
+    as_json: Json = False,
+) -> None:
+    """Run methods side by side on the same federation, and compare them with the first."""
+    from fedrecall.experiment import conduct
+
+    conduct.compare_and_show(methods or [], config, overrides or [], seeds, out, as_json=as_json)
+
+
+def reproduce(
+    which: Annotated[
+        str | None,
+        typer.Argument(metavar="ID", help="A table or figure: fedlmd-table-1.", autocompletion=complete.experiments),
+    ] = None,
+    listed: Annotated[bool, typer.Option("--list", help="Show all IDs, and what each costs.")] = False,
+    fraction: Annotated[float, typer.Option(metavar="F", help="Share of the rounds, e.g. 0.1.")] = 1.0,
+    methods: Annotated[str | None, typer.Option(metavar="A,B", help="Some of its rows.")] = None,
+    cells: Annotated[str | None, typer.Option(metavar="X,Y", help="Some of its columns.")] = None,
+    seeds: Annotated[int | None, typer.Option(metavar="N", help="Repetitions; default: the paper's.")] = None,
+    overrides: Overrides = None,
+    out: StudyFolder = None,
+    as_json: Json = False,
+) -> None:
+    """Run a paper's experiment, and show its numbers beside the printed ones."""
+    from fedrecall.experiment import conduct
+
+    if listed:
+        conduct.list_experiments(as_json=as_json)
+        return
+    if which is None:
+        raise UserError("which table or figure? fedrecall reproduce --list shows all")
+    conduct.reproduce_and_show(
+        which,
+        fraction=fraction,
+        rows=methods,
+        columns=cells,
+        seeds=seeds,
+        overrides=overrides or [],
+        out=out,
+        as_json=as_json,
+    )
+
+
+def report(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of studies, and run directories.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The page; default: report.html in DIR, or here for several.")
+    ] = None,
+) -> None:
+    """Make an HTML page of what studies and runs gave, and CSV and LaTeX of its tables."""
+    from fedrecall.experiment.report import write_report
+
+    page, *tables = write_report(folders, out)
+    typer.echo(f"report in {page}")
+    if tables:
+        typer.echo(f"its tables as CSV, LaTeX and Markdown in {tables[0].parent}")

@@ -1,0 +1,30 @@
+"""What a script reads: one JSON document on standard output, and nothing else there."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+
+def print_json(value: Any) -> None:
+    """Write a value as JSON, whatever the width of the terminal."""
+    print(json.dumps(plain(value), indent=2, allow_nan=False))  # noqa: T201  (it is for programs, not for people)
+
+
+def plain(value: Any) -> Any:
+    """The same in JSON's own types: what is no finite number is null, a path is text."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [plain(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return str(value) if isinstance(value, Path) else value
+
+
+def console(as_json: bool = False) -> Console:
+    """Where people read: beside the JSON, on standard error."""
+    return Console(stderr=as_json)
