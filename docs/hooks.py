@@ -29,12 +29,16 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def moved(text: str) -> str:
-    """A page of the repository's root, as one of docs/: its links, and its pictures."""
-    text = PICTURE.sub(r"![\g<alt>](\g<light>#only-light)\n![\g<alt>](\g<dark>#only-dark)", text)
-    text = re.sub(r"\]\(docs/", "](", text)
+    """A page of the repository's root, as one of docs/."""
+    text = re.sub(r"(\]\(|src(?:set)?=\")docs/", r"\1", text)
     for source, page in PAGES.items():
         text = text.replace(f"]({source}", f"]({page}")
     return text
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Pictures that follow the theme."""
+    return PICTURE.sub(r"![\g<alt>](\g<light>#only-light)\n![\g<alt>](\g<dark>#only-dark)", markdown)
 
 
 def on_page_content(html: str, **_: Any) -> str:

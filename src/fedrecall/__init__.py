@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fedrecall.experiment.comparison import load as load
     from fedrecall.experiment.comparison import reproduce as reproduce
     from fedrecall.experiment.config import Experiment as Experiment
-    from fedrecall.experiment.run import Result as Result
+    from fedrecall.experiment.result import Result as Result
     from fedrecall.experiment.run import run as run
     from fedrecall.methods import METHODS as METHODS
 
@@ -35,7 +35,7 @@ _PUBLIC = {
     "Dataset": "fedrecall.data.datasets",
     "Experiment": "fedrecall.experiment.config",
     "Method": "fedrecall.core.method",
-    "Result": "fedrecall.experiment.run",
+    "Result": "fedrecall.experiment.result",
     "UserError": "fedrecall.errors",
     "compare": "fedrecall.experiment.comparison",
     "from_arrays": "fedrecall.data.own",

@@ -41,6 +41,28 @@ def test_hearing_in_pieces_is_hearing_at_once() -> None:
     assert score.mean_loss == pytest.approx(float(nn.functional.cross_entropy(heard.z, data.y)), rel=1e-5)
 
 
+def test_what_was_said_is_kept_once_and_only_for_the_same_question() -> None:
+    f, data = flat(), vectors()
+    said = f.hear(f.w, data)
+    f.keep(7, f.w, data, said)
+    assert f.kept(8, f.w, data) is None
+    assert f.kept(7, f.w.clone(), data) is said
+    assert f.kept(7, f.w, data) is None, "once"
+    f.keep(7, f.w, data, said)
+    assert f.kept(7, f.w + 1e-6, data) is None, "another model"
+    f.keep(7, f.w, data, said)
+    assert f.kept(7, f.w, vectors(n=2)) is None, "other examples"
+
+
+def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    f, data = flat(), vectors()
+    said = f.hear(f.w, data)
+    monkeypatch.setattr("fedrecall.core.flat.KEPT", 2 * (said.h.nbytes + said.z.nbytes))
+    for key in range(3):
+        f.keep(key, f.w, data, said)
+    assert [f.kept(key, f.w, data) is said for key in range(3)] == [False, True, True]
+
+
 def test_module_is_independent_and_has_the_modules_own_names() -> None:
     f = flat(batch_norm=True)
     out = f.module(f.w + 1, f.b + 2, f.counters + 3)

@@ -13,12 +13,16 @@ from fedrecall.core.screen import Screen
 from fedrecall.core.types import Reply
 from fedrecall.engines import Serial
 from fedrecall.engines.rehearsal import Rehearsal
-from support.federation import model, world
+from fedrecall.testing.federation import model, world
 from support.lying import Lie, go
 
 
 def with_up(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Lie:
     return lambda r: r._replace(up={**r.up, name: change(r.up[name])})
+
+
+def with_report(**said: torch.Tensor) -> Lie:
+    return lambda r: r._replace(report={**r.report, **said})
 
 
 def one(value: float) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -45,6 +49,27 @@ LIES: dict[str, tuple[Lie, str]] = {
     "fewer than none": (lambda r: r._replace(n=-5), "it says that it has -5 examples"),
     "absurdly many": (lambda r: r._replace(n=10**15), "it says that it has 1000000000000000 examples"),
     "half an example": (lambda r: r._replace(n=2.5), r"it says that it has 2\.5 examples"),
+    "huge buffers": (with_up("b", lambda b: b + 1e30), r"its b has norm \S+, above"),
+    "huge counters": (with_up("counters", lambda c: c + 2**60), r"its counters has norm \S+, above"),
+    "a negative variance": (with_up("b", lambda b: -b - 1), "its b has a negative variance"),
+    "complex": (with_up("w", lambda w: w.to(torch.complex64)), "its w is torch.complex64"),
+    "truth values": (with_up("w", lambda w: w > 0), "its w is torch.bool"),
+    "empty": (with_up("w", lambda w: w[:0]), r"its w is torch.float32 \[0\]"),
+    "a line of its own": (lambda r: r._replace(up={**r.up, "x\ny": r.up["w"]}), "it carries x y, which nobody"),
+    "a loss that is not finite": (with_report(loss=torch.tensor(torch.nan)), "its training loss is not finite"),
+    "a loss too many": (with_report(loss=torch.zeros(2)), r"its report of loss is torch.float32 \[2\]"),
+    "a loss of another kind": (with_report(loss=torch.tensor(1)), r"its report of loss is torch.int64 \[\]"),
+    "news": (with_report(news=torch.zeros(10**6)), "it reports news, which nobody asked for"),
+    "predictions of no class": (
+        with_report(predicted=torch.full((12,), 10**12)),
+        "its report of predicted is not of the test set",
+    ),
+    "predictions of other examples": (
+        with_report(predicted=torch.zeros(5, dtype=torch.int64)),
+        "its report of predicted is not of the test set",
+    ),
+    "too right": (with_report(local_accuracy=torch.tensor(1.5)), "its report of local_accuracy is no share"),
+    "another client's": (with_report(client=torch.tensor(1)), "its report is of client 1"),
 }
 
 
@@ -79,6 +104,52 @@ def test_a_lie_in_whatever_a_method_sends_is_refused(name: str) -> None:
     done = go(METHODS[name](), lie)
     assert all(r.replies == 4 and {refusal.client for refusal in r.refused} == {3} for r in done)
     assert torch.isfinite(done[-1].server.state).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "lie", "reason"),
+    [
+        ("scaffold", with_up("dc", lambda t: t + 1e30), "its dc has norm"),
+        ("fedcurv", with_up("u", lambda t: t - 3e37), "its u has norm"),
+        ("fedproto", with_up("G", lambda t: t * 1e30), "its G has norm"),
+        ("fednova", with_up("a", lambda t: t * 0 + 1e-45), r"its a is \S+, which no number of steps gives"),
+        ("fednova", with_up("a", lambda t: -t), r"its a is -\S+, which no number of steps gives"),
+    ],
+)
+def test_beside_the_weights_lies_are_bounded_too(name: str, lie: Lie, reason: str) -> None:
+    done = go(METHODS[name](), lie)
+    for r in done:
+        assert [refusal.client for refusal in r.refused] == [3]
+        assert re.match(reason, r.refused[0].reason), r.refused[0].reason
+    expected = go(METHODS[name](), lambda r: r._replace(n=0))
+    assert torch.equal(done[-1].server.state, expected[-1].server.state)
+    assert all(torch.equal(t, expected[-1].server.extra[k]) for k, t in done[-1].server.extra.items())
+
+
+@pytest.mark.parametrize("counts", [[-1.0, 2.0, 0.0], [1e5, 0.0, 0.0]])
+def test_counts_of_classes_are_of_the_examples(counts: list[float]) -> None:
+    lie = with_up("counts", lambda _: torch.tensor(counts))
+    reason = METHODS["fedproto"](weighting="size").doubt(lie(Reply({"counts": torch.ones(3)}, 3, {}, {})))
+    assert reason == "its counts of examples are not of 3 examples"
+    assert all(len(r.refused) == 1 for r in go(METHODS["fedproto"](weighting="size"), lie))
+
+
+def test_a_client_has_a_class_or_not() -> None:
+    def lie(r: Reply) -> Reply:
+        return r if "has" not in r.up else r._replace(up={**r.up, "has": r.up["has"] * 1e-40})
+
+    assert [[x.reason for x in r.refused] for r in go(METHODS["fedcsd"](), lie)] == [
+        ["its has is not of zeros and ones"]
+    ] * 2
+
+
+def test_a_global_model_that_is_not_finite_ends_the_run_before_it_is_kept() -> None:
+    class Overflows(Method):
+        def merge(self, server, replies, cohort):
+            return server.step(server.mean(replies)["w"] * 1e38 * 10)
+
+    with pytest.raises(Diverged, match=r"^round 1: the global model is not finite"):
+        go(Overflows(), lambda r: r)
 
 
 def test_too_few_replies_are_one_clear_line() -> None:

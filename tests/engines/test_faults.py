@@ -15,9 +15,10 @@ from torch import Tensor
 
 import fedrecall as fr
 from fedrecall.core.exchange import Diverged
+from fedrecall.core.flat import Flat
 from fedrecall.core.types import Local, Payload, Step
 from fedrecall.engines import ENGINES, Failure, Faults, Pool, Serial
-from support.federation import SKEWED, model, world
+from fedrecall.testing.federation import SKEWED, model, world
 from support.processes import children, shared_memory, until
 
 EVERYONE = range(len(SKEWED))
@@ -164,8 +165,39 @@ def test_what_the_user_can_fix_comes_out_as_it_is(name: str, error: type[Excepti
 
 
 def test_a_model_that_cannot_be_scored() -> None:
-    with Pool(world(fr.Method()), model()) as pool, pytest.raises(RuntimeError, match="cannot be scored: RuntimeError"):
+    with Pool(world(fr.Method()), model()) as pool, pytest.raises(fr.UserError, match="cannot be scored: RuntimeError"):
         pool.evaluate(torch.zeros(3))
+
+
+class Mortal(torch.nn.Module):
+    """Ends its process in evaluation, as often as there are tokens in a folder."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self.folder, self.inner = folder, model().model
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        token = None if self.training else next(Path(self.folder).iterdir(), None)
+        if token is not None:
+            token.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self.inner(x)
+
+
+def test_a_worker_killed_in_an_evaluation_is_replaced_to_the_bit(tmp_path: Path) -> None:
+    f = Flat(Mortal(str(tmp_path)))
+    expected = Serial(world(fr.Method()), f).evaluate(f.w)
+    tokens(tmp_path, 2)
+    with Pool(world(fr.Method()), f, workers=2) as pool:
+        score = pool.evaluate(f.w)
+        assert list(tmp_path.iterdir()) == [], "they did die"
+        assert torch.equal(score.predicted, expected.predicted)
+        assert score.loss == expected.loss
+        tokens(tmp_path, 20)
+        with pytest.raises(
+            fr.UserError, match=r"^the global model cannot be scored: .* died 3 times; .*want of memory$"
+        ):
+            pool.evaluate(f.w)
 
 
 @engines

@@ -15,7 +15,7 @@ from fedrecall.core.types import Local, Payload, Step
 from fedrecall.engines import Memories, Pool, Serial
 from fedrecall.engines.crew import cores
 from fedrecall.engines.onlooker import Observe
-from support.federation import SKEWED, examples, model, world
+from fedrecall.testing.federation import SKEWED, examples, model, world
 from support.processes import children, gone
 
 EVERYONE = range(len(SKEWED))
@@ -123,6 +123,28 @@ def test_replies_that_wait_for_their_turn_are_bounded(buffer: int, begun: int, t
         assert int(first.up["n"]) == 9
         assert len(list(tmp_path.iterdir())) == begun
         assert [int(reply.up["n"]) for reply in stream] == [7, 4, 2, 1]
+
+
+def test_a_client_comes_back_to_the_worker_that_served_it_in_the_round() -> None:
+    @dataclass(frozen=True)
+    class Naps(Remembers):
+        def labels(self, r: Local) -> Payload:
+            time.sleep(float(r.down["naps"][len(r.y)]))
+            return super().labels(r)
+
+    naps = torch.zeros(10)
+    naps[[9, 7, 4, 2, 1]] = torch.tensor(
+        [0.8, 0.3, 0.3, 0.6, 0.3]
+    )  # one worker has time for 9 and 1, the other for the rest
+    f = model()
+    with Pool(world(Naps()), f, workers=2) as pool:
+        cohort = pool.cohort(0, EVERYONE)
+        whose = [
+            [int(reply.up["process"]) for reply in cohort.run("labels", {"w": f.w, "naps": times})]
+            for times in (naps, torch.full((10,), 0.3))
+        ]
+    for a, b, c, _, e in whose:
+        assert a == e != b == c, "in the order of the jobs the third would be the first worker's"
 
 
 def test_no_more_workers_than_there_is_work() -> None:

@@ -9,7 +9,7 @@ import torch
 import fedrecall as fr
 from fedrecall.engines import Serial
 from fedrecall.engines.absence import Absence, Straggler
-from support.federation import model, world
+from fedrecall.testing.federation import model, world
 
 LAWS = {
     "dropout": {"dropout": 0.5},

@@ -76,7 +76,7 @@ def test_a_configuration_and_what_is_set_on_top(tmp_path: Path) -> None:
         (["fedavgg"], 'unknown method "fedavgg": did you mean "fedavg"?'),
         (["fedlmd:tua=3"], 'unknown key of the method fedlmd "tua": did you mean "tau"?'),
         (["fedlmd:tau"], '"method.tau" is not of the form key=value'),
-        (["fedavg", "fedavg"], "a method is given twice: fedavg fedavg"),
+        (["fedavg", "fedavg"], "a method is given twice: fedavg"),
         (["fedavg", "--seeds", "0"], "seeds = 0: there must be at least one"),
         (["--set", "method.name=fedavg"], "the methods to compare are arguments"),
         (["--set", "run.rounds=many"], "run.rounds = 'many'"),

@@ -17,7 +17,7 @@ from fedrecall.core.robust import Asked
 from fedrecall.core.rounds import Plan, rounds
 from fedrecall.core.types import Payload, Reply, Server, mean
 from fedrecall.engines.rehearsal import Rehearsal
-from support.federation import examples, model, world
+from fedrecall.testing.federation import examples, model, world
 
 COVERED = ("fedavg", "fedprox", "fedavgm", "moon", "fedlsd", "fedntd", "fedrs", "fedgkd", "fedlmd", "feddyn")
 MORE = {

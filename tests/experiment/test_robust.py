@@ -11,7 +11,7 @@ import fedrecall as fr
 from fedrecall.core.robust import ROBUST
 from fedrecall.engines import Serial
 from fedrecall.engines.attack import ATTACKS, LabelFlip, Scaling, SignFlip
-from support.federation import CLASSES, model, world
+from fedrecall.testing.federation import CLASSES, model, world
 from support.robustness import ATTACKS as TOLD
 from support.robustness import PARTITIONS, RULES, accuracy
 

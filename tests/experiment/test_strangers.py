@@ -184,6 +184,29 @@ def test_damaged_images_are_read_or_refused(tmp_path: Path) -> None:
             fr.from_folder(folder_of(tmp_path / str(i), bytes(content)))
 
 
+@pytest.mark.parametrize("link", ["file", "class", "split"])
+def test_links_out_of_a_folder_of_images_are_refused(link: str, tmp_path: Path) -> None:
+    secret = folder_of(tmp_path / "secret", image("PNG"))
+    data = tmp_path / "data"
+    if link == "file":
+        (folder_of(data, image("PNG")) / "dog" / "9.png").symlink_to(secret / "cat" / "0.png")
+    elif link == "class":
+        (folder_of(data, image("PNG")) / "bird").symlink_to(secret / "cat")
+    else:
+        folder_of(data / "train", image("PNG"))
+        (data / "test").symlink_to(secret)
+    with pytest.raises(fr.UserError, match=r"is a link to .*secret.*, outside of .*data: put the images"):
+        fr.from_folder(data)
+
+
+def test_links_that_stay_inside_and_a_folder_that_is_itself_a_link_are_read(tmp_path: Path) -> None:
+    real = folder_of(tmp_path / "real" / "train", image("PNG")).parent
+    (real / "test").symlink_to(real / "train")
+    (real / "train" / "dog" / "9.png").symlink_to(real / "train" / "cat" / "0.png")
+    (tmp_path / "named").symlink_to(real)
+    assert len(fr.from_folder(tmp_path / "named").test_y) == 7
+
+
 @pytest.mark.parametrize("name", ["a.csv", "a.parquet"])
 def test_a_pickle_for_a_table(name: str, trap: bytes, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(trap)

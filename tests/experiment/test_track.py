@@ -202,7 +202,7 @@ class Fragile:
         self.heard.append("exit")
         raise OSError("cannot close either")
 
-    def start(self, tables, directory) -> None:
+    def start(self, tables, directory, done) -> None:
         self.heard.append("start")
 
     def round(self, record) -> None:
@@ -239,3 +239,57 @@ def test_a_diverged_run_is_marked(result: fr.Result, tmp_path: Path) -> None:
     assert run.info.status == "FAILED"
     assert run.data.tags["failed"] == "not finite"
     assert "result/final" not in run.data.metrics
+
+
+def resumed(name: str, out: Path) -> fr.Result:
+    """Tracked, interrupted after the third round, of which the last two are in no checkpoint, and resumed."""
+    run = {"rounds": 4, "track": name, "checkpoint_every": 2}
+    given = {"local": {"epochs": 1}, "engine": {"name": "serial"}, "run": run}
+
+    def stop(line: dict[str, object]) -> None:
+        if line["round"] == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fr.run(given, out=out, watch=stop)
+    return fr.run(given, out=out, resume=True)
+
+
+def test_mlflow_goes_on_in_the_same_run(tmp_path: Path) -> None:
+    whole = resumed("mlflow", tmp_path / "run")
+    client, run = mlflow_run((tmp_path / "run" / "mlruns").as_uri())
+    assert run.info.status == "FINISHED"
+    history = client.get_metric_history(run.info.run_id, "accuracy")
+    assert [(point.step, point.value) for point in history] == expected(whole, "accuracy"), "every round once"
+
+
+def test_tensorboard_goes_on_in_the_same_curves(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    whole = resumed("tensorboard", tmp_path / "run")
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
+    assert [event.step for event in events.Scalars("accuracy")] == [1, 2, 3, 4]
+    assert [event.value for event in events.Scalars("accuracy")] == pytest.approx(
+        [line["accuracy"] for line in whole.rounds]
+    )
+    assert events.Tensors("configuration/text_summary")
+
+
+def test_wandb_goes_on_under_the_same_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import wandb
+
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    resumed("wandb", tmp_path / "run")
+    files = list((tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb"))
+    assert len(files) == 2
+    assert len({file.name for file in files}) == 1, "the name has the run's own"
+    wandb.teardown()
+
+
+def test_a_damaged_note_of_the_tracker_does_not_end_the_run(
+    result: fr.Result, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "tracker.json").write_text('{"mlflow": "gone"}')
+    track("mlflow", result, tmp_path)
+    (line,) = caplog.records
+    assert line.getMessage().startswith("mlflow failed, the run goes on without it: ")

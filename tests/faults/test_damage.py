@@ -1,9 +1,13 @@
 """Checkpoints whose bytes were flipped, disks that are full, generators that were poisoned."""
 
+import multiprocessing
+import os
 import random
+import resource
 import shutil
 import subprocess
 from collections.abc import Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
@@ -53,7 +57,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     try:
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "fedrecall", disk], check=True, capture_output=True)
     except (subprocess.CalledProcessError, FileNotFoundError):
-        pytest.skip("needs leave to mount a small file system: run as root")
+        pytest.skip("needs leave to mount a small file system: run as root; test_files_may_not_grow needs none")
     yield disk
     subprocess.run(["umount", "--lazy", disk], check=True)
 
@@ -77,6 +81,43 @@ def test_the_disk_is_full(small_disk: Path, tmp_path: Path, tally) -> None:
         except fr.UserError as error:
             said = str(error)
         resize(small_disk, "64m")
+        count.note("stopped" if said else "fitted")
+        if said:
+            assert "the disk is full" in said or "cannot begin" in said
+            assert "\n" not in said
+            fr.run(given, out=out, resume=(out / "environment.json").exists())
+        count.add(difference(out, expected))
+        shutil.rmtree(out)
+
+
+def limited(given: dict[str, object], out: Path, size: int, told: Connection) -> None:
+    """A run that may write no file beyond a size: the system breaks a write off where it would pass it."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+    try:
+        fr.run(given, out=out)
+        told.send("")
+    except fr.UserError as error:
+        told.send(str(error))
+
+
+def test_files_may_not_grow(tmp_path: Path, tally) -> None:
+    """As a full disk, for whoever may not mount one: no write beyond the limit, and half of one at it."""
+    given, rng = tables("scaffold", "serial"), random.Random(0)
+    fr.run(given, out=tmp_path / "whole")
+    expected = outcome(tmp_path / "whole")
+    largest = max(p.stat().st_size for p in (tmp_path / "whole").rglob("*"))
+    count = tally("files that may not grow")
+    for i, size in enumerate([0, 100, 500, *(rng.randrange(600, 2 * largest) for _ in range(22)), 10**9]):
+        out = tmp_path / str(i)
+        ours, theirs = multiprocessing.Pipe()
+        child = multiprocessing.get_context("fork").Process(target=limited, args=(given, out, size, theirs))
+        child.start()
+        theirs.close()
+        said = ours.recv()
+        child.join()
         count.note("stopped" if said else "fitted")
         if said:
             assert "the disk is full" in said or "cannot begin" in said

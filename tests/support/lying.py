@@ -13,7 +13,7 @@ from fedrecall.core.screen import Screen
 from fedrecall.core.types import Engine, Payload, Reply, Sample, Score, Server
 from fedrecall.engines import Serial
 from fedrecall.engines.rehearsal import Rehearsal
-from support.federation import SKEWED, examples, model, world
+from fedrecall.testing.federation import SKEWED, examples, model, world
 
 Lie = Callable[[Reply], Reply]
 

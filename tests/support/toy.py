@@ -4,26 +4,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedrecall.core.flat import Flat
 from fedrecall.core.local import Training, train
 from fedrecall.core.method import Method
 from fedrecall.core.optim import SGD, Average, ServerOptimiser
 from fedrecall.core.types import Local, Payload, Reply, Score, Server
-
-
-class Net(nn.Module):
-    def __init__(self, batch_norm: bool = False, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.a = nn.Linear(6, 8)
-        self.norm = nn.BatchNorm1d(8) if batch_norm else nn.Identity()
-        self.drop = nn.Dropout(dropout)
-        self.c = nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        h = self.drop(torch.relu(self.norm(self.a(x))))
-        return h, self.c(h)
+from fedrecall.testing.federation import Net
 
 
 @dataclass

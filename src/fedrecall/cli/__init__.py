@@ -15,7 +15,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (running.run, running.compare, running.reproduce, running.report):
+for command in (running.run, running.compare, running.reproduce, running.tune, running.report):
     app.command()(command)
 app.add_typer(showing.app, name="show")
 app.add_typer(flower.app, name="flower")

@@ -81,6 +81,28 @@ def reproduce(
     )
 
 
+def tune(
+    method: Annotated[str, typer.Argument(metavar="METHOD", help="Its name.", autocompletion=complete.methods)],
+    config: Annotated[
+        Path | None, typer.Option(metavar="CONFIG.toml", help="Configuration; without one, skewed clients on digits.")
+    ] = None,
+    trials: Annotated[int, typer.Option(metavar="N", help="Settings to try, with those tried before.")] = 20,
+    over: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=A,B|LOW..HIGH", help="Search this instead of the method's own grid; repeatable."),
+    ] = None,
+    overrides: Overrides = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of the search; one with trials goes on.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Search a method's settings on examples held out from the clients; writes the best as a configuration."""
+    from fedrecall.experiment.tune.show import tune_and_show
+
+    tune_and_show(method, config, trials=trials, over=over or [], overrides=overrides or [], out=out, as_json=as_json)
+
+
 def report(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of studies, and run directories.")],
     out: Annotated[

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 Purpose = Literal[
-    "partition", "auxiliary", "init", "sample", "batches", "augment", "module", "method", "absence", "attack", "noise"
-]
+    "partition", "auxiliary", "validation", "init", "sample", "batches", "augment", "module", "method", "absence",
+    "attack", "noise", "tune",
+]  # fmt: skip
 
 
 def stream(seed: int, purpose: Purpose, *keys: int) -> int:

@@ -14,7 +14,8 @@ from torch import Tensor
 from fedrecall.data.augment import Transform
 from fedrecall.data.cache import Stored, cached, checksum
 from fedrecall.data.examples import first_of_each, holdout, numbered
-from fedrecall.data.source import Columns, Place, Source, decoded, folder_table, hub, image_files, parquet, places
+from fedrecall.data.folders import folder_table, image_files
+from fedrecall.data.source import Columns, Place, Source, decoded, hub, parquet, places
 from fedrecall.errors import UserError, unknown
 
 

@@ -15,8 +15,9 @@ import torch
 from torch.utils.data import Dataset as TorchDataset
 
 from fedrecall.data.datasets import DATASETS, Dataset
+from fedrecall.data.folders import folder_table
 from fedrecall.data.parts import Part, as_inputs, make_dataset, standardised
-from fedrecall.data.source import Columns, Table, class_folders, decoded, folder_table, hub_table
+from fedrecall.data.source import Columns, Table, class_folders, decoded, hub_table
 from fedrecall.errors import UserError, unknown
 
 if TYPE_CHECKING:
@@ -110,8 +111,8 @@ def from_folder(
     if "train" not in below or other is None:
         train, classes = _images(folder_table(folder, grouped=client), folder.name, None, size)
         return make_dataset(folder.name, train, test, classes, seed)
-    train, classes = _images(folder_table(below["train"], grouped=client), folder.name, None, size)
-    apart, _ = _images(folder_table(other, classes, grouped=client), folder.name, train.x.shape[1], size)
+    train, classes = _images(folder_table(below["train"], grouped=client, within=folder), folder.name, None, size)
+    apart, _ = _images(folder_table(other, classes, grouped=client, within=folder), folder.name, train.x.shape[1], size)
     return make_dataset(folder.name, train, apart, classes, seed)
 
 

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
     from pyarrow import Table as ArrowTable
 
-_CHUNK = 1000  # images between two steps of the progress bar
-_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
+CHUNK = 1000  # images between two steps of the progress bar
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,7 @@ def parquet(files: Sequence[Path], columns: Columns) -> Table:
             total += pq.read_metadata(file).num_rows
             features = Features.from_arrow_schema(pq.read_schema(file))
         except Exception as error:  # pyarrow and datasets each have their own
-            raise _unreadable(file, error) from error
+            raise unreadable(file, error) from error
         tables.append(_table(_batches(file, columns), features, str(file), columns))
     chunks = (chunk for table in tables for chunk in table.chunks)
     return Table(chunks, total, tables[0].classes, tables[0].groups)
@@ -119,7 +118,7 @@ def _batches(file: Path, columns: Columns) -> "Iterator[ArrowTable]":
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(file) as opened:
-        for batch in opened.iter_batches(_CHUNK, columns=[column for column in columns if column is not None]):
+        for batch in opened.iter_batches(CHUNK, columns=[column for column in columns if column is not None]):
             yield pa.Table.from_batches([batch])
 
 
@@ -143,7 +142,7 @@ def hub(repo: str, split: str, columns: Columns) -> Table:
 
 def hub_table(data: "HubDataset | HubStream", where: str, columns: Columns) -> Table:
     """Examples of a Hugging Face dataset, in memory or streamed, with the images left encoded."""
-    return _table(data.with_format("arrow").iter(batch_size=_CHUNK), data.features or {}, where, columns)
+    return _table(data.with_format("arrow").iter(batch_size=CHUNK), data.features or {}, where, columns)
 
 
 def _table(batches: "Iterable[ArrowTable]", features: Mapping[str, object], where: str, columns: Columns) -> Table:
@@ -169,7 +168,7 @@ def _table(batches: "Iterable[ArrowTable]", features: Mapping[str, object], wher
                 yield Chunk(encoded, rows, batch.column(label).to_pylist(), groups)
                 done += len(encoded)
         except Exception as error:  # a page that does not decompress, a connection that breaks
-            raise _unreadable(where, error) from error
+            raise unreadable(where, error) from error
 
     return Table(chunks(), None, names(label), names(group))
 
@@ -177,47 +176,6 @@ def _table(batches: "Iterable[ArrowTable]", features: Mapping[str, object], wher
 def class_folders(folder: Path) -> dict[str, Path]:
     """Sub-folders in alphabetical order; hidden ones are not meant."""
     return {p.name: p for p in sorted(folder.iterdir()) if p.is_dir() and not p.name.startswith(".")}
-
-
-def image_files(folder: Path) -> list[Path]:
-    """All images in a folder and below it."""
-    return sorted(p for p in folder.rglob("*") if p.suffix.lower() in _SUFFIXES and p.is_file())
-
-
-def folder_table(folder: Path, classes: tuple[str, ...] | None = None, *, grouped: bool = False) -> Table:
-    """Images under folder/<class>, or under folder/<group>/<class>. `classes` fixes the numbering (training's)."""
-    groups = class_folders(folder) if grouped else {"": folder}
-    names = classes or tuple(sorted({name for g in groups.values() for name in class_folders(g)}))
-    if not names:
-        raise UserError(f"{folder} has no sub-folders; images belong in one folder per class, {folder.name}/<class>/")
-    files: list[tuple[Path, str, str]] = []
-    for group, below in groups.items():
-        if annotated := _annotations(below):
-            files += [(file, annotated[file.name], group) for file in image_files(below) if file.name in annotated]
-        else:
-            files += [(f, name, group) for name, inner in class_folders(below).items() for f in image_files(inner)]
-    if not files:
-        raise UserError(f"{folder} has no images in its class folders ({', '.join(sorted(_SUFFIXES))})")
-    if new := {name for _, name, _ in files}.difference(names):
-        raise UserError(f'{folder} has a class "{min(new)}" that the training data does not have')
-
-    def chunks() -> Iterator[Chunk]:
-        for start in range(0, len(files), _CHUNK):
-            paths, labels, members = zip(*files[start : start + _CHUNK], strict=True)
-            ids = [names.index(label) for label in labels]
-            try:
-                images = [path.read_bytes() for path in paths]
-            except OSError as error:
-                raise _unreadable(error.filename, error) from error
-            yield Chunk(images, [str(path) for path in paths], ids, list(members) if grouped else None)
-
-    return Table(chunks(), len(files), names, None)
-
-
-def _annotations(folder: Path) -> dict[str, str]:
-    """Tiny-ImageNet's validation set as published: all images in one folder, the classes in a text file beside it."""
-    listed = sorted(folder.glob("*_annotations.txt"))
-    return dict(line.split("\t")[:2] for line in listed[0].read_text().splitlines() if "\t" in line) if listed else {}
 
 
 def decoded(
@@ -288,7 +246,8 @@ def _shown(table: Table, description: str) -> Iterator[Chunk]:
             progress.advance(task, len(chunk.images))
 
 
-def _unreadable(where: object, error: Exception) -> UserError:
+def unreadable(where: object, error: Exception) -> UserError:
+    """Stored examples that are damaged, or not there."""
     return UserError(f"{where} cannot be read ({_first_line(error)}); get it again, it may be incomplete")
 
 

@@ -68,7 +68,7 @@ class Pool:
         jobs = [_Part(ranges[i : i + several]) for i in range(0, len(ranges), several)]
         for said, payloads in self._answers(jobs, {"state": state}):
             if "error" in said:
-                raise RuntimeError(f"the global model cannot be scored: {said['error']}") from Remote(said["traceback"])
+                raise UserError(f"the global model cannot be scored: {said['error']}") from Remote(said["traceback"])
             predicted.append(payloads["said"]["predicted"])
             for lost in said["losses"]:  # one by one, as `Flat.score` adds them
                 loss += lost

@@ -1,9 +1,9 @@
 """A table such as {name = "dirichlet", alpha = 0.1}: a name chooses a dataclass, the other keys are its fields."""
 
 import json
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from functools import cache
+from functools import cached_property
 from typing import Any, cast
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -20,6 +20,11 @@ class Choice:
     default: str | None  # the name where none is given; None: it must be
     does: str  # the attribute by which a Python user's own object is known
     presets: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)  # preset -> name -> fields
+
+    @cached_property
+    def _adapters(self) -> dict[str, TypeAdapter[Any]]:
+        """Made once: a study checks a thousand configurations."""
+        return {name: TypeAdapter(cls) for name, cls in self.valid.items()}
 
     def build(self, table: Any) -> Any:
         """The object that a table (or a bare name) describes; an object that is one already passes through."""
@@ -45,7 +50,7 @@ class Choice:
             if key not in known:
                 raise self._unknown_key(name, key, known)
         try:  # JSON has the types of TOML, and lets a list be a tuple under strict rules
-            return _adapter(cls).validate_json(json.dumps(values, default=_plain), strict=True)
+            return self._adapters[name].validate_json(json.dumps(values, default=_plain), strict=True)
         except ValidationError as error:
             first = error.errors()[0]
             key = ".".join(map(str, first["loc"]))
@@ -102,11 +107,6 @@ class Own:
         return UserError(
             f"this configuration used a {self.kind} given in Python ({self.of}): pass it again, {self.kind}="
         )
-
-
-@cache  # a study checks a thousand configurations
-def _adapter(cls: Hashable) -> TypeAdapter[Any]:
-    return TypeAdapter(cls)
 
 
 def _plain(value: Any) -> Any:

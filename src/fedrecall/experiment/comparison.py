@@ -17,7 +17,7 @@ from fedrecall.experiment.compare import SEEDS, AnyConfig, AnyMethod, AnyModel
 from fedrecall.experiment.config import Experiment
 from fedrecall.experiment.directory import require_free
 from fedrecall.experiment.given import NOTHING, Given
-from fedrecall.experiment.live import study_progress
+from fedrecall.experiment.notebook import study_progress
 from fedrecall.experiment.reproduce import reproduction
 from fedrecall.experiment.results import Outcome, Results
 from fedrecall.experiment.results import load as load_results

@@ -153,17 +153,24 @@ class ServerStep(Section):
 class EngineChoice(Section):
     """Where the clients run."""
 
-    name: Literal["flower", "pool", "serial"] = "pool"  # worker processes, one process, or real clients on Flower
-    workers: Positive | None = None  # processes of the pool; None: as many as there are cores
+    # worker processes, one process, a cluster of machines, or real clients on Flower
+    name: Literal["flower", "pool", "ray", "serial"] = "pool"
+    workers: Positive | None = None  # processes of the pool, actors on Ray; None: as many as there are cores (or GPUs)
     min_replies: Positive | None = None  # replies that a round needs; None: all, so a client that fails ends the run
     timeout: Annotated[float, Field(gt=0)] | None = None  # seconds that a task may take on a Flower node; None: 600
 
     @model_validator(mode="after")
     def _meant(self) -> Self:
-        for key, engine in (("workers", "pool"), ("timeout", "flower")):
-            if self.name != engine and getattr(self, key) is not None:
+        for key, engines in (("workers", ("pool", "ray")), ("timeout", ("flower",))):
+            if self.name not in engines and getattr(self, key) is not None:
                 raise ValueError(f'engine.{key} has no meaning for engine.name = "{self.name}": leave it out')
         return self
+
+
+class Cluster(Section):
+    """Where Ray is, for engine.name = "ray"."""
+
+    address: str | None = None  # "auto", "HOST:PORT" or "ray://HOST:PORT"; None: one is started for the run
 
 
 class Run(Section):
@@ -202,6 +209,7 @@ class Experiment(Section):
     method: Annotated[Method, SkipValidation, BeforeValidator(CHOICES["method"].build)] = METHODS["fedavg"]()
     server: ServerStep = ServerStep()
     engine: EngineChoice = EngineChoice()
+    ray: Cluster = Cluster()
     run: Run = Run()
 
     def __init__(self, **sections: Any) -> None:
@@ -249,7 +257,7 @@ class Experiment(Section):
                 for key in CHOSEN.get(name, ()):
                     if getattr(section, key) is not None:
                         out[name][key] = CHOICES[key].dump(getattr(section, key))
-        return {name: table for name, table in out.items() if table is not None}
+        return {name: table for name, table in out.items() if table}
 
 
 def override_all(tables: dict[str, Any], texts: Iterable[str]) -> None:

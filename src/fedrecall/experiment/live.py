@@ -1,4 +1,4 @@
-"""Progress as Python users see it: live in a notebook or on a terminal, nothing elsewhere unless it is asked for."""
+"""A run's progress as Python users see it: live in a notebook or on a terminal, else only if it is asked for."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,34 +8,23 @@ from typing import Any
 
 from rich.console import Console, RenderableType
 
-from fedrecall.experiment.board import FRESH, Board
 from fedrecall.experiment.progress import RunProgress
 from fedrecall.experiment.record import Record
-from fedrecall.experiment.study import Cell, Study
-from fedrecall.experiment.sweep import Summary, Watch
 
+FRESH = 4  # times a second that an output is drawn
 WIDTH = 100  # letters of a line in a notebook
 
 
-@contextmanager
-def study_progress(study: Study, progress: bool | None) -> Iterator[Watch]:
-    """Someone who shows how a study goes on; with None, only where it can be live."""
-    console = Console(stderr=True)
-    if progress is False or (progress is None and not (console.is_jupyter or console.is_terminal)):
-        yield Watch()
-    elif console.is_jupyter:
-        with NotebookBoard(study) as board:
-            yield board
-    else:
-        with Board(study, console) as board:
-            yield board
+def visible(console: Console, progress: bool | None) -> bool:
+    """Whether progress is shown: as the caller says, or else where it can be live."""
+    return console.is_jupyter or console.is_terminal if progress is None else progress
 
 
 @contextmanager
 def run_progress(rounds: int, title: str, progress: bool | None) -> Iterator[Callable[[Record], None]]:
     """Someone who shows how a run goes on; with None, only where it can be live."""
     console = Console(stderr=True)
-    if progress is False or (progress is None and not (console.is_jupyter or console.is_terminal)):
+    if not visible(console, progress):
         yield lambda _: None
     elif console.is_jupyter:
         with NotebookRun(rounds, title) as shown:
@@ -73,30 +62,6 @@ class Output:
             "text/plain": text,
             "text/html": console.export_html(inline_styles=True, code_format=f'<pre style="{style}">{{code}}</pre>'),
         }
-
-
-class NotebookBoard(Board):
-    """The table of a study's runs in a notebook's cell."""
-
-    def __init__(self, study: Study) -> None:
-        super().__init__(study, Console(force_terminal=True))  # the table is live, so no line for every run
-
-    def __enter__(self) -> "NotebookBoard":
-        self._output = Output(self.__rich__)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._output.close()
-
-    def round(self, cell: Cell, record: Record) -> None:
-        """A run has made another round."""
-        super().round(cell, record)
-        self._output.refresh()
-
-    def ended(self, cell: Cell, summary: Summary, here: bool) -> None:
-        """A cell is finished."""
-        super().ended(cell, summary, here)
-        self._output.refresh()
 
 
 class NotebookRun(RunProgress):

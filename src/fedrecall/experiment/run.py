@@ -3,45 +3,29 @@
 import errno
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
 
 import torch
-from torch import nn
 
 from fedrecall.core.exchange import Diverged
+from fedrecall.core.method import Method
 from fedrecall.core.rounds import Round, rounds
 from fedrecall.core.types import Engine, Server
+from fedrecall.data.datasets import DATASETS
 from fedrecall.engines import Faults, Memories, Pool, Serial
 from fedrecall.errors import UserError
 from fedrecall.experiment.config import Experiment
 from fedrecall.experiment.directory import ROUNDS, SUMMARY, RunDirectory, alone, require_free
+from fedrecall.experiment.live import run_progress
 from fedrecall.experiment.probes import Line, View, features, look
 from fedrecall.experiment.record import Record, record, summarise
+from fedrecall.experiment.result import Result, title
 from fedrecall.experiment.safeguards import attended, guard, rehearse_privacy, spent
-from fedrecall.experiment.setup import MODEL, Setup, setup
+from fedrecall.experiment.setup import MODEL, OwnModel, Setup, setup
 from fedrecall.experiment.track import Tracking
 
-FULL = {errno.ENOSPC, errno.EDQUOT}
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a run gave."""
-
-    experiment: Experiment  # complete
-    rounds: list[Record]  # one per round, as in rounds.jsonl
-    summary: dict[str, Any]  # final, best, last10, ... as in summary.json
-    directory: Path | None
-    server: Server
-    probes: dict[str, list[Line]] = field(default_factory=dict)  # what run.probes saw, as in probes/<name>.jsonl
-
-    def model(self) -> nn.Module:
-        """The global model after the last round; its forward gives (features, logits)."""
-        if self.experiment.method.personal:
-            raise UserError("this method trains personal models, which stay with their clients: there is no global one")
-        return self.server.f.module(self.server.w, self.server.b, self.server.counters)
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # the disk, the user's share of it, or the largest file allowed
 
 
 class Past(NamedTuple):
@@ -70,28 +54,51 @@ class Running(Engine, Protocol):
 def run(
     experiment: Experiment | Mapping[str, Any] | str | Path | None = None,
     *,
+    method: Method | Mapping[str, Any] | str | None = None,
     data: object = None,
-    model: nn.Module | None = None,
+    model: OwnModel | None = None,
     partition: object = None,
+    rounds: int | None = None,
     out: str | Path | None = None,
     watch: Callable[[Record], None] | None = None,
     resume: bool = False,
     force: bool = False,
+    progress: bool | None = None,
 ) -> Result:
     """Run an experiment: an `Experiment`, its tables, or the path of a TOML file; none is the quickstart on digits.
 
-    `data`, `model` and `partition` take your own: arrays, a Dataset, a module, a flwr-datasets partitioner. With
-    `out` the run directory is written there; `watch` sees every round as it ends. With `resume` the run that was
-    interrupted in `out` goes on, if nothing has changed that would change its result, or by `force` in any case.
+    `method`, `data` and `rounds` are set on top of it: a method's name, table or object; a named data set, or your own
+    arrays, Dataset or folder. `model` takes your own module, or a class or function that makes one, `partition` a
+    flwr-datasets partitioner, say. With `out` the run directory is written there; `watch` sees every round as it ends,
+    and `progress` shows them, by default in a notebook and on a terminal. With `resume` the run that was interrupted in
+    `out` goes on, if nothing has changed that would change its result, or by `force` in any case.
+
+    >>> import fedrecall as fr
+    >>> result = fr.run({"local": {"epochs": 1}}, method={"name": "fedprox", "mu": 0.1}, rounds=2, progress=False)
+    >>> [line["round"] for line in result.rounds]
+    [1, 2]
     """
     if isinstance(experiment, Mapping):
         experiment = Experiment(**experiment)
     elif not isinstance(experiment, Experiment):
         experiment = Experiment.load(experiment)
+    changes: dict[str, object] = {} if method is None else {"method": method}
+    if rounds is not None:
+        changes["run"] = dict(experiment.run) | {"rounds": rounds}
+    if isinstance(data, str) and data in DATASETS:
+        data, changes["data"] = None, dict(experiment.data) | {"name": data}
+    experiment = Experiment(**dict(experiment) | changes)
     if out is not None and not resume:
         require_free(Path(out))
     ready = setup(experiment, data=data, model=model, partition=partition)
-    return execute(ready, out, watch, resume=resume, force=force)
+    with run_progress(ready.plan.rounds, title(ready.experiment), progress) as shown:
+
+        def told(line: Record) -> None:
+            shown(line)
+            if watch is not None:
+                watch(line)
+
+        return execute(ready, out, told, resume=resume, force=force)
 
 
 def execute(
@@ -115,7 +122,7 @@ def execute(
             directory = RunDirectory(Path(out))
             stack.enter_context(room(directory))
             past = reopen(directory, ready, past, force=force) if resume else begin(directory, ready, past)
-            tracking.start(ready.experiment.tables(), directory.path)
+            tracking.start(ready.experiment.tables(), directory.path, past.server.t)
         stack.enter_context(one_thread())
         running = stack.enter_context((engine or engine_for)(ready, directory, past))
         return _Run(ready, running, directory, tracking, watch).go(past)
@@ -162,6 +169,11 @@ def engine_for(ready: Setup, directory: RunDirectory | None, past: Past) -> Runn
         )
     faults = Faults(choice.min_replies, directory.keep if directory else None)
     memories = Memories(directory.checkpoints.memories if directory else None, filed=past.filed)
+    if choice.name == "ray":
+        from fedrecall.engines.ray import Ray
+
+        address = ready.experiment.ray.address
+        return Ray(ready.world, ready.server.f, faults, memories, address=address, workers=choice.workers)
     if choice.name == "serial":
         return Serial(ready.world, ready.server.f, faults, memories)
     return Pool(ready.world, ready.server.f, faults, memories, workers=choice.workers)

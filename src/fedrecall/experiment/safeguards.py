@@ -13,8 +13,9 @@ from fedrecall.experiment.setup import Setup
 def guard(ready: Setup) -> Guard:
     """What every reply goes through.
 
-    The form of replies is rehearsed, and they are looked at closely, only where they come from other machines, or a round may go on without some of
-    them: else an odd reply is a mistake in the method's code, and its own error says more.
+    The form of replies is rehearsed, and they are looked at closely, only where they come from other machines, or a
+    round may go on without some of them: else an odd reply is a mistake in the method's code, and its own error says
+    more.
     """
     experiment = ready.experiment
     least, federation, server = experiment.engine.min_replies, experiment.federation, experiment.server

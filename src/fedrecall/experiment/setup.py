@@ -62,7 +62,11 @@ def setup(
 ) -> Setup:
     """Load the data, deal it out, build the model; `data`, `model` and `partition` are a Python user's own."""
     dealt = deal(experiment, data=data, partition=partition)
-    experiment = described(experiment, dealt, data, model, partition)
+    return prepare(described(experiment, dealt, data, model, partition), dealt, model)
+
+
+def prepare(experiment: Experiment, dealt: Dealt, model: OwnModel | None = None) -> Setup:
+    """Build the model and the server for examples that have been dealt out."""
     if experiment.method.needs_aux and not len(dealt.aux):
         raise UserError(f"{type(experiment.method).__name__} needs auxiliary data: set data.aux_per_class")
     module, run = build(experiment, dealt.dataset, model), experiment.run

@@ -106,9 +106,8 @@ def _choices() -> dict[str, dict[str, tuple[Path, str]]]:
         file = _origin(CONFIG, value.args[1].id)
         valid = _assigned(file, value.args[1].id)
         pairs = zip(valid.keys, valid.values, strict=True)
-        out[str(key.value)] = {
-            ast.literal_eval(k): _home(file, v.id) for k, v in pairs if k and isinstance(v, ast.Name)
-        }
+        behind = {ast.literal_eval(k): v.id for k, v in pairs if k and isinstance(v, ast.Name)}
+        out[str(key.value)] = {name: (_origin(file, cls), cls) for name, cls in behind.items()}
     return out
 
 

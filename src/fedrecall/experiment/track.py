@@ -1,9 +1,11 @@
 """Trackers: TensorBoard, MLflow and Weights & Biases hear of a run round by round (`run.track`).
 
 A tracker consumes the records that the round loop yields and knows nothing of the loop. Unless the tool's own
-environment variables say otherwise, what it writes stays in the run directory.
+environment variables say otherwise, what it writes stays in the run directory. A run that is resumed goes on in the
+tool's same run, by the name that the tool gave it, which is kept in the run directory.
 """
 
+import json
 import logging
 import os
 import re
@@ -19,12 +21,14 @@ import tomli_w
 from fedrecall.errors import needs_extra, unknown
 from fedrecall.experiment.record import Record
 from fedrecall.experiment.settings import dotted
+from fedrecall.files import write
 
 log = logging.getLogger(__name__)
 
 PROJECT = "fedrecall"  # what MLflow calls an experiment, and Weights & Biases a project
 METRICS = ("accuracy", "loss", "train_loss", "local_accuracy", "seconds", "bytes_up", "bytes_down")  # of a round
 RESULTS = ("initial", "final", "best", "best_round", "last10", "seconds", "bytes_up", "bytes_down")  # of a run
+KNOWN = "tracker.json"  # in the run directory: the run's name in each tool
 NO_NAME = r"[^\w. -]"  # what MLflow refuses in the name of a metric
 Tables = Mapping[str, Any]
 
@@ -36,8 +40,8 @@ class Tracker(Protocol):
 
     def __exit__(self, *_: object) -> None: ...
 
-    def start(self, tables: Tables, directory: Path) -> None:
-        """A run begins, with this complete configuration."""
+    def start(self, tables: Tables, directory: Path, done: int) -> None:
+        """A run begins, or goes on after so many rounds, with this complete configuration."""
 
     def round(self, record: Record) -> None:
         """A round is done."""
@@ -65,9 +69,11 @@ class TensorBoard:
         if self._writer is not None:
             self._writer.close()
 
-    def start(self, tables: Tables, directory: Path) -> None:
+    def start(self, tables: Tables, directory: Path, done: int) -> None:
         """The configuration, as text and as hyper-parameters to sort runs by."""
-        self._writer = self._open(str(directory / "tensorboard"))
+        folder = directory / "tensorboard"
+        # What was written of rounds that are made again is to be forgotten.
+        self._writer = self._open(str(folder), purge_step=done + 1 if folder.exists() else None)
         indented = "".join(f"    {line}\n" for line in tomli_w.dumps(tables).splitlines())  # Markdown for: as it is
         self._writer.add_text("configuration", indented)
         for part in self._hparams(dotted(tables), {"accuracy": 0.0}):
@@ -98,7 +104,7 @@ class MLflow:
             raise needs_extra("mlflow", "mlflow") from error
         self._connect, self._metric, self._param = MlflowClient, Metric, Param
         self._client: Any = None
-        self._run, self._status = "", "FAILED"
+        self._run, self._status, self._heard = "", "FAILED", 0
 
     def __enter__(self) -> Self:
         return self
@@ -107,24 +113,32 @@ class MLflow:
         if self._run:
             self._client.set_terminated(self._run, self._status)
 
-    def start(self, tables: Tables, directory: Path) -> None:
-        """A new run with the configuration as its parameters."""
+    def start(self, tables: Tables, directory: Path, done: int) -> None:
+        """A new run with the configuration as its parameters, or the one that there is."""
         where = os.environ.get("MLFLOW_TRACKING_URI")
         if where is None:  # files need no server and no database; MLflow wants to be told that they are meant
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
             where = (directory / "mlruns").absolute().as_uri()
         self._client = self._connect(where)
+        if known := _known(directory).get("mlflow"):
+            self._client.update_run(known, status="RUNNING")
+            self._run = known
+            points = self._client.get_metric_history(known, "bytes_up")  # which every round has
+            self._heard = max((point.step for point in points), default=0)
+            return
         project = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
-        known = self._client.get_experiment_by_name(project)
-        number = known.experiment_id if known else self._client.create_experiment(project)
+        there = self._client.get_experiment_by_name(project)
+        number = there.experiment_id if there else self._client.create_experiment(project)
         self._run = self._client.create_run(number, run_name=_title(directory)).info.run_id
+        _keep(directory, "mlflow", self._run)
         params = [self._param(name, str(value)) for name, value in dotted(tables).items()]
         for first in range(0, len(params), 100):  # as many as MLflow takes at once
             self._client.log_batch(self._run, params=params[first : first + 100])
 
     def round(self, record: Record) -> None:
-        """All metrics of the round at once."""
-        self._log(_metrics(record), record["round"])
+        """All metrics of the round at once; it has those of a round that is made again."""
+        if record["round"] > self._heard:
+            self._log(_metrics(record), record["round"])
 
     def finish(self, summary: Tables) -> None:
         """The results as metrics of the last round."""
@@ -158,17 +172,21 @@ class WeightsAndBiases:
         if self._run is not None:
             self._run.finish(exit_code=int(self._broken))
 
-    def start(self, tables: Tables, directory: Path) -> None:
-        """A new run with the configuration."""
+    def start(self, tables: Tables, directory: Path, done: int) -> None:
+        """A new run with the configuration, or the one that there is; offline, its parts have one name."""
         chosen = "WANDB_MODE" in os.environ or "WANDB_API_KEY" in os.environ
+        known = _known(directory).get("wandb")
         self._run = self._wandb.init(
             project=os.environ.get("WANDB_PROJECT", PROJECT),
             name=_title(directory),
+            id=known,
+            resume=None if known is None else "allow",
             dir=str(directory),
             config=dict(tables),
             mode=None if chosen else "offline",
             settings=self._wandb.Settings(silent=True, console="off"),  # the console is fedrecall's
         )
+        _keep(directory, "wandb", self._run.id)
 
     def round(self, record: Record) -> None:
         """One step of its history."""
@@ -204,9 +222,9 @@ class Tracking:
     ) -> None:
         self._do("__exit__", kind, error, trace)
 
-    def start(self, tables: Tables, directory: Path) -> None:
-        """A run begins, with this complete configuration."""
-        self._do("start", tables, directory)
+    def start(self, tables: Tables, directory: Path, done: int = 0) -> None:
+        """A run begins, or goes on after so many rounds, with this complete configuration."""
+        self._do("start", tables, directory, done)
 
     def round(self, record: Record) -> None:
         """A round is done."""
@@ -238,6 +256,16 @@ def _metrics(record: Record) -> dict[str, float]:
 
 def _results(summary: Tables) -> dict[str, float]:
     return {name: summary[name] for name in RESULTS if summary.get(name) is not None}
+
+
+def _known(directory: Path) -> dict[str, str]:
+    """The run's name in each tool that has heard of it."""
+    file = directory / KNOWN
+    return {str(tool): str(name) for tool, name in json.loads(file.read_text()).items()} if file.exists() else {}
+
+
+def _keep(directory: Path, tool: str, name: str) -> None:
+    write(directory / KNOWN, json.dumps(_known(directory) | {tool: name}).encode())
 
 
 def _title(directory: Path) -> str:

@@ -18,12 +18,15 @@ from fedrecall.core.ops import is_class, keep, kl, soften
 from fedrecall.core.types import Local, Step
 
 
-def masked_distillation(s: Step, r: Local, z_g: Tensor, tau: float) -> Tensor:
-    """KL per sample: the teacher keeps the minority labels but the true one, the student all but the true one."""
+def few_but_true(z_g: Tensor, y: Tensor, r: Local, tau: float) -> Tensor:
+    """A teacher's distribution [B, K] over the minority labels but the true one."""
     minority = r.counts <= len(r.y) / len(r.counts)  # all but J_k, Eq. (2)
-    not_true = ~is_class(s.y, s.z.shape[-1])
-    q = soften(z_g, tau, minority & not_true)  # Eq. (3)
-    return kl(keep(s.z, not_true), q, tau)  # Eq. (4), (6)
+    return soften(z_g, tau, minority & ~is_class(y, len(r.counts)))  # Eq. (3)
+
+
+def distance(s: Step, q: Tensor, tau: float) -> Tensor:
+    """KL per sample, of the student's distribution over all labels but the true one."""
+    return kl(keep(s.z, ~is_class(s.y, s.z.shape[-1])), q, tau)  # Eq. (4), (6)
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class FedLMD(Method):
 
     def loss(self, s: Step, r: Local) -> Tensor:
         """CE + beta tau^2 L_lmd."""
-        lmd = masked_distillation(s, r, s.frozen["global"].z, self.tau)
+        lmd = distance(s, few_but_true(s.frozen["global"].z, s.y, r, self.tau), self.tau)
         return F.cross_entropy(s.z, s.y) + self.beta * self.tau**2 * lmd.mean()  # Eq. (5)
 
 
@@ -57,6 +60,13 @@ class FedLMDTf(Method):
 
     def loss(self, s: Step, r: Local) -> Tensor:
         """CE + beta tau^2 L_lmd with equal logits for a teacher."""
-        z_g = s.frozen["global"].z if "global" in s.frozen else torch.zeros_like(s.z)  # Eq. (8)
-        lmd = masked_distillation(s, r, z_g, self.tau)
-        return F.cross_entropy(s.z, s.y) + self.beta * self.tau**2 * lmd.mean()  # Eq. (7)
+        z_g = s.frozen["global"].z if "global" in s.frozen else None
+        q = self._equal(s.z, r)[s.y] if z_g is None else few_but_true(z_g, s.y, r, self.tau)
+        return F.cross_entropy(s.z, s.y) + self.beta * self.tau**2 * distance(s, q, self.tau).mean()  # Eq. (7)
+
+    def _equal(self, z: Tensor, r: Local) -> Tensor:
+        """The target of each true label [K, K], Eq. (8): the same in all of a client's round, so worked out once."""
+        if "equal" not in r.notes:
+            y = torch.arange(z.shape[-1], device=z.device)
+            r.notes["equal"] = few_but_true(z.new_zeros(len(y), len(y)), y, r, self.tau)
+        return r.notes["equal"]

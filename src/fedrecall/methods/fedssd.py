@@ -42,9 +42,10 @@ class FedSSD(Method):
 
     def trust(self, s: Step, r: Local) -> Tensor:
         """M [B, K]: the teacher's credibility on each class and each sample."""
-        m_class = credibility(r.down["A"])
+        if "m_class" not in r.notes:
+            r.notes["m_class"] = credibility(r.down["A"])
         m_sample = 1 - (1 - prob_of(s.frozen["global"].z, s.y)).clamp_min(0).sqrt()
-        return self.m_max * F.relu(m_class * m_sample[:, None] - 0.1)  # Eq. (4)
+        return self.m_max * F.relu(r.notes["m_class"] * m_sample[:, None] - 0.1)  # Eq. (4)
 
     def observe(self, s: Step, r: Local) -> Payload:
         """The mean weight of a sample's logits."""

@@ -55,6 +55,19 @@ def curves(
     return _draw(results, found, parts, title)
 
 
+def one_curve(curve: Curve, y: str, *, name: str, title: str) -> Figure:
+    """The line of a single run; its look is that of the method's name."""
+    line = over_seeds([curve])
+    if line is None:
+        raise Missing(f"no round has {LABELS.get(y, y)}")
+    figure, (axes,) = panels(1)
+    draw_line(axes, line, looks([name])[name])
+    dress(axes, share=y in SHARES, zero=bool((line.mean < 0).any()))
+    axes.set_ylabel(LABELS.get(y, y))
+    axes.set_xlabel("round")
+    return finish(figure, title=title)
+
+
 def filter_rate(results: Results, *, title: str = "", rows: Names = None, columns: Names = None) -> Figure:
     """The share of the teacher's wrong predictions that the mask keeps from the student, round by round."""
     found = finished(results, rows, columns)

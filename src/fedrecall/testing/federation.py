@@ -1,28 +1,45 @@
-"""Small real federations for the tests: synthetic images in two tensors, any method, any engine."""
+"""The smallest federations that are ones: synthetic images in two tensors, a tiny network, any method, any engine."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedrecall.core.flat import Flat
 from fedrecall.core.local import Training
 from fedrecall.core.method import Method
 from fedrecall.core.optim import SGD, Average, ServerOptimiser
 from fedrecall.core.rounds import Plan, Round, rounds
-from fedrecall.core.types import Cohort, Engine, Payload, Reply, Score, Server
+from fedrecall.core.types import Engine, Payload, Reply, Sample, Score, Server
 from fedrecall.data.augment import Transform
 from fedrecall.data.examples import Examples
 from fedrecall.data.partition import Partition
 from fedrecall.engines import ENGINES
 from fedrecall.engines.world import World
-from support.toy import Net
 
 CLASSES = 3
 SKEWED = ((0, 0, 0, 1), (1, 1, 1, 1, 1, 1, 2), (2, 2), (0, 1, 2, 0, 1, 2, 0, 1, 2), (1,))
 """Labels of five clients: two classes, a rare class, one class only, balanced, one sample."""
+AVERAGE = Average()
+
+
+class Net(nn.Module):
+    """Six inputs, eight features, three classes."""
+
+    def __init__(self, batch_norm: bool = False, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.a = nn.Linear(6, 8)
+        self.norm = nn.BatchNorm1d(8) if batch_norm else nn.Identity()
+        self.drop = nn.Dropout(dropout)
+        self.c = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Features and logits."""
+        h = self.drop(torch.relu(self.norm(self.a(x.flatten(1)))))
+        return h, self.c(h)
 
 
 def examples(labels: Sequence[int], *, augment: bool = False, seed: int = 0) -> Examples:
@@ -33,20 +50,12 @@ def examples(labels: Sequence[int], *, augment: bool = False, seed: int = 0) -> 
     return Examples(x.to(torch.uint8), y, Transform(mean=(0.4,), std=(0.2,), flip=augment))
 
 
-class ImageNet(Net):
-    """The toy network, on pictures."""
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return super().forward(x.flatten(1))
-
-
-def world(
-    method: Method, clients: Sequence[Sequence[int]] = SKEWED, *, augment: bool = False, **changes: object
-) -> World:
+def world(method: Method, clients: Sequence[Sequence[int]] = SKEWED, *, augment: bool = False, **changes: Any) -> World:
+    """What clients with these labels see."""
     sizes = [len(c) for c in clients]
     labels = [label for c in clients for label in c]
     offsets = np.cumsum([0, *sizes])
-    settings = {
+    settings: dict[str, Any] = {
         "training": Training(epochs=2, batch=3, sgd=SGD(lr=0.05, momentum=0.9)),
         "test": examples([0, 1, 2] * 5, seed=1),
         "seed": 0,
@@ -61,9 +70,10 @@ def world(
 
 
 def model(*, batch_norm: bool = False, dtype: torch.dtype = torch.float32) -> Flat:
+    """The network, with the same weights every time."""
     with torch.random.fork_rng():
         torch.manual_seed(7)
-        return Flat(ImageNet(batch_norm=batch_norm).to(dtype))
+        return Flat(Net(batch_norm=batch_norm).to(dtype))
 
 
 @dataclass(frozen=True)
@@ -75,24 +85,34 @@ class Without:
     unasked: Sequence[int]
 
     def cohort(self, t: int, clients: Sequence[int]) -> "WithoutCohort":
+        """Those of the clients that answer."""
         asked = [c for c in clients if c not in self.unasked]
         return WithoutCohort(self.engine.cohort(t, [c for c in asked if c not in self.lost]), len(asked))
 
     def evaluate(self, state: Tensor) -> Score:
+        """As the engine does."""
         return self.engine.evaluate(state)
 
 
 @dataclass(frozen=True)
 class WithoutCohort:
-    cohort: Cohort
+    """A round's clients, of which fewer answer than are asked."""
+
+    cohort: Sample
     size: int
 
     @property
     def population(self) -> int:
+        """All clients there are."""
         return self.cohort.population
 
     def run(self, task: str, down: Payload) -> Iterator[Reply]:
+        """The replies of those that answer."""
         return self.cohort.run(task, down)
+
+    def refuse(self, client: int) -> None:
+        """As the engine's own cohort does."""
+        self.cohort.refuse(client)
 
 
 def federate(
@@ -102,11 +122,11 @@ def federate(
     batch_norm: bool = False,
     number: int = 3,
     sample: int | None = None,
-    optimiser: ServerOptimiser = Average(),
+    optimiser: ServerOptimiser = AVERAGE,
     lost: Sequence[int] = (),
     unasked: Sequence[int] = (),
-    **changes: object,
-) -> tuple[list[Round], Engine]:
+    **changes: Any,
+) -> tuple[list[Round], Any]:
     """Run a few rounds; returns them and the engine they ran on. The replies of `lost` clients never come."""
     f, w = model(batch_norm=batch_norm), world(method, **changes)
     runner = ENGINES[engine](w, f)

@@ -1,0 +1,87 @@
+"""Ray itself: started for one run and stopped with it, or somebody's cluster, which is left as it was."""
+
+import os
+import secrets
+import shutil
+import socket
+import tempfile
+from dataclasses import dataclass
+from types import ModuleType
+
+from fedrecall.engines.crew import cores
+from fedrecall.errors import UserError, needs_extra
+
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",  # no telemetry
+    "RAY_DEDUP_LOGS_SKIP_REGEX": "(?s).*",  # what Ray's processes have to say is in their log files
+}
+# Ray's ports are open to the network, and whoever may use them may run code: a Ray of one's own wants a token, and
+# would write it to the user's home if it were given none. One for all runs of this process: Ray reads it once.
+TOKEN = secrets.token_hex(32)
+SILENCE = {"log_to_driver": False, "logging_level": "critical"}
+PATIENCE = 5.0  # seconds to wait for a cluster to pick up; Ray itself would try for minutes
+
+
+@dataclass(frozen=True)
+class Session:
+    """A connection to Ray."""
+
+    ray: ModuleType
+    ours: bool  # made here
+    folder: str | None = None  # where the processes that were started here write
+
+    def close(self) -> None:
+        """Leave Ray; if it was started here, it ends."""
+        if self.ours and self.ray.is_initialized():
+            self.ray.shutdown()
+        if self.folder is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def connect(address: str | None, workers: int | None) -> Session:
+    """Ray at an address, or a new one on this machine; a Python user's own connection is used as it is."""
+    os.environ.update({name: value for name, value in QUIET.items() if name not in os.environ})
+    try:
+        import ray
+    except ImportError as error:
+        raise needs_extra("ray", "ray") from error
+    if ray.is_initialized():
+        return Session(ray, ours=False)
+    return _start(ray, workers or cores()) if address is None else _join(ray, address)
+
+
+def _start(ray: ModuleType, workers: int) -> Session:
+    # Paths of sockets must be short, and the usual folder of temporary files need not be.
+    folder = tempfile.mkdtemp(prefix="fedrecall-ray-", dir="/tmp" if os.name == "posix" else None)
+    os.environ.setdefault("RAY_AUTH_TOKEN", TOKEN)
+    try:
+        ray.init(address="local", num_cpus=workers, include_dashboard=False, _temp_dir=folder, **SILENCE)
+    except Exception as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise UserError(f"cannot start Ray on this machine: {_line(error)}") from error
+    finally:
+        if os.environ["RAY_AUTH_TOKEN"] == TOKEN:  # not for other clusters
+            del os.environ["RAY_AUTH_TOKEN"]
+    return Session(ray, ours=True, folder=folder)
+
+
+def _join(ray: ModuleType, address: str) -> Session:
+    advice = 'start one with "ray start --head", or leave ray.address out for a Ray of this run alone'
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if address != "auto":
+        if not (host and colon and port.isdecimal()):
+            raise UserError(f'ray.address = "{address}": give "auto", "HOST:PORT" or "ray://HOST:PORT"')
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=PATIENCE).close()
+        except (OSError, OverflowError) as error:
+            raise UserError(f"no Ray cluster answers at {address} ({_line(error)}): {advice}") from error
+    try:
+        ray.init(address=address, **SILENCE)
+    except Exception as error:
+        raise UserError(f"cannot connect to the Ray cluster at {address} ({_line(error)}): {advice}") from error
+    return Session(ray, ours=True)
+
+
+def _line(error: Exception) -> str:
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return str(text).strip().splitlines()[0].rstrip(".")

@@ -1,0 +1,178 @@
+"""What every method owes, on every engine: checks that know nothing of the method, so that a new one has them for free.
+
+Each runs a few rounds of a tiny federation, and says what is broken as an AssertionError.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrecall.core.method import Method
+from fedrecall.core.optim import Adaptive, Average
+from fedrecall.core.types import Cohort, Local, Reply, Server
+from fedrecall.engines import ENGINES
+from fedrecall.testing.federation import federate
+
+Check = Callable[[Method], None]
+CASES: Mapping[str, dict[str, Any]] = {
+    "plain": {},
+    "batch norm": {"batch_norm": True},
+    "augmented": {"augment": True},
+    "partial participation": {"sample": 2},
+    "one client": {"clients": ((0, 1, 2, 0),)},
+    "one class each": {"clients": ((0, 0, 0), (1, 1, 1), (2, 2))},
+    "one sample each": {"clients": ((0,), (1,), (2,))},
+    "momentum at the server": {"optimiser": Average(momentum=0.5)},
+    "Adam at the server": {"optimiser": Adaptive("adam", lr=0.01)},
+}
+REPEATED = ("plain", "batch norm", "augmented", "partial participation")  # the cases that have randomness of their own
+
+
+def runs_and_stays_finite(method: Method, *, case: str, engine: str) -> None:
+    """Three rounds come to an end, and no number is infinite or NaN."""
+    done, _ = federate(method, engine=engine, **CASES[case])
+    _require([r.number for r in done] == [1, 2, 3], "there are not three rounds")
+    for r in done:
+        _require(_finite([r.server.state]), f"the global model is not finite after round {r.number}")
+        _require(_finite(r.server.extra.values()), f"the server's extra state is not finite after round {r.number}")
+        _require(r.score is not None and 0 <= r.score.accuracy <= 1, f"round {r.number} has no accuracy")
+        _require(r.bytes_up > 0 and r.bytes_down > 0, f"nothing travels in round {r.number}")
+
+
+def same_seed_same_bits(method: Method, *, case: str, engine: str) -> None:
+    """Whatever engine runs it and whatever ran before: all randomness comes from the seeds, none is left behind."""
+    expected = _last_state(method, **CASES[case])
+    torch.manual_seed(123)
+    np.random.seed(123)  # noqa: NPY002 (poison on purpose)
+    before = torch.get_rng_state(), np.random.get_state()[1].copy()  # type: ignore[index]  # noqa: NPY002
+    _require(torch.equal(_last_state(method, engine=engine, **CASES[case]), expected), "the same seed gives other bits")
+    _require(torch.equal(torch.get_rng_state(), before[0]), "torch's global generator was used")
+    now = np.random.get_state()[1]  # type: ignore[index]  # noqa: NPY002
+    _require(bool((now == before[1]).all()), "numpy's global generator was used")
+
+
+def is_a_frozen_dataclass(method: Method) -> None:
+    """Its fields are its hyper-parameters, which nothing changes."""
+    settings = vars(type(method)).get("__dataclass_params__")
+    _require(settings is not None and settings.frozen, "decorate the class with @dataclass(frozen=True)")
+    _require(type(method)(**vars(method)) == method, "its fields do not say all of it")
+
+
+def leaves_alone_what_came_down(method: Method) -> None:
+    """The payload, the client's memory and frozen models are shared: a method reads them only."""
+    seen: list[tuple[dict[str, Tensor], dict[str, Tensor]]] = []
+    original = type(method).frozen
+
+    def frozen(self: Method, r: Local) -> dict[str, Tensor]:
+        out = original(self, r)
+        parts = {"": r.down, "memory ": r.memory, "frozen ": out}
+        everything = {kind + name: value for kind, part in parts.items() for name, value in part.items()}
+        seen.append((everything, {k: t.clone() for k, t in everything.items()}))
+        return out
+
+    with patch.object(type(method), "frozen", frozen):
+        federate(method, batch_norm=True)
+    _require(seen != [], "no client trained")
+    for now, before in seen:
+        for name, value in before.items():
+            _require(torch.equal(now[name], value), f"{name} was changed in place")
+
+
+def declares_its_memory(method: Method) -> None:
+    """What a client remembers has the names and shapes that `memory` declares."""
+    done, engine = federate(method, sample=2)
+    declared = method.memory(done[0].server.w)
+    _require(set(engine.memories) <= {k for r in done for k in r.clients}, "a client that took no part remembers")
+    for memory in engine.memories.values():
+        _require(set(memory) == set(declared), f"remembers {sorted(memory)}, but memory() declares {sorted(declared)}")
+        for name, value in memory.items():
+            _require(bool(value.abs().sum() > 0), f"{name} is declared and never used")
+            fits = value.shape == declared[name].shape or len(declared[name]) == 0  # 0: none yet
+            _require(fits, f"{name} has another shape than memory() declares")
+
+
+def sends_flat_named_tensors(method: Method) -> None:
+    """Every client sends tensors under the same names, without graphs."""
+    replies: list[Reply] = []
+    original = type(method).merge
+
+    def merge(self: Method, server: Server, given: Iterable[Reply], cohort: Cohort) -> Server:
+        def spy() -> Iterator[Reply]:
+            for reply in given:
+                replies.append(reply)
+                yield reply
+
+        return original(self, server, spy(), cohort)
+
+    with patch.object(type(method), "merge", merge):
+        federate(method)
+    _require(replies != [], "merge saw no replies")
+    _require(len({tuple(r.up) for r in replies}) == 1, "clients send different names")
+    for value in (t for r in replies for t in (*r.up.values(), *r.memory.values())):
+        plain = isinstance(value, Tensor) and not value.requires_grad  # type: ignore[redundant-expr]
+        _require(plain, "what is sent or kept must be tensors without a graph")
+
+
+def bears_lost_replies(method: Method, *, engine: str) -> None:
+    """A reply that never comes is as if the client had not been asked."""
+    done, kept = federate(method, engine=engine, lost=(1, 3))
+    _require(not {1, 3} & set(kept.memories), "a client whose reply was lost remembers the round")
+    without, _ = federate(method, engine=engine, unasked=(1, 3))
+    same = torch.equal(done[-1].server.state, without[-1].server.state)
+    _require(same, "a lost reply changes the result: count the replies that came, not the clients that were asked")
+
+
+def contract(engines: Collection[str] = tuple(ENGINES)) -> dict[str, Check]:
+    """All checks by name, for `pytest.mark.parametrize`: each is called with a method.
+
+    >>> from fedrecall import Method
+    >>> contract(["serial"])["sends flat named tensors"](Method())
+    """
+    checks: list[tuple[Callable[..., None], dict[str, str]]] = [
+        *((runs_and_stays_finite, {"case": case, "engine": engine}) for engine in engines for case in CASES),
+        *((same_seed_same_bits, {"case": case, "engine": engine}) for engine in engines for case in REPEATED),
+        *((bears_lost_replies, {"engine": engine}) for engine in engines),
+        *((each, {}) for each in (is_a_frozen_dataclass, leaves_alone_what_came_down)),
+        *((each, {}) for each in (declares_its_memory, sends_flat_named_tensors)),
+    ]
+    return {
+        ", ".join([check.__name__.replace("_", " "), *settings.values()]): partial(check, **settings)
+        for check, settings in checks
+    }
+
+
+def check_method(method: Method, engines: Collection[str] = tuple(ENGINES)) -> int:
+    """Run all checks on a method; the first that fails says what is broken. Returns how many there are.
+
+    >>> from fedrecall import METHODS
+    >>> check_method(METHODS["fedlmd"](), engines=["serial"])
+    18
+    """
+    checks = contract(engines)
+    for name, check in checks.items():
+        try:
+            check(method)
+        except Exception as error:
+            error.add_note(f"in the check: {name}")
+            raise
+    return len(checks)
+
+
+def _last_state(method: Method, **settings: Any) -> Tensor:
+    done, _ = federate(method, **settings)
+    state: Tensor = done[-1].server.state
+    return state
+
+
+def _finite(values: Iterable[Tensor]) -> bool:
+    return all(bool(torch.isfinite(value).all()) for value in values)
+
+
+def _require(holds: bool, why: str) -> None:
+    if not holds:
+        raise AssertionError(why)
