@@ -20,8 +20,8 @@ from fedrecall.core.rounds import rounds
 from fedrecall.core.types import Local, Output, Reply, Server, Step
 from fedrecall.engines import ENGINES
 from fedrecall.experiment.setup import setup
+from support.pages import DOCS, blocks, headings, prose, table
 
-DOCS = Path(__file__).parents[1] / "docs"
 INDEX, VOCABULARY = DOCS / "methods" / "index.md", DOCS / "vocabulary.md"
 PAGES = sorted((DOCS / "methods").glob("*.md"))
 SECTIONS = [
@@ -43,38 +43,12 @@ SMALL = {
 methods = pytest.mark.parametrize("name", METHODS)
 
 
-def prose(path: Path) -> str:
-    """The page without its code blocks."""
-    return re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
-
-
-def blocks(path: Path, language: str) -> list[str]:
-    """The code blocks of a page."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", path.read_text(), flags=re.MULTILINE | re.DOTALL)
-
-
-def table(path: Path, first: str) -> list[list[str]]:
-    """Rows of the one table of a page whose first column has this title; none if there is no such table."""
-    found = re.findall(rf"^\| {re.escape(first)} \|.*\n\|[-|]+\|\n((?:\|.*\n?)*)", prose(path), flags=re.MULTILINE)
-    assert len(found) <= 1, f"{path.name} has several tables of {first}"
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in "".join(found).splitlines()]
-
-
-def headings(path: Path) -> list[str]:
-    return re.findall(r"^#+ (.*)$", prose(path), flags=re.MULTILINE)
-
-
-def anchor(heading: str) -> str:
-    """The fragment that mkdocs and GitHub give a heading."""
-    return re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower())
-
-
 def value(cell: str) -> Any:
     """A default, as a table writes it: a TOML value in backticks, or the word unset."""
     return None if cell == "unset" else tomllib.loads(f"value = {cell.strip('`')}")["value"]
 
 
-SNIPPETS = [(path.stem, text) for path in PAGES for text in blocks(path, "toml")]
+SNIPPETS = [(path.stem, block.text) for path in PAGES for block in blocks(path, "toml")]
 
 
 @methods
@@ -147,22 +121,11 @@ def test_points_of_the_grid_are_the_methods(row: list[str]) -> None:
     assert (ours - weights({"name": "fedavg"})).abs().max() > 1e-3  # else any method would do
 
 
-@pytest.mark.parametrize("path", [*PAGES, VOCABULARY], ids=lambda path: path.stem)
-def test_links_resolve(path: Path) -> None:
-    for target in re.findall(r"\]\(([^)\s]+)\)", prose(path)):
-        if target.startswith("https://"):
-            continue
-        file, _, fragment = target.partition("#")
-        there = (path.parent / file).resolve() if file else path
-        assert there.is_file(), target
-        assert not fragment or fragment in map(anchor, headings(there)), target
-
-
 @pytest.fixture
 def example(tmp_path: Path) -> Iterator[ModuleType]:
     """The first Python block of the vocabulary, as a module."""
     file = tmp_path / "documented_method.py"
-    file.write_text(blocks(VOCABULARY, "python")[0])
+    file.write_text(blocks(VOCABULARY, "python")[0].text)
     spec = importlib.util.spec_from_file_location(file.stem, file)
     assert spec is not None
     assert spec.loader is not None
@@ -177,7 +140,7 @@ def example(tmp_path: Path) -> Iterator[ModuleType]:
 
 def test_the_new_method_runs(example: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {"MyMethod": example.MyMethod}
-    exec(blocks(VOCABULARY, "python")[1], names)  # what a reader would paste next
+    exec(blocks(VOCABULARY, "python")[1].text, names)  # what a reader would paste next
     result = names["result"]
     assert [r["round"] for r in result.rounds] == [1, 2]
     assert result.rounds[-1]["bytes_down"] == 2 * result.rounds[-1]["bytes_up"]  # the weights and their slow copy

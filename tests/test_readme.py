@@ -1,54 +1,43 @@
-"""What the README shows, runs."""
+"""What the README says beside its code, which test_docs.py runs: true as well."""
 
 import re
-import tomllib
-from pathlib import Path
 
 import pytest
-import typer.main
 
 import fedrecall as fr
-from fedrecall import cli
+from support.pages import DOCS, ROOT, blocks, commands, links, table
+from test_docs import execute
 
-ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text()
-
-
-def blocks(language: str) -> list[str]:
-    found = re.findall(rf"```{language}\n(.*?)```", README, re.S)
-    assert found
-    return found
+README = ROOT / "README.md"
 
 
-@pytest.mark.parametrize("code", blocks("python"))
-def test_python(code: str, capsys: pytest.CaptureFixture[str]) -> None:
-    exec(compile(code, "README.md", "exec"), {})
+def test_python_prints_an_accuracy(capsys: pytest.CaptureFixture[str]) -> None:
+    execute(README)
     assert 0.3 < float(capsys.readouterr().out) < 1
 
 
-@pytest.mark.parametrize("text", blocks("toml"))
-def test_toml(text: str) -> None:
-    assert fr.Experiment(**tomllib.loads(text)).federation.cohort == 10
-
-
-def test_commands_exist() -> None:
-    commands = typer.main.get_command(cli.app).commands
-    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.M))
-    lines = [line.split("#")[0].split() for block in blocks("sh") for line in block.splitlines()]
-    for program, name, *rest in lines:
-        if program == "make":
-            assert name in targets
-        else:
-            assert program == "fedrecall"
-            assert name in commands
-            if name == "show":
-                assert rest[0] in commands["show"].commands
-
-
-def test_links_and_pictures_exist() -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", README):
-        assert (ROOT / target).exists(), target
+def test_it_is_one_screen() -> None:
+    assert len(README.read_text().splitlines()) < 100
+    said = [command for block in blocks(README, "sh") for command in commands(block)]
+    assert said[:2] == ["make demo", "make test"]
 
 
 def test_every_method_is_listed() -> None:
-    assert all(f"`{name}`" in README for name in fr.METHODS)
+    assert all(f"`{name}`" in README.read_text() for name in fr.METHODS)
+
+
+def test_what_the_methods_add_and_cost_is_what_their_index_says() -> None:
+    index = {row[0].split("]")[0].strip("["): row for row in table(DOCS / "methods" / "index.md", "Method")}
+    rows = table(README, "Method")
+    assert len(rows) >= 8
+    for name, _, cost, _ in ((re.sub(r"\W*([\w-]+)`.*", r"\1", row[0]), *row[1:]) for row in rows):
+        _, _, down, up, keeps, extra, _ = index[name]
+        assert ("twice the download" in cost) == down.startswith("2"), name
+        assert up.startswith("1")
+        assert keeps == "nothing"
+        assert ("teacher" in cost) == ("teacher" in extra), name
+
+
+def test_all_pages_for_users_are_linked() -> None:
+    linked = {target.removeprefix("docs/") for target in links(README)}
+    assert {"getting-started.md", "choose.md", "configuration.md", "faq.md", "architecture.md"} <= linked

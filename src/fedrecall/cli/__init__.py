@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from fedrecall import __version__
-from fedrecall.cli import flower, running, showing
+from fedrecall.cli import flower, running, showing, starting
 from fedrecall.errors import UserError
 
 app = typer.Typer(
@@ -15,7 +15,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (running.run, running.compare, running.reproduce, running.tune, running.report):
+for command in (
+    starting.init,
+    running.run,
+    running.compare,
+    running.reproduce,
+    running.tune,
+    running.report,
+    starting.doctor,
+):
     app.command()(command)
 app.add_typer(showing.app, name="show")
 app.add_typer(flower.app, name="flower")

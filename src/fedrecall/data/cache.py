@@ -42,10 +42,15 @@ def checksum(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> str:
     return digest.hexdigest()
 
 
+def place(name: str, key: Mapping[str, object]) -> Path:
+    """Where the decoded data is, once it has been decoded."""
+    text = json.dumps([_VERSION, name, dict(key)], sort_keys=True)
+    return directory() / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.safetensors"
+
+
 def cached(name: str, key: Mapping[str, object], build: Callable[[], Stored]) -> Stored:
     """What `build` gives, from the disk if it is there. `key` is all that the result depends on."""
-    text = json.dumps([_VERSION, name, dict(key)], sort_keys=True)
-    path = directory() / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.safetensors"
+    path = place(name, key)
     if (stored := _read(path)) is not None:  # needs no lock: a file with this name is complete
         return stored
     try:

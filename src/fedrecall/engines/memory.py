@@ -9,10 +9,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapp
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as dump_tensors
 
 from fedrecall.core.types import Payload
+from fedrecall.errors import UserError
 from fedrecall.files import write
 
 RECENT = 256 * 2**20  # bytes
@@ -45,7 +47,7 @@ class Memories(MutableMapping[int, Payload]):
         if client not in self._recent:
             if client not in self._filed:
                 raise KeyError(client)
-            self._insert(client, unpacked(self._place(self._filed[client]).read_bytes()))
+            self._insert(client, self._read(client))
         self._recent.move_to_end(client)
         return self._recent[client]
 
@@ -95,6 +97,16 @@ class Memories(MutableMapping[int, Payload]):
             self._discard(name)
         self._remove()
         self._filed.clear()
+
+    def _read(self, client: int) -> Payload:
+        path = self._place(self._filed[client])
+        try:
+            return unpacked(path.read_bytes())
+        except (OSError, SafetensorError) as error:
+            raise UserError(
+                f"what client {client} remembers cannot be read from {path} ({error}): resume the run from its last "
+                "checkpoint, or begin again"
+            ) from None
 
     def _insert(self, client: int, payload: Payload) -> None:
         self._recent[client] = payload

@@ -18,8 +18,8 @@ def _disagreements(experiment: "Experiment") -> Iterator[str]:
     least, asked, rule = experiment.engine.min_replies, experiment.federation.cohort, experiment.server.robust
     if least is not None and least > asked:
         yield f"engine.min_replies = {least} is more than the {asked} clients of a round"
-    if experiment.ray.address is not None and experiment.engine.name != "ray":
-        yield f'ray.address has no meaning for engine.name = "{experiment.engine.name}": set that to "ray", or leave it out'
+    if experiment.ray.address is not None and (name := experiment.engine.name) != "ray":
+        yield f'ray.address has no meaning for engine.name = "{name}": set that to "ray", or leave it out'
     if isinstance(rule, Krum) and rule.least > asked:
         yield f"server.robust: {rule} needs {rule.least} clients a round, not {asked}"
     if experiment.server.privacy is not None:

@@ -1,13 +1,15 @@
 """Checkpoints: all that a run needs to go on, so that it ends with the bits it would have ended with.
 
 A checkpoint is a file of tensors, the files of the clients' memories that changed since the one before, and a manifest
-that names them with their checksums. The manifest is written last: a checkpoint that has one is complete. The last two
-are kept; one that was damaged since is passed over for the one before it.
+that names them with their checksums, and those of the record so far, which grows beside them. The manifest is written
+last: a checkpoint that has one is complete. The last two are kept; one that was damaged since is passed over for the
+one before it.
 """
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -17,7 +19,7 @@ from safetensors import SafetensorError
 
 from fedrecall.core.types import Payload, Server
 from fedrecall.engines.memory import Memories, packed, unpacked
-from fedrecall.files import write
+from fedrecall.files import sync, write
 
 KEPT = 2
 FOLDER = "checkpoints"
@@ -53,23 +55,35 @@ class Checkpoints:
         """Where the clients' memories are."""
         return self.folder / MEMORIES
 
-    def save(self, server: Server, memories: Memories, notes: Mapping[str, Any]) -> None:
-        """Keep the state after round server.t; `notes` is what else the run wants to know when it goes on."""
+    def save(self, server: Server, memories: Memories, record: Iterable[Path], notes: Mapping[str, Any]) -> None:
+        """Keep the state after round server.t.
+
+        `record` are the files, beside the folder, to which lines are added; `notes` is what else the run wants to know
+        when it goes on.
+        """
         self.folder.mkdir(exist_ok=True)
         filed = memories.persist()
         before = self._newest(KEPT - 1)
         known = before[0]["memories"] if before else {}  # files never change, and are not hashed again
         content = packed(_tensors(server))
         write(self._file(server.t, "safetensors"), content)
+        lines = {path: path.read_bytes() for path in record}
+        for path in [*lines, self.folder, *([self.memories] if filed else [])]:
+            sync(path)
         manifest: dict[str, Any] = {
             "round": server.t,
             "tensors": sha256(content).hexdigest(),
             "memories": {name: known.get(name) or _checksum(self.memories / name) for name in filed.values()},
+            "record": {
+                str(path.relative_to(self.folder.parent)): [len(text), sha256(text).hexdigest()]
+                for path, text in lines.items()
+            },
             "clients": {str(client): name for client, name in filed.items()},
             **notes,
         }
         manifest["checksum"] = _signature(manifest)
         write(self._file(server.t, "json"), json.dumps(manifest).encode())
+        sync(self.folder)
         kept = [manifest, *before]
         memories.pin({name for m in kept for name in m["memories"]})
         rounds = {m["round"] for m in kept}
@@ -98,10 +112,14 @@ class Checkpoints:
         return min(map(_round, self.folder.glob("round-*.json")), default=0)
 
     def rewind(self, saved: Saved | None) -> None:
-        """Forget what is newer than this checkpoint, or all."""
+        """Forget what is newer than this checkpoint, or all; and what a process left behind that was killed."""
         last = saved.manifest["round"] if saved else -1
         for path in self.folder.glob("round-*"):
             if _round(path) > last:
+                path.unlink()
+        needed = {name for manifest in self._newest(KEPT) for name in manifest["memories"]}
+        for path in [*self.folder.glob(".round-*"), *self.memories.glob("*"), *self.memories.glob(".*")]:
+            if path.name not in needed:
                 path.unlink()
 
     def _wrong(self, manifest: dict[str, Any], content: bytes) -> str:
@@ -117,12 +135,21 @@ class Checkpoints:
                 return f"it names a file that is not its own: {name}"
             if _checksum(self.memories / name) != checksum:
                 return f"the memory {name} was altered"
+        for name, (size, checksum) in manifest["record"].items():
+            file = self.folder.parent / ("probes" if name.startswith("probes/") else "") / Path(name).name
+            if sha256(file.read_bytes()[:size]).hexdigest() != checksum:
+                return f"{file} was altered"
         return ""
 
     def _newest(self, number: int) -> list[dict[str, Any]]:
-        """The manifests of the last checkpoints, newest first."""
-        paths = sorted(self.folder.glob("round-*.json"), key=_round, reverse=True)
-        return [json.loads(path.read_text()) for path in paths[:number]]
+        """The manifests of the last checkpoints, newest first; without those that were damaged since."""
+        found = []
+        for path in sorted(self.folder.glob("round-*.json"), key=_round, reverse=True):
+            with suppress(OSError, ValueError):
+                manifest = json.loads(path.read_text())
+                if isinstance(manifest, dict) and manifest.get("checksum") == _signature(manifest):
+                    found.append(manifest)
+        return found[:number]
 
     def _file(self, number: int, kind: str) -> Path:
         return self.folder / f"round-{number:06}.{kind}"

@@ -22,7 +22,7 @@ from fedrecall.experiment.reproduce import reproduction
 from fedrecall.experiment.results import Outcome, Results
 from fedrecall.experiment.results import load as load_results
 from fedrecall.experiment.setup import MODEL, begin_with, build
-from fedrecall.experiment.study import Picture, Study, Tables
+from fedrecall.experiment.study import Picture, Study, Tables, merged
 from fedrecall.experiment.sweep import sweep
 from fedrecall.experiment.tables import Table, comparison, paper_tables, write_tables
 from fedrecall.experiment.tables.render import show, to_latex, to_markdown
@@ -258,6 +258,10 @@ def load(folder: str | Path) -> Comparison:
 
 
 def _run(study: Study, given: Given, out: str | Path | None, progress: bool | None) -> Comparison:
+    if out is None:  # nobody can go on with it: no checkpoints
+        lengths = [study.experiment(cell).run.rounds for cell in study.cells()]
+        changed = merged(study.base, {"run": {"checkpoint_every": max(lengths)}})
+        study = study.model_copy(update={"base": changed})
     folder = Path(mkdtemp(prefix="fedrecall-")) if out is None else Path(out)
     try:
         with study_progress(study, progress) as watch:

@@ -153,8 +153,7 @@ class ServerStep(Section):
 class EngineChoice(Section):
     """Where the clients run."""
 
-    # worker processes, one process, a cluster of machines, or real clients on Flower
-    name: Literal["flower", "pool", "ray", "serial"] = "pool"
+    name: Literal["flower", "pool", "ray", "serial"] = "pool"  # real clients, processes, a cluster, or this process
     workers: Positive | None = None  # processes of the pool, actors on Ray; None: as many as there are cores (or GPUs)
     min_replies: Positive | None = None  # replies that a round needs; None: all, so a client that fails ends the run
     timeout: Annotated[float, Field(gt=0)] | None = None  # seconds that a task may take on a Flower node; None: 600

@@ -33,9 +33,9 @@ SUMMARY = "summary.json"
 ROUNDS = "rounds.jsonl"
 LOCK = "run.lock"
 PATIENCE = 3.0  # seconds: the workers of a process that was killed hold its lock until they have noticed
-# Keys that change no bit of the result; of a model to start with the values count, not the path.
+# Keys that change no bit of the result; of a model to start with the values count (`model` below), not the path.
 FREE = ("engine.", "ray.", "data.root", "run.track", "run.checkpoint_every", "run.start")
-MUST_MATCH = ("fedrecall", "torch", "numpy", "data", "partition", "parameters", "start")  # of the environment
+MUST_MATCH = ("fedrecall", "torch", "numpy", "data", "partition", "parameters", "model")  # of the environment
 
 
 def require_free(path: Path) -> None:

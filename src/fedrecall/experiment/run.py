@@ -122,9 +122,15 @@ def execute(
             directory = RunDirectory(Path(out))
             stack.enter_context(room(directory))
             past = reopen(directory, ready, past, force=force) if resume else begin(directory, ready, past)
-            tracking.start(ready.experiment.tables(), directory.path, past.server.t)
         stack.enter_context(one_thread())
-        running = stack.enter_context((engine or engine_for)(ready, directory, past))
+        try:
+            running = stack.enter_context((engine or engine_for)(ready, directory, past))
+        except UserError:
+            if directory is not None and not resume:
+                directory.clear()
+            raise
+        if directory is not None:
+            tracking.start(ready.experiment.tables(), directory.path, past.server.t)
         return _Run(ready, running, directory, tracking, watch).go(past)
 
 

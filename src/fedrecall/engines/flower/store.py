@@ -5,7 +5,6 @@ whose reply was lost is never used, and one that is not there is noticed. A vers
 leaves, and stays until no checkpoint of the server can go back to it.
 """
 
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from safetensors import SafetensorError
 from fedrecall.core.types import Payload
 from fedrecall.engines.memory import packed, unpacked
 from fedrecall.errors import UserError
-from fedrecall.files import write
+from fedrecall.files import sync, write
 
 KEY = re.compile(r"[0-9a-f]{32}")  # of a run: it becomes a folder's name, and comes from another machine
 FILE = re.compile(r"(\d+)-(\d+)\.safetensors")
@@ -67,7 +66,7 @@ class Store:
             return
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # learned from this node's data: for its eyes
         write(self._place(version), packed(memory))
-        _sync(self.folder)  # the name, too
+        sync(self.folder)  # the name, too
 
     def tidy(self, acknowledged: Version | None, oldest: int) -> None:
         """Remove what was written after the acknowledged version, and what no checkpoint since round `oldest` needs."""
@@ -85,11 +84,3 @@ class Store:
 
     def _place(self, version: Version) -> Path:
         return self.folder / f"{version.t:06}-{version.exchange:02}.safetensors"
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -150,8 +150,8 @@ def _require_same(versions: dict[str, str]) -> None:
     for package, version in versions.items():
         if version != VERSIONS[package]:
             raise UserError(
-                f"a Ray node has {package} {version}, this machine {VERSIONS[package]}: install the same everywhere, or "
-                "results depend on where a client runs"
+                f"a Ray node has {package} {version}, this machine {VERSIONS[package]}, and a result would depend on where "
+                "its clients ran: install the same everywhere"
             )
 
 

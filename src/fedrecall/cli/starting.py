@@ -1,0 +1,46 @@
+"""The commands to begin with: init, doctor."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedrecall.cli import complete
+from fedrecall.cli.options import Json
+
+
+def init(
+    file: Annotated[Path, typer.Argument(metavar="[FILE]", help="The configuration; it must not exist.")] = Path(
+        "experiment.toml"
+    ),
+    data: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME|FOLDER|TABLE",
+            help="A named data set, a folder of images, or a .csv or .parquet file.",
+            autocompletion=complete.data,
+        ),
+    ] = "digits",
+    method: Annotated[
+        str, typer.Option(metavar="NAME", help="The method.", autocompletion=complete.methods)
+    ] = "fedavg",
+    label: Annotated[str | None, typer.Option(metavar="COLUMN", help="The table's label column.")] = None,
+    client: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Its client column; of a folder: yes, if it has clients.")
+    ] = None,
+) -> None:
+    """Write a configuration with every key explained, ready to run."""
+    from fedrecall.experiment.init import write_configuration
+
+    write_configuration(file, data=data, method=method, label=label, client=client)
+    typer.echo(f"configuration in {file}; read it, change it, then:")
+    typer.echo(f"  fedrecall show partition {file}   # who has which classes")
+    typer.echo(f"  fedrecall run {file}")
+
+
+def doctor(as_json: Json = False) -> None:
+    """Say what is installed, which engines work, where data is, and how to get what is missing."""
+    from fedrecall.experiment.doctor import examine_and_show
+
+    if not examine_and_show(as_json):
+        raise typer.Exit(1)

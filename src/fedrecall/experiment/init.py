@@ -1,0 +1,127 @@
+"""`fedrecall init`: a configuration with every key that it can have, and what each means.
+
+Keys and values come from the configuration itself, what they mean from the comments in its source.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedrecall.data.datasets import DATASETS
+from fedrecall.data.table import read_table
+from fedrecall.errors import UserError, unknown
+from fedrecall.experiment import source
+from fedrecall.experiment.config import CHOICES, CHOSEN, Data, Experiment
+from fedrecall.experiment.setup import read
+from fedrecall.experiment.study import Tables
+from fedrecall.files import write
+from fedrecall.methods.presets import PRESETS
+
+MARGIN = 28  # where comments begin
+MANY = 6  # names that a comment lists; of more it says who does
+
+
+def write_configuration(
+    file: Path, *, data: str = "digits", method: str = "fedavg", label: str | None = None, client: str | None = None
+) -> Experiment:
+    """Write a commented configuration for some data and a method; what is in the file afterwards."""
+    if file.exists():
+        raise UserError(f"{file} is there already, and is not overwritten: choose another name, or remove it")
+    experiment = Experiment(**chosen_data(data, label, client), method={"name": method})
+    text = "\n".join(lines(experiment, file)) + "\n"
+    try:
+        write(file, text.encode())
+    except OSError as error:
+        raise UserError(f"cannot write {file}: {error.strerror}") from None
+    return experiment
+
+
+def chosen_data(data: str, label: str | None, client: str | None) -> Tables:
+    """The tables that a data set's name, a folder of images or a CSV or Parquet file asks for."""
+    path = Path(data)
+    if data in DATASETS:
+        if label is not None or client is not None:
+            raise UserError(f"--label and --client are for your own data: leave them away with {data}")
+        return {"data": {"name": data}}
+    if path.is_dir():
+        if label is not None:
+            raise UserError("--label is for a table: in a folder, the names of its folders are the labels")
+        return _with_clients({"name": "folder", "path": data, "client": client})
+    if path.suffix.lower() in (".csv", ".parquet"):
+        columns = list(read_table(path))
+        if label is None:
+            raise UserError(f"which column of {data} is the label? Give --label, one of {', '.join(columns)}")
+        for column in (label, client):
+            if column is not None and column not in columns:
+                raise unknown(f"column of {data}", column, columns)
+        return _with_clients({"name": "table", "path": data, "label": label, "client": client})
+    near = unknown("data set", data, DATASETS)
+    raise UserError(f"{near}; or give the path of a folder of images, or of a table (.csv, .parquet)")
+
+
+def _with_clients(data: Mapping[str, Any]) -> Tables:
+    """Data that names its clients is dealt out to them."""
+    tables: Tables = {"data": {key: value for key, value in data.items() if value is not None}}
+    groups = read(Data(**tables["data"])).train_groups  # which also shows that it can be read
+    if groups is None:
+        return tables
+    return tables | {"federation": {"clients": len(groups.unique()), "partition": {"name": "groups"}}}
+
+
+def lines(experiment: Experiment, file: Path) -> Iterator[str]:
+    """The text of the configuration."""
+    tables, method = experiment.tables(), CHOICES["method"].dump(experiment.method)["name"]
+    yield f"# {method} on {experiment.data.name}: fedrecall run {file}"
+    yield '# A key behind a # is not set; where its comment says "None: ...", that holds then.'
+    for section, about in source.sections().items():
+        yield ""
+        if section in CHOICES:
+            yield from _choice(section, section, tables.get(section))
+            if section == "method":
+                yield from _presets(method)
+            continue
+        yield _line(f"[{section}]", about.about.rstrip("."))
+        inner, own = CHOSEN.get(section, ()), tables.get(section, {})
+        for key, said in about.keys.items():
+            if key not in inner:
+                yield _setting(key, own.get(key), said)
+        for key in inner:
+            yield ""
+            yield from _choice(key, f"{section}.{key}", own.get(key))
+
+
+def _choice(kind: str, path: str, table: Mapping[str, Any] | None) -> Iterator[str]:
+    """What is chosen by name, with its settings; or what could be."""
+    choice = CHOICES[kind]
+    names = list(choice.valid)
+    listed = ", ".join(names) if len(names) <= MANY else f"fedrecall show {kind}s lists all {len(names)}"
+    if table is None:
+        wait = "what suits the data, unless" if kind == "model" else "none, unless"
+        yield _line(f"# [{path}]", f"{wait} a name is set here")
+        yield _line(f"# name = {json.dumps(choice.default or names[0])}", listed)
+        return
+    about = source.chosen(kind, str(table["name"]))
+    yield _line(f"[{path}]", about.about.rstrip("."))
+    yield _line(f"name = {json.dumps(table['name'])}", listed)
+    for key, said in about.keys.items():
+        yield _setting(key, table.get(key), said)
+
+
+def _presets(method: str) -> Iterator[str]:
+    """The papers' settings, which stand in a comment because keys that are set win over them."""
+    for name, methods in PRESETS.items():
+        if settings := methods.get(method):
+            said = ", ".join(f"{key} = {json.dumps(value)}" for key, value in settings.items())
+            yield _line(f"# preset = {json.dumps(name)}", f"a paper's settings, in place of these lines: {said}")
+
+
+def _setting(key: str, value: Any, said: source.Key) -> str:
+    names = [json.dumps(value) for value in said.values if not isinstance(value, bool)]
+    of = f"one of {', '.join(names)}" if names else ""
+    text = f"# {key} =" if value is None else f"{key} = {json.dumps(value)}"
+    return _line(text, "; ".join(part for part in (said.comment, of) if part))
+
+
+def _line(text: str, comment: str) -> str:
+    return f"{text:<{MARGIN}}# {comment}" if comment else text

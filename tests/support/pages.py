@@ -1,0 +1,57 @@
+"""The documentation as text: its pages, and what is in them."""
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+FENCED = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", flags=re.MULTILINE | re.DOTALL)
+
+
+class Block(NamedTuple):
+    """A block of code."""
+
+    language: str
+    text: str
+
+
+def prose(path: Path) -> str:
+    """The page without its blocks of code."""
+    return FENCED.sub("", path.read_text())
+
+
+def blocks(path: Path, *languages: str) -> list[Block]:
+    """The blocks of code of a page, in these languages."""
+    found = (Block(match[2], match[3]) for match in FENCED.finditer(path.read_text()))
+    return [block for block in found if block.language in languages]
+
+
+def commands(block: Block) -> list[str]:
+    """The lines of a shell block, without comments, continued lines in one."""
+    joined = re.sub(r"\\\n\s*", " ", block.text)
+    return [line for line in (re.sub(r"\s+#\s.*", "", line).strip() for line in joined.splitlines()) if line]
+
+
+def table(path: Path, first: str) -> list[list[str]]:
+    """Rows of the one table of a page whose first column has this title; none if there is no such table."""
+    found = re.findall(rf"^\| {re.escape(first)} \|.*\n\|[-|]+\|\n((?:\|.*\n?)*)", prose(path), flags=re.MULTILINE)
+    assert len(found) <= 1, f"{path.name} has several tables of {first}"
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in "".join(found).splitlines()]
+
+
+def headings(path: Path) -> list[str]:
+    """All headings, of whatever level."""
+    return re.findall(r"^#+ (.*)$", prose(path), flags=re.MULTILINE)
+
+
+def anchor(heading: str) -> str:
+    """The fragment that mkdocs and GitHub give a heading."""
+    return re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower())
+
+
+def links(path: Path) -> list[str]:
+    """Where the page's links and pictures lead."""
+    found = re.findall(r"\]\(([^)\s]+)\)|src(?:set)?=\"([^\"]+)\"", prose(path))
+    return [link or picture for link, picture in found]
