@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test bench bench-peers test-slow test-flower test-faults lint types pytest clean
+.PHONY: setup demo test docs bench bench-peers test-slow test-flower test-ray test-faults lint types pytest clean
 
 setup: .venv/ready
 
@@ -16,7 +16,7 @@ setup: .venv/ready
 demo: setup  ## the main job, on embedded data
 	$(BIN)/fedrecall run
 
-test: lint types pytest  ## what CI runs
+test: lint types docs pytest  ## what CI runs
 
 lint: setup
 	$(BIN)/ruff check .
@@ -26,7 +26,10 @@ types: setup
 	$(BIN)/mypy
 
 pytest: setup
-	$(BIN)/python -m pytest -n 2 -m "not slow and not flower and not faults"
+	$(BIN)/python -m pytest -n 2 -m "not slow and not flower and not faults and not ray"
+
+docs: setup  ## the documentation as a site in build/site; whatever is wrong with it is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: setup  ## measure, print tables, write build/benchmarks.json
 	$(BIN)/python -m benchmarks
@@ -45,6 +48,9 @@ test-slow: setup  ## the tests that take minutes
 
 test-flower: .venv-flower/ready  ## real federations: SuperLinks and SuperNodes on loopback; takes about half an hour
 	.venv-flower/bin/python -m pytest -m flower tests/flower
+
+test-ray: setup  ## a cluster of several nodes on this machine, whose actors and nodes are killed
+	$(BIN)/python -m pytest -m ray tests/engines
 
 test-faults: setup  ## kill, damage, fill the disk, lie: prints how often, and how often data was lost
 	$(BIN)/python -m pytest -m faults tests/faults

@@ -14,6 +14,7 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
 PAGES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
+ALONE = "---\nhide: [navigation]\n---\n"  # the home page has no neighbours
 # GitHub chooses between two pictures by the reader's theme; so does the theme of the site, by the end of the address.
 PICTURE = re.compile(
     r'<picture>\s*<source [^>]*srcset="(?P<dark>[^"]+)">\s*<img alt="(?P<alt>[^"]*)" src="(?P<light>[^"]+)">\s*'
@@ -24,7 +25,8 @@ PICTURE = re.compile(
 def on_files(files: Files, config: Any) -> Files:
     """Add the pages that are kept outside the folder of the documentation."""
     for source, page in PAGES.items():
-        files.append(File.generated(config, page, content=moved((ROOT / source).read_text())))
+        text = moved((ROOT / source).read_text())
+        files.append(File.generated(config, page, content=ALONE + text if page == "index.md" else text))
     return files
 
 

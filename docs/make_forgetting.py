@@ -27,9 +27,8 @@ LAST = 4  # rounds whose participants are shown
 
 
 class Theme(NamedTuple):
-    """Colours of one of GitHub's themes."""
+    """Colours for a light page, or a dark one; the picture itself is transparent."""
 
-    page: str
     ink: str
     faint: str
     nothing: str  # a digit that a model never recognises
@@ -39,9 +38,9 @@ class Theme(NamedTuple):
 
 THEMES = {
     "forgetting.png": Theme(
-        "#ffffff", "#1f2328", "#59636e", "#eceff2", "#0072B2", (LOOKS["fedavg"].colour, LOOKS["fedlmd"].colour)
+        "#1f2328", "#59636e", "#eceff2", "#0072B2", (LOOKS["fedavg"].colour, LOOKS["fedlmd"].colour)
     ),
-    "forgetting-dark.png": Theme("#0d1117", "#f0f6fc", "#9198a1", "#1c232c", "#56B4E9", ("#9aa0a6", "#56B4E9")),
+    "forgetting-dark.png": Theme("#f0f6fc", "#9198a1", "#2b323c", "#56B4E9", ("#9aa0a6", "#56B4E9")),
 }
 
 
@@ -72,7 +71,7 @@ def draw(found: dict[str, Known], theme: Theme, file: Path) -> None:
     """Two maps, client by digit, and the global model's accuracy over the rounds."""
     style = {"text.color": theme.ink, "axes.labelcolor": theme.faint, "xtick.color": theme.faint, "font.size": 9}
     with mpl.rc_context({**style, "ytick.color": theme.faint, "axes.edgecolor": theme.faint}):
-        figure = Figure(figsize=(9.6, 3.5), facecolor=theme.page)
+        figure = Figure(figsize=(9.6, 3.5))
         left, right, gap, over = figure.subplots(1, 4, width_ratios=(1, 1, 0.04, 1))
         gap.set_visible(False)
         figure.subplots_adjust(left=0.03, right=0.92, top=0.78, bottom=0.2, wspace=0.12)
@@ -81,21 +80,22 @@ def draw(found: dict[str, Known], theme: Theme, file: Path) -> None:
         left.set_ylabel("a client's model in each row")
         _legend(figure, theme)
         _curves(over, found, theme)
-        figure.savefig(file, dpi=200, facecolor=theme.page)
+        figure.savefig(file, dpi=200, transparent=True)
 
 
 def _map(axes: Axes, known: Known, name: str, theme: Theme) -> None:
     colours = LinearSegmentedColormap.from_list("known", [theme.nothing, theme.all])
-    axes.imshow(known.accuracy, cmap=colours, vmin=0, vmax=1, aspect="auto")
     clients, classes = known.accuracy.shape
+    for (client, digit), value in np.ndenumerate(known.accuracy):
+        axes.add_patch(Rectangle((digit - 0.46, client - 0.46), 0.92, 0.92, fc=colours(value)))
     for client, digit in np.argwhere(known.holds):
         axes.add_patch(Rectangle((digit - 0.38, client - 0.38), 0.76, 0.76, fill=False, ec=theme.ink, lw=1.1))
     axes.set_xticks(range(classes))
     axes.set_yticks([])
-    axes.set_xticks(np.arange(classes - 1) + 0.5, minor=True)
-    axes.set_yticks(np.arange(clients - 1) + 0.5, minor=True)
-    axes.grid(which="minor", color=theme.page, lw=1.5)
-    axes.tick_params(which="both", length=0)
+    axes.set_xlim(-0.5, classes - 0.5)
+    axes.set_ylim(clients - 0.5, -0.5)
+    axes.patch.set_visible(False)
+    axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     axes.set_xlabel("digit", labelpad=1)
     axes.set_title(name, loc="left", y=1.14, fontsize=12, fontweight="bold")
@@ -115,7 +115,7 @@ def _legend(figure: Figure, theme: Theme) -> None:
 
 
 def _curves(axes: Axes, found: dict[str, Known], theme: Theme) -> None:
-    axes.set_facecolor(theme.page)
+    axes.patch.set_visible(False)
     for (method, name), colour in zip(METHODS.items(), theme.lines, strict=True):
         curve = [100 * value for value in found[method].curve]
         axes.plot(range(1, len(curve) + 1), curve, color=colour, lw=1.8)

@@ -33,11 +33,12 @@ def test_python_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     execute(path)
 
 
-def execute(path: Path) -> None:
-    """All Python of a page, as if pasted block by block."""
+def execute(path: Path) -> dict[str, object]:
+    """All Python of a page, as if pasted block by block; what is then defined."""
     names: dict[str, object] = {"__name__": path.stem}
     for block in blocks(path, "python"):
         exec(compile(block.text, str(path), "exec"), names)
+    return names
 
 
 @with_code("toml")
@@ -159,7 +160,9 @@ def test_every_page_is_in_the_site_and_asks_nobody_else(site: Path) -> None:
         assert "--8&lt;--" not in text, page
 
 
-def test_examples_in_docstrings_are_code(site: Path) -> None:
+def test_the_api_has_all_that_is_public_and_its_examples_are_code(site: Path) -> None:
     text = (site / "api.html").read_text()
-    assert 'class="language-pycon' in text
-    assert "&gt;&gt;&gt; </p>" not in text
+    assert [name for name in fr.__all__ if f'id="fedrecall.{name}"' not in text] == []
+    assert '<span class="gp">&gt;&gt;&gt; </span>' in text
+    assert "<p>&gt;&gt;&gt;" not in text
+    assert "<blockquote>" not in text

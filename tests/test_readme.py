@@ -1,6 +1,7 @@
 """What the README says beside its code, which test_docs.py runs: true as well."""
 
 import re
+from typing import Any
 
 import pytest
 
@@ -11,9 +12,13 @@ from test_docs import execute
 README = ROOT / "README.md"
 
 
-def test_python_prints_an_accuracy(capsys: pytest.CaptureFixture[str]) -> None:
-    execute(README)
-    assert 0.3 < float(capsys.readouterr().out) < 1
+def test_python_gives_what_its_comment_says(capsys: pytest.CaptureFixture[str]) -> None:
+    side: Any = execute(README)["side"]
+    assert "last 10 less fedavg" in capsys.readouterr().out
+    said = re.findall(r"(\d+) points .* (\d+) to (\d+);", README.read_text())[0]
+    found = side.to_dict()["fedlmd"]["last 10 less fedavg"]
+    for words, value in zip(said, (found["mean"], found["low"], found["high"]), strict=True):
+        assert abs(int(words) - value) < 3, "another processor may round otherwise, but not so much"
 
 
 def test_it_is_one_screen() -> None:

@@ -1,4 +1,5 @@
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedrecall.engines.memory import Memories
+from fedrecall.errors import UserError
 
 
 def payload(value: int, n: int = 250) -> dict[str, torch.Tensor]:
@@ -129,3 +131,13 @@ def test_a_checkpoint_names_nothing_that_did_not_change(tmp_path: Path) -> None:
     memories = Memories(tmp_path)
     memories[1] = payload(1)
     assert memories.persist() == memories.persist() == {1: "1-1.safetensors"}
+
+
+@pytest.mark.parametrize("damage", [lambda p: p.unlink(), lambda p: p.write_bytes(p.read_bytes()[:40])])
+def test_a_memory_that_cannot_be_read_is_one_clear_line(damage: Callable[[Path], object], tmp_path: Path) -> None:
+    memories = Memories(tmp_path, recent=1008)
+    for k in range(2):
+        memories[k] = payload(k)
+    damage(tmp_path / "0-1.safetensors")
+    with pytest.raises(UserError, match=r"^what client 0 remembers cannot be read from .*0-1\.safetensors \(.*resume"):
+        memories[0]

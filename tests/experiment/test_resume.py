@@ -110,6 +110,77 @@ def test_a_damaged_checkpoint_is_passed_over(
     same(resumed, fr.run(tables()))
 
 
+@pytest.mark.parametrize(("line", "from_round"), [(3, 2), (1, 0)])
+@pytest.mark.parametrize("file", ["rounds.jsonl", "probes/cohort.jsonl"])
+def test_an_altered_record_is_noticed(
+    file: str, line: int, from_round: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The record is a part of a checkpoint: one that says something else is not gone on with."""
+    given = tables(probes=["cohort"])
+    interrupt(given, tmp_path / "a", after=3)
+    path = tmp_path / "a" / file
+    lines = path.read_text().splitlines(keepends=True)
+    old = lines[line - 1]
+    key = next(key for key in ("bytes_up", "labels") if key in old)
+    at = old.index(key) + len(key) + 4
+    lines[line - 1] = old[:at] + str(9 - int(old[at])) + old[at + 1 :]
+    path.write_text("".join(lines))
+    seen = []
+    with caplog.at_level(logging.WARNING):
+        resumed = fr.run(given, out=tmp_path / "a", resume=True, watch=lambda line: seen.append(line["round"]))
+    assert f"the checkpoint of round 3 is damaged and passed over: {path} was altered" in caplog.text
+    assert seen[0] == from_round + 1
+    same(resumed, fr.run(given))
+
+
+def test_what_killed_processes_leave_behind_is_removed(tmp_path: Path) -> None:
+    interrupt(tables(rounds=6), tmp_path / "a", after=5)
+    folder = tmp_path / "a" / "checkpoints"
+    left = [folder / ".round-000006.json.x1", folder / "memories" / "0-99.safetensors", folder / "memories" / ".0-9.x"]
+    for path in left:
+        path.write_bytes(b"half")
+    with pytest.raises(KeyboardInterrupt):
+        fr.run(tables(rounds=6), out=tmp_path / "a", resume=True, watch=lambda line: _stop_at(line, 6))
+    assert not [path for path in left if path.exists()]
+
+
+def test_a_finished_run_whose_checkpoints_were_not_all_removed_is_finished(tmp_path: Path) -> None:
+    interrupt(tables(), tmp_path / "a", after=3)
+    shutil.copytree(tmp_path / "a" / "checkpoints", tmp_path / "left")
+    fr.run(tables(), out=tmp_path / "a", resume=True)
+    (tmp_path / "left" / "round-000003.safetensors").unlink()
+    shutil.copytree(tmp_path / "left", tmp_path / "a" / "checkpoints")
+    with pytest.raises(fr.UserError, match="is finished: there is nothing to resume"):
+        fr.run(tables(), out=tmp_path / "a", resume=True)
+
+
+def test_force_goes_as_far_as_it_can(tmp_path: Path) -> None:
+    interrupt(tables("fedavg"), tmp_path / "a", after=2)
+    other = tables("fedavg") | {"model": {"name": "mlp", "hidden": [7]}}
+    before = {p: p.read_bytes() for p in (tmp_path / "a").rglob("*") if p.is_file()}
+    with pytest.raises(fr.UserError, match=r"not even with --force: its model is another"):
+        fr.run(other, out=tmp_path / "a", resume=True, force=True)
+    assert before == {p: p.read_bytes() for p in (tmp_path / "a").rglob("*") if p.is_file()}, "nothing is touched"
+    with pytest.raises(KeyboardInterrupt):
+        fr.run(tables("scaffold"), out=tmp_path / "a", resume=True, force=True, watch=lambda line: _stop_at(line, 3))
+    assert fr.Experiment.load(tmp_path / "a" / "config.toml").tables()["method"]["name"] == "scaffold", "it is now"
+    forced = fr.run(tables("scaffold"), out=tmp_path / "a", resume=True)
+    assert [line["round"] for line in forced.rounds] == [1, 2, 3, 4]
+    (admitted,) = json.loads((tmp_path / "a" / "environment.json").read_text())["forced"]
+    assert admitted["after"] == 2
+    assert "method.name was fedavg, is scaffold" in admitted["changed"]
+
+
+@pytest.mark.parametrize("engine", ["serial", "pool"])
+def test_an_edited_configuration_in_the_directory_is_refused(engine: str, tmp_path: Path) -> None:
+    interrupt(tables(engine=engine), tmp_path / "a", after=2)
+    file = tmp_path / "a" / "config.toml"
+    assert "lr = 0.05" in file.read_text()
+    file.write_text(file.read_text().replace("lr = 0.05", "lr = 0.5"))
+    with pytest.raises(fr.UserError, match=r"local\.lr was 0\.05, is 0\.5\. Undo this"):
+        fr.run(file, out=tmp_path / "a", resume=True)
+
+
 def test_only_two_checkpoints_are_kept(tmp_path: Path) -> None:
     interrupt(tables(rounds=6), tmp_path / "a", after=5)
     folder = tmp_path / "a" / "checkpoints"

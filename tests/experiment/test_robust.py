@@ -103,6 +103,11 @@ def test_the_mean_falls_and_the_rules_stand() -> None:
         ({"server": {"robust": {}}}, "the robust needs a name"),
         ({"federation": {"attack": {"name": "sign-flip", "share": 1.5}}}, "between 0 and 1"),
         ({"federation": {"attack": "sign"}}, 'did you mean "sign-flip"'),
+        ({"federation": {"attack": {"name": "scaling", "scale": float("nan")}}}, "it must be finite"),
+        (
+            {"federation": {"clients": 9, "attack": {"name": "scaling", "share": 0.05}}},
+            "federation.attack.share = 0.05 of 9 clients is nobody",
+        ),
     ],
 )
 def test_settings_without_meaning_are_refused(change: dict[str, object], said: str) -> None:

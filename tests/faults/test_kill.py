@@ -1,17 +1,16 @@
 """The process is killed at random moments; the run goes on and ends with the bits it would have had."""
 
-import os
 import random
 import shutil
-import signal
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
+import tomli_w
 
 import fedrecall as fr
-from support.disturbed import begin, difference, outcome, tables
-from support.processes import children, gone, until
+from support.disturbed import begin, difference, kill, outcome, tables
 
 pytestmark = pytest.mark.faults
 RUNS = [("scaffold", "pool", 20), ("fedcsd", "pool", 15), ("fedgkd", "serial", 15)]  # 50 kills in all
@@ -22,18 +21,15 @@ def test_killed_at_random_moments(method: str, engine: str, times: int, tmp_path
     given, rng = tables(method, engine), random.Random(method)
     whole = tmp_path / "whole"
     began = time.monotonic()
-    begin(given, whole).join(120)
+    begin(partial(fr.run, given, out=whole)).join(120)
     lasts, expected = time.monotonic() - began, outcome(whole)
     count = tally(f"SIGKILL, {method} on {engine}")
     for i in range(3 * times):
         out = tmp_path / str(i)
-        process = begin(given, out)
+        process = begin(partial(fr.run, given, out=out))
         time.sleep(rng.uniform(0, lasts))
-        workers = children(process.pid)
-        os.kill(process.pid, signal.SIGKILL)
-        process.join(20)
-        until(lambda pids=workers: all(gone(pid) for pid in pids))
-        if (out / "summary.json").exists() and not (out / "checkpoints").exists():
+        kill(process)
+        if (out / "summary.json").exists():
             count.note("finished before")  # and no try
             assert difference(out, expected) == ""
             continue
@@ -49,3 +45,27 @@ def test_killed_at_random_moments(method: str, engine: str, times: int, tmp_path
         if count.tried == times:
             break
     assert count.tried == times
+
+
+def test_a_comparison_killed_again_and_again(tmp_path: Path, tally) -> None:
+    """The same command goes on with the same folder, as often as it takes."""
+    config, rng = tmp_path / "config.toml", random.Random(0)
+    config.write_text(tomli_w.dumps({k: v for k, v in tables("fedavg", "pool").items() if k != "method"}))
+    compare = partial(fr.compare, ["fedavg", "scaffold"], config=config, seeds=2)
+    began = time.monotonic()
+    undisturbed = begin(partial(compare, out=tmp_path / "whole"))
+    undisturbed.join(240)
+    assert undisturbed.exitcode == 0
+    lasts = time.monotonic() - began
+    count, out = tally("SIGKILL, a comparison"), tmp_path / "killed"
+    for _ in range(8):
+        process = begin(partial(compare, out=out))
+        time.sleep(rng.uniform(0.1, 0.3) * lasts)
+        kill(process)
+        count.add()
+    compare(out=out)
+    cells = [path.parent.relative_to(tmp_path / "whole") for path in (tmp_path / "whole").rglob("rounds.jsonl")]
+    assert len(cells) == 4
+    count.lost += [
+        f"{cell}: {lost}" for cell in cells if (lost := difference(out / cell, outcome(tmp_path / "whole" / cell)))
+    ]

@@ -11,11 +11,23 @@ from support.lying import Lie, go
 
 pytestmark = pytest.mark.faults
 NUMBERS = [0, -1, -(2**40), 10, 10**30, 1.5, float("nan"), float("inf"), "7", None, True]
+REPORTS = [
+    {"loss": torch.tensor(float("nan"))},
+    {"loss": torch.zeros(3)},
+    {"loss": torch.tensor(1)},
+    {"client": torch.tensor(0)},
+    {"predicted": torch.full((12,), -1)},
+    {"predicted": torch.full((12,), 2**62)},
+    {"local_accuracy": torch.tensor(float("inf"))},
+    {"shift": torch.zeros(3)},
+    {"observed.x": torch.zeros(3)},
+    {"../../x": torch.zeros(())},
+]
 
 
 def lie(rng: random.Random) -> Lie:
     """One of the many ways in which a reply can be wrong."""
-    kind = rng.choice(["value", "shape", "type", "name", "less", "more", "huge", "number"])
+    kind = rng.choice(["value", "shape", "type", "name", "less", "more", "huge", "number", "report", "beside"])
     seed = rng.random()
 
     def told(reply: Reply) -> Reply:
@@ -24,7 +36,12 @@ def lie(rng: random.Random) -> Lie:
         t = up[name].clone()
         if kind == "number":
             return reply._replace(n=own.choice(NUMBERS))
-        if kind == "value":
+        if kind == "report" and reply.report:
+            return reply._replace(report=reply.report | own.choice(REPORTS))
+        if kind == "beside":  # any tensor that is not the weights, or else the weights
+            name = own.choice(sorted(k for k, t in up.items() if t.is_floating_point() and k != "w") or ["w"])
+            up[name] = up[name] + own.choice([1e12, -1e20, 3e37])
+        elif kind in {"value", "report"}:
             t.view(-1)[own.randrange(t.numel())] = own.choice([float("nan"), float("inf"), float("-inf")])
             up[name] = t
         elif kind == "shape":

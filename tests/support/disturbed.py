@@ -3,13 +3,15 @@
 import json
 import multiprocessing
 import os
+import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
 import torch
 
-import fedrecall as fr
+from support.processes import children, gone, until
 
 
 def tables(method: str, engine: str, rounds: int = 8, **sections: dict[str, Any]) -> dict[str, Any]:
@@ -44,16 +46,25 @@ def difference(directory: Path, expected: tuple[dict[str, torch.Tensor], list[di
     return "" if same and tensors.keys() == expected[0].keys() else "other weights"
 
 
-def _child(given: dict[str, Any], out: str) -> None:
+def _child(task: Callable[[], object]) -> None:
     os.setsid()
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.dup2(null, 2)
-    fr.run(given, out=out)
+    task()
 
 
-def begin(given: dict[str, Any], out: Path) -> multiprocessing.Process:
-    """The run in a process of its own, which leads its process group: forked, because importing torch takes longer."""
-    process = multiprocessing.get_context("fork").Process(target=_child, args=(given, str(out)))
+def begin(task: Callable[[], object]) -> multiprocessing.Process:
+    """A task in a process of its own, which leads its process group: forked, because importing torch takes longer."""
+    process = multiprocessing.get_context("fork").Process(target=_child, args=(task,))
     process.start()
     return process
+
+
+def kill(process: multiprocessing.Process) -> None:
+    """Kill a process as nothing can be prepared for, and wait until its workers have noticed."""
+    assert process.pid is not None
+    workers = children(process.pid)
+    os.kill(process.pid, signal.SIGKILL)
+    process.join(20)
+    until(lambda: all(gone(pid) for pid in workers))

@@ -9,7 +9,7 @@ from fedrecall.cli import complete
 
 QUICKSTART = "Configuration; without one, the quickstart on digits."
 
-Config = Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]", help=QUICKSTART)]
+Config = Annotated[Path | None, typer.Argument(metavar="CONFIG.toml", help=QUICKSTART)]
 ConfigOption = Annotated[Path | None, typer.Option("--config", metavar="CONFIG.toml", help=QUICKSTART)]
 Overrides = Annotated[
     list[str] | None,

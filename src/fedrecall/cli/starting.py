@@ -10,7 +10,7 @@ from fedrecall.cli.options import Json
 
 
 def init(
-    file: Annotated[Path, typer.Argument(metavar="[FILE]", help="The configuration; it must not exist.")] = Path(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The configuration; it must not exist.")] = Path(
         "experiment.toml"
     ),
     data: Annotated[
@@ -40,7 +40,7 @@ def init(
 
 def doctor(as_json: Json = False) -> None:
     """Say what is installed, which engines work, where data is, and how to get what is missing."""
-    from fedrecall.experiment.doctor import examine_and_show
+    from fedrecall.experiment.diagnosis import examine_and_show
 
     if not examine_and_show(as_json):
         raise typer.Exit(1)

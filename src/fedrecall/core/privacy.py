@@ -5,6 +5,7 @@ https://arxiv.org/abs/1710.06963. Here samples have a fixed size, and the neighb
 single client has other data.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -30,8 +31,8 @@ class Gaussian:
     source: Literal["seed", "system"] = "seed"  # of the noise: only the system's cannot be foretold from run.seed
 
     def __post_init__(self) -> None:
-        if not (self.clip > 0 and self.noise > 0 and 0 < self.delta < 1):
-            raise UserError("server.privacy: clip and noise must be above 0, and delta between 0 and 1")
+        if not (0 < self.clip < math.inf and 0 < self.noise < math.inf and 0 < self.delta < 1):
+            raise UserError("server.privacy: clip and noise must be above 0 and finite, and delta between 0 and 1")
 
 
 @dataclass(frozen=True)

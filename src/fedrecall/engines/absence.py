@@ -28,7 +28,7 @@ class Straggler:
     def __post_init__(self) -> None:
         if not (0 <= self.spread < math.inf and 0 <= self.jitter < math.inf):
             raise UserError("federation.straggler: spread and jitter must be at least 0")
-        if self.over < 0 or (self.deadline is not None and self.deadline <= 0):
+        if self.over < 0 or (self.deadline is not None and not self.deadline > 0):
             raise UserError("federation.straggler: over must be at least 0, and deadline above 0")
 
     def time(self, seed: int, t: int, client: int, size: float) -> float:

@@ -1,6 +1,7 @@
 """Clients that lie, for the researcher who wants to see what it does: which ones is a matter of the seed."""
 
 from dataclasses import dataclass
+from math import isfinite
 from typing import Protocol
 
 from fedrecall.core import seeds
@@ -38,7 +39,7 @@ class Scaling:
     scale: float = 10.0  # factor of the update of the weights
 
     def __post_init__(self) -> None:
-        _require_share(self.share)
+        _require(self.share, self.scale)
 
     def poison(self, data: Examples, classes: int) -> Examples:
         """Train on what there is."""
@@ -61,7 +62,7 @@ class SignFlip:
     scale: float = 1.0  # how much longer than the honest update
 
     def __post_init__(self) -> None:
-        _require_share(self.share)
+        _require(self.share, self.scale)
 
     def poison(self, data: Examples, classes: int) -> Examples:
         """Train on what there is."""
@@ -83,7 +84,7 @@ class LabelFlip:
     share: float = 0.2  # of all clients
 
     def __post_init__(self) -> None:
-        _require_share(self.share)
+        _require(self.share)
 
     def poison(self, data: Examples, classes: int) -> Examples:
         """The same inputs with other labels."""
@@ -103,8 +104,13 @@ ATTACKS: dict[str, type[Scaling | SignFlip | LabelFlip]] = {
 
 def hostile(attack: Attack, population: int, seed: int) -> frozenset[int]:
     """The clients that are hostile, the same for the whole run."""
-    number = round(attack.share * population)
+    number = attackers(attack, population)
     return frozenset(seeds.numpy_generator(seed, "attack").choice(population, number, replace=False).tolist())
+
+
+def attackers(attack: Attack, population: int) -> int:
+    """How many they are."""
+    return round(attack.share * population)
 
 
 def _moved(up: Payload, down: Payload, factor: float) -> Payload:
@@ -114,6 +120,8 @@ def _moved(up: Payload, down: Payload, factor: float) -> Payload:
     return {**up, "w": down["w"] + factor * (up["w"] - down["w"])}
 
 
-def _require_share(share: float) -> None:
+def _require(share: float, scale: float = 1.0) -> None:
     if not 0 < share < 1:
         raise UserError(f"federation.attack.share = {share}: it must be between 0 and 1")
+    if not isfinite(scale):
+        raise UserError(f"federation.attack.scale = {scale}: it must be finite")

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from fedrecall.core.robust import Krum
+from fedrecall.engines.attack import attackers
 
 if TYPE_CHECKING:
     from fedrecall.experiment.config import Experiment
@@ -22,6 +23,9 @@ def _disagreements(experiment: "Experiment") -> Iterator[str]:
         yield f'ray.address has no meaning for engine.name = "{name}": set that to "ray", or leave it out'
     if isinstance(rule, Krum) and rule.least > asked:
         yield f"server.robust: {rule} needs {rule.least} clients a round, not {asked}"
+    attack, clients = experiment.federation.attack, experiment.federation.clients
+    if attack is not None and not attackers(attack, clients):
+        yield f"federation.attack.share = {attack.share} of {clients} clients is nobody: raise it, or leave it out"
     if experiment.server.privacy is not None:
         yield from _not_private(experiment)
 

@@ -36,9 +36,15 @@ class Saved(NamedTuple):
 
     def server(self, fresh: Server) -> Server:
         """The server as it was, put into one that has been set up anew."""
-        own, moments, extra = (self._part(part) for part in ("server", "moments", "extra"))
+        own, moments = self._part("server"), self._part("moments")
+        extra = fresh.extra | self._part("extra")  # of another method, by force, there may be less than it needs
         t = self.manifest["round"]
         return replace(fresh, w=own["w"], b=own["b"], counters=own["counters"], moments=moments, extra=extra, t=t)
+
+    def fits(self, fresh: Server) -> bool:
+        """Whether it is of the same model."""
+        own, now = self._part("server"), {"w": fresh.w, "b": fresh.b, "counters": fresh.counters}
+        return {name: t.shape for name, t in own.items()} == {name: t.shape for name, t in now.items()}
 
     def _part(self, part: str) -> Payload:
         return {name.removeprefix(f"{part}."): t for name, t in self.tensors.items() if name.startswith(f"{part}.")}
@@ -118,7 +124,7 @@ class Checkpoints:
             if _round(path) > last:
                 path.unlink()
         needed = {name for manifest in self._newest(KEPT) for name in manifest["memories"]}
-        for path in [*self.folder.glob(".round-*"), *self.memories.glob("*"), *self.memories.glob(".*")]:
+        for path in [*self.folder.glob(".round-*"), *self.memories.glob("*")]:
             if path.name not in needed:
                 path.unlink()
 

@@ -1,12 +1,15 @@
 """A table such as {name = "dirichlet", alpha = 0.1}: a name chooses a dataclass, the other keys are its fields."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from typing import Any, cast
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
 from fedrecall.errors import UserError, unknown
 
@@ -53,8 +56,7 @@ class Choice:
             return self._adapters[name].validate_json(json.dumps(values, default=_plain), strict=True)
         except ValidationError as error:
             first = error.errors()[0]
-            key = ".".join(map(str, first["loc"]))
-            raise UserError(f"{self.kind}.{key} = {first['input']!r}: {first['msg']}") from None
+            raise _ill_typed([self.kind, *map(str, first["loc"])], first) from None
 
     def _preset(self, name: str, preset: Any) -> dict[str, Any]:
         if preset is None:
@@ -124,9 +126,26 @@ def explain(error: ValidationError, model: type[BaseModel]) -> UserError:
         *sections, key = path
         for section in sections:
             model = cast(type[BaseModel], model.model_fields[section].annotation)
+        if not sections and (holders := [name for name, field in model.model_fields.items() if _has(field, key)]):
+            return UserError(f'unknown section "{key}": did you mean "{holders[0]}.{key}"?')
         where = f"key in [{'.'.join(sections)}]" if sections else "section"
         return unknown(where, key, model.model_fields)
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "value_error":
         return UserError(message)
-    return UserError(f"{'.'.join(path)} = {first['input']!r}: {message}")
+    return _ill_typed(path, first)
+
+
+def _has(field: FieldInfo, key: str) -> bool:
+    """Whether a section has a key."""
+    return isinstance(field.annotation, type) and key in getattr(field.annotation, "model_fields", {})
+
+
+def _ill_typed(path: list[str], wrong: ErrorDetails) -> UserError:
+    """A value that its key cannot have."""
+    key, value = ".".join(path), wrong["input"]
+    if wrong["type"] == "literal_error":
+        return unknown(key, value, re.findall("'([^']*)'", wrong["ctx"]["expected"]))
+    if wrong["type"] == "model_type":
+        return UserError(f"{key} = {value!r} must be a table: set its keys, such as {key}.KEY=VALUE")
+    return UserError(f"{key} = {value!r}: {wrong['msg']}")

@@ -13,6 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SkipValidati
 from fedrecall.core.method import Method
 from fedrecall.core.privacy import PRIVACY, Gaussian
 from fedrecall.core.robust import ROBUST, Rule
+from fedrecall.data.datasets import DATASETS
 from fedrecall.data.laws import PARTITIONS, Law
 from fedrecall.engines.absence import LATENESS, Straggler
 from fedrecall.engines.attack import ATTACKS, Attack
@@ -68,6 +69,8 @@ class Data(Section):
 
     @model_validator(mode="after")
     def _meant(self) -> Self:
+        if self.name not in (valid := (*DATASETS, "folder", "table")) and self.name != "own":
+            raise ValueError(str(unknown("data set", self.name, valid)))
         idle = {"folder": ("root", "label", "classes", "limit"), "table": ("root", "classes", "size", "limit")}
         for key in idle.get(self.name, ("path", "label", "client")):
             if getattr(self, key) is not None:

@@ -33,9 +33,9 @@ SUMMARY = "summary.json"
 ROUNDS = "rounds.jsonl"
 LOCK = "run.lock"
 PATIENCE = 3.0  # seconds: the workers of a process that was killed hold its lock until they have noticed
-# Keys that change no bit of the result; of a model to start with the values count (`model` below), not the path.
+# Keys that change no bit of the result; of a model to start with the values count, not the path.
 FREE = ("engine.", "ray.", "data.root", "run.track", "run.checkpoint_every", "run.start")
-MUST_MATCH = ("fedrecall", "torch", "numpy", "data", "partition", "parameters", "model")  # of the environment
+MUST_MATCH = ("fedrecall", "torch", "numpy", "data", "partition", "parameters", "start")  # of the environment
 
 
 def require_free(path: Path) -> None:
@@ -94,16 +94,31 @@ class RunDirectory:
 
     def check(self, setup: Setup) -> list[str]:
         """What differs between the run that was begun here and the one that is set up, key by key."""
+        old, now = self._environment(), environment(setup)
+        keys = [key for key in {**old["config"], **now["config"]} if not key.startswith(FREE)]
+        pairs = [(key, old["config"].get(key), now["config"].get(key)) for key in keys]
+        pairs += [(f"{key} (environment)", old.get(key), now[key]) for key in MUST_MATCH]
+        return [f"{key} was {_short(was)}, is {_short(now)}" for key, was, now in pairs if was != now]
+
+    def admit(self, setup: Setup, differences: list[str], after: int) -> None:
+        """Say that from here on the run is another one than it was."""
+        forced = [*self._environment().get("forced", []), {"after": after, "changed": differences}]
+        write(self.path / "config.toml", _toml(setup).encode())
+        self.write_json("environment.json", environment(setup) | {"forced": forced})
+
+    def _environment(self) -> dict[str, Any]:
         try:
-            old_config = dotted(tomllib.loads((self.path / "config.toml").read_text()))
-            old_environment = json.loads((self.path / "environment.json").read_text())
+            found = json.loads((self.path / "environment.json").read_text())
+            if not isinstance(found, dict) or not isinstance(found.get("config"), dict):
+                raise ValueError("environment.json is damaged")
         except (OSError, ValueError) as error:
             raise UserError(f"{self.path} is no run directory that can be resumed: {error}") from None
-        config, now = dotted(tomllib.loads(_toml(setup))), environment(setup)  # as it would be read back
-        keys = [key for key in {**old_config, **config} if not key.startswith(FREE)]
-        pairs = [(key, old_config.get(key), config.get(key)) for key in keys]
-        pairs += [(f"{key} (environment)", old_environment.get(key), now[key]) for key in MUST_MATCH]
-        return [f"{key} was {_short(old)}, is {_short(new)}" for key, old, new in pairs if old != new]
+        return found
+
+    @property
+    def record(self) -> list[Path]:
+        """The files to which every round adds a line."""
+        return [self.path / ROUNDS, *sorted((self.path / "probes").glob("*.jsonl"))]
 
     def append(self, line: Record, file: str = ROUNDS) -> None:
         """One more round."""
@@ -115,18 +130,26 @@ class RunDirectory:
     def rewind(self, rounds: int) -> dict[str, list[Record]]:
         """Forget what was noted of later rounds; returns the lines that stay, by file."""
         kept = {}
-        for path in [self.path / ROUNDS, *sorted((self.path / "probes").glob("*.jsonl"))]:
+        for path in self.record:
             lines = [_parsed(line) for line in path.read_text().splitlines()] if path.exists() else []
             whole = [line for line in lines if line is not None and line["round"] <= rounds]
             kept[path.name] = whole
             write(path, "".join(json.dumps(line) + "\n" for line in whole).encode())
-        if len(kept[ROUNDS]) < rounds:
-            raise UserError(
-                f"{self.path / ROUNDS} is damaged, it has {len(kept[ROUNDS])} of {rounds} rounds: restore it, or "
-                f"remove {self.path} and run it again"
-            )
         (self.path / SUMMARY).unlink(missing_ok=True)
         return kept
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is nothing left to do: the summary, which comes last, is there and tells of no failure.
+
+        What is left of checkpoints then is what a process had no time to remove. A run that failed and has none cannot
+        go on either.
+        """
+        try:
+            failed = "failed" in json.loads((self.path / SUMMARY).read_text())
+        except (OSError, ValueError):
+            return False
+        return not failed or not self.checkpoints.folder.exists()
 
     def finish(self, summary: Mapping[str, Any], *, resumable: bool) -> None:
         """Say that the run is complete; there is nothing to resume then."""
@@ -166,6 +189,7 @@ def environment(setup: Setup) -> dict[str, Any]:
         "data": setup.dealt.dataset.fingerprint,
         "partition": setup.dealt.partition.hash,
         "parameters": len(setup.server.w),
+        "config": dotted(tomllib.loads(_toml(setup))),  # config.toml may be edited, and then tells it no more
         "start": sha256(setup.server.w.numpy().tobytes()).hexdigest() if _given_weights(setup) else None,
     }
 

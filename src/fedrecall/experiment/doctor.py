@@ -1,19 +1,15 @@
-"""`fedrecall doctor`: what is installed, what works here, where data is, and how to get what is missing."""
+"""What is installed, what works here, where data is, and how to get what is missing."""
 
 import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 import fedrecall
 from fedrecall.data import cache
@@ -21,7 +17,6 @@ from fedrecall.data.datasets import DATASETS, Dataset
 from fedrecall.data.source import Source, places
 from fedrecall.engines.crew import cores
 from fedrecall.errors import UserError
-from fedrecall.experiment import machine
 from fedrecall.experiment.config import Experiment
 from fedrecall.experiment.run import execute
 from fedrecall.experiment.setup import setup
@@ -37,80 +32,6 @@ EXTRAS = {  # extra -> the distribution that makes it work, and what it gives
     "tune": ("optuna", "fedrecall tune"),
 }
 Facts = dict[str, Any]
-GIGA = 1e9
-
-
-def examine_and_show(as_json: bool = False) -> bool:
-    """Print it; whether the library can run."""
-    facts = examine()
-    if as_json:
-        machine.print_json(facts)
-    else:
-        console = Console()
-        for title, lines in _pages(facts):
-            grid = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-            grid.add_column(no_wrap=True, min_width=17)
-            grid.add_column(overflow="fold")
-            for name, said in lines:
-                grid.add_row(Text(f"  {name}"), Text(said))
-            console.print(Text(title, style="bold"))
-            console.print(grid)
-        console.print(Text("fedrecall can run here" if facts["ok"] else "fedrecall cannot run here: see engines"))
-    return bool(facts["ok"])
-
-
-def _pages(facts: Facts) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """What is printed of the facts: titles, and lines of a name and what is said of it."""
-    here, has = facts["installed"], facts["machine"]
-    commit = f", commit {here['commit']}" if here["commit"] else ""
-    yield (
-        "installed",
-        [
-            ("fedrecall", f"{here['fedrecall']}{commit}"),
-            ("", here["from"]),
-            ("Python", f"{here['python']} on {here['system']}"),
-            ("torch", f"{here['torch']}, {has['threads']} threads; devices: {', '.join(has['devices'])}"),
-        ],
-    )
-    room = {"shared memory": has["shared_memory_free"], "disk": has["disk_free"]}
-    yield (
-        "machine",
-        [
-            ("workers", f"{has['workers']}, one a core; engine.workers sets another number"),
-            *((name, f"{free / GIGA:.1f} GB free") for name, free in room.items() if free is not None),
-        ],
-    )
-    yield "engines", [(name, _engine(found)) for name, found in facts["engines"].items()]
-    yield (
-        "optional parts",
-        [
-            (
-                name,
-                f"{found['version'] or 'missing'}: {found['gives']}" + (f"\n{found['get']}" if "get" in found else ""),
-            )
-            for name, found in facts["extras"].items()
-        ],
-    )
-    data = facts["data"]
-    folder = f"{data['folder']}{'' if data['folder_exists'] else ' (there is no such folder)'}"
-    yield (
-        "data",
-        [
-            ("FEDRECALL_DATA", folder if data["folder"] else "not set: a folder of data sets, for work offline"),
-            ("cache", data["cache"]),
-            *((name, found["found"] or found["get"]) for name, found in data["sets"].items()),
-        ],
-    )
-
-
-def _engine(found: Facts) -> str:
-    if "seconds" in found:
-        return f"works: a round of two clients took {found['seconds']} s"
-    if "version" in found:
-        return (
-            f"{found['version']} is installed, and not tried here" if found["version"] else f"missing: {found['get']}"
-        )
-    return f"does not work: {found['why']}"
 
 
 def examine() -> Facts:
@@ -226,7 +147,4 @@ def _found(name: str, source: Source, root: Path | None) -> dict[str, str | None
         return {"found": "FEDRECALL_DATA", "get": None}
     if cache.place(name, {"size": source.size, "source": source.repo}).exists():
         return {"found": "cache", "get": None}
-    return {
-        "found": None,
-        "get": missing if source.repo is None else f"comes from the hub ({source.repo}) at first use",
-    }
+    return {"found": None, "get": f"at first use, from the hub: {source.repo}" if source.repo else missing}

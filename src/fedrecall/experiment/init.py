@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fedrecall.data.datasets import DATASETS
 from fedrecall.data.table import read_table
 from fedrecall.errors import UserError, unknown
@@ -66,7 +68,7 @@ def _with_clients(data: Mapping[str, Any]) -> Tables:
     groups = read(Data(**tables["data"])).train_groups  # which also shows that it can be read
     if groups is None:
         return tables
-    return tables | {"federation": {"clients": len(groups.unique()), "partition": {"name": "groups"}}}
+    return tables | {"federation": {"clients": len(np.unique(groups.numpy())), "partition": {"name": "groups"}}}
 
 
 def lines(experiment: Experiment, file: Path) -> Iterator[str]:

@@ -16,7 +16,7 @@ from fedrecall.data.datasets import DATASETS
 from fedrecall.engines import Faults, Memories, Pool, Serial
 from fedrecall.errors import UserError
 from fedrecall.experiment.config import Experiment
-from fedrecall.experiment.directory import ROUNDS, SUMMARY, RunDirectory, alone, require_free
+from fedrecall.experiment.directory import ROUNDS, RunDirectory, alone, require_free
 from fedrecall.experiment.live import run_progress
 from fedrecall.experiment.probes import Line, View, features, look
 from fedrecall.experiment.record import Record, record, summarise
@@ -153,11 +153,16 @@ def reopen(directory: RunDirectory, ready: Setup, past: Past, *, force: bool) ->
             f"{directory.path} cannot be resumed, its result would be another: {'; '.join(differences)}. "
             "Undo this, or go on nevertheless with --force"
         )
-    if (directory.path / SUMMARY).exists() and not directory.checkpoints.folder.exists():
+    if directory.finished:
         raise UserError(f"the run in {directory.path} is finished: there is nothing to resume")
     saved = directory.checkpoints.latest()
+    if saved is not None and not saved.fits(ready.server):
+        raise UserError(f"{directory.path} cannot be resumed, not even with --force: its model is another")
+    done = saved.manifest["round"] if saved else 0
     directory.checkpoints.rewind(saved)
-    kept = directory.rewind(saved.manifest["round"] if saved else 0)
+    kept = directory.rewind(done)
+    if differences:
+        directory.admit(ready, differences, after=done)
     records = kept.pop(ROUNDS)
     seen = {name.removesuffix(".jsonl"): lines for name, lines in kept.items() if lines}
     if saved is None:
@@ -240,7 +245,8 @@ class _Run:
             for name, probed in lines.items():
                 self._directory.append(probed, f"probes/{name}.jsonl")
             if done.number % every == 0 and done.number < self._ready.plan.rounds:
-                self._directory.checkpoints.save(done.server, self._engine.memories, {"initial": initial})
+                checkpoints, record = self._directory.checkpoints, self._directory.record
+                checkpoints.save(done.server, self._engine.memories, record, {"initial": initial})
         self._tracking.round(line)
         if self._watch is not None:
             self._watch(line)
@@ -253,8 +259,9 @@ class _Run:
             self._directory.write_tensors(MODEL, values)
         if "features" in self._ready.experiment.run.probes and failed is None and done is not None:
             self._directory.write_tensors("probes/features.safetensors", features(self._view, done))
-        # A run that diverged would diverge again; one that lost its clients, say, may be resumed.
-        resumable = failed is not None and not isinstance(failed, Diverged)
+        # A simulation that diverged would diverge again; one that lost its clients, say, may be resumed.
+        again = isinstance(failed, Diverged) and self._ready.experiment.engine.name != "flower"
+        resumable = failed is not None and not again
         self._directory.finish(result.summary, resumable=resumable)
 
 

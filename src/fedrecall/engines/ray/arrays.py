@@ -51,7 +51,8 @@ def view(array: Array) -> Tensor:
         content = torch.from_numpy(array.content)
     if content.data_ptr() % ALIGNED:
         content = content.clone()
-    t = content.view(DTYPES[array.dtype]).view(array.shape)
+    dtype = DTYPES[array.dtype]
+    t = content.view(dtype).view(array.shape) if len(content) else torch.empty(array.shape, dtype=dtype)
     return t.permute(0, 3, 1, 2) if array.channels_last else t
 
 

@@ -147,12 +147,10 @@ class Crew:
 
 
 def _require_same(versions: dict[str, str]) -> None:
+    """Results would otherwise depend on where a client runs."""
     for package, version in versions.items():
-        if version != VERSIONS[package]:
-            raise UserError(
-                f"a Ray node has {package} {version}, this machine {VERSIONS[package]}, and a result would depend on where "
-                "its clients ran: install the same everywhere"
-            )
+        if version != (ours := VERSIONS[package]):
+            raise UserError(f"a Ray node has {package} {version}, this machine {ours}: install the same everywhere")
 
 
 def _bytes(answer: Answer) -> int:
@@ -160,7 +158,8 @@ def _bytes(answer: Answer) -> int:
 
 
 def _why(error: Exception) -> str:
-    """What Ray says last of an error that it explains on many lines: at most a sentence or two of it."""
+    """Of the many lines with which Ray explains an error, the one that says most, and of that a sentence or two."""
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
-    telling = [line for line in lines if line.startswith("The actor")] or lines
-    return telling[-1][:200].rpartition(". ")[0] or telling[-1][:200]
+    deaths = [line for line in lines if line.startswith("The actor") and "creation task" not in line]
+    telling = (deaths or lines)[-1][:200]
+    return telling.rpartition(". ")[0] or telling
