@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from latex2mathml.converter import convert
-from mkdocs.structure.files import File, Files
+from mkdocs.structure.files import File, Files, InclusionLevel
 
 ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
 PAGES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
 ALONE = "---\nhide: [navigation]\n---\n"  # the home page has no neighbours
 # GitHub chooses between two pictures by the reader's theme; so does the theme of the site, by the end of the address.
@@ -23,10 +24,13 @@ PICTURE = re.compile(
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the pages that are kept outside the folder of the documentation."""
+    """Add the pages that are kept outside the folder of the documentation, and the examples, for download."""
     for source, page in PAGES.items():
         text = moved((ROOT / source).read_text())
         files.append(File.generated(config, page, content=ALONE + text if page == "index.md" else text))
+    for example in EXAMPLES.glob("*.*"):
+        place = f"examples/{example.name}"
+        files.append(File.generated(config, place, abs_src_path=str(example), inclusion=InclusionLevel.INCLUDED))
     return files
 
 
@@ -39,7 +43,8 @@ def moved(text: str) -> str:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Pictures that follow the theme."""
+    """Pictures that follow the theme; links to examples, which are beside the pages here."""
+    markdown = markdown.replace("](../examples/", "](examples/")
     return PICTURE.sub(r"![\g<alt>](\g<light>#only-light)\n![\g<alt>](\g<dark>#only-dark)", markdown)
 
 

@@ -10,20 +10,12 @@ import pytest
 import typer.main
 
 from fedrecall import cli
+from support.command import call
 
 
 def fedrecall(*args: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "fedrecall", *map(str, args)]
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False, timeout=300)
-
-
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *args: object) -> tuple[int, str, str]:
-    """The same in this process: quicker, since torch is imported already."""
-    monkeypatch.setattr(sys, "argv", ["fedrecall", *map(str, args)])
-    with pytest.raises(SystemExit) as exit_:
-        cli.main()
-    captured = capsys.readouterr()
-    return int(exit_.value.code or 0), captured.out, captured.err
 
 
 def test_quickstart(tmp_path: Path) -> None:
@@ -125,19 +117,22 @@ def test_the_list_of_options_is_frozen() -> None:
     collect(typer.main.get_command(cli.app), "")
     assert options == {
         "": ["--install-completion", "--show-completion", "--version"],
-        "run": ["--force", "--out", "--resume", "--set"],
-        "compare": ["--config", "--out", "--seeds", "--set"],
-        "reproduce": ["--cells", "--fraction", "--list", "--methods", "--out", "--seeds", "--set"],
+        "init": ["--client", "--data", "--label", "--method"],
+        "run": ["--force", "--json", "--out", "--resume", "--set"],
+        "compare": ["--config", "--json", "--out", "--seeds", "--set"],
+        "reproduce": ["--cells", "--fraction", "--json", "--list", "--methods", "--out", "--seeds", "--set"],
+        "tune": ["--config", "--json", "--out", "--over", "--set", "--trials"],
         "report": ["--out"],
+        "doctor": ["--json"],
         "flower": [],
         "flower new": ["--config", "--set"],
         "flower certs": ["--host", "--nodes"],
         "flower demo": ["--out", "--set"],
         "show": [],
-        "show methods": [],
-        "show models": [],
-        "show partitions": [],
-        "show datasets": [],
-        "show probes": [],
-        "show partition": ["--out", "--set"],
+        "show methods": ["--json"],
+        "show models": ["--json"],
+        "show partitions": ["--json"],
+        "show datasets": ["--json"],
+        "show probes": ["--json"],
+        "show partition": ["--json", "--out", "--set"],
     }

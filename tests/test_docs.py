@@ -13,6 +13,7 @@ import typer.main
 
 import fedrecall as fr
 from fedrecall import cli
+from support.browser import Browser, installed
 from support.pages import DOCS, PAGES, ROOT, anchor, blocks, commands, headings, links
 
 TUTORIAL, FAQ = DOCS / "getting-started.md", DOCS / "faq.md"
@@ -126,6 +127,13 @@ def test_links_lead_somewhere(path: Path) -> None:
         assert not fragment or fragment in map(anchor, headings(there)), target
 
 
+def test_every_example_is_shown() -> None:
+    text = "".join(path.read_text() for path in PAGES)
+    assert [
+        path.name for path in (ROOT / "examples").glob("*.py") if f'--8<-- "examples/{path.name}"' not in text
+    ] == []
+
+
 def test_the_configuration_page_is_what_the_types_say() -> None:
     spec = importlib.util.spec_from_file_location("make_configuration", DOCS / "make_configuration.py")
     assert spec is not None
@@ -158,6 +166,19 @@ def test_every_page_is_in_the_site_and_asks_nobody_else(site: Path) -> None:
         )
         assert "arithmatex" not in text, f"an equation of {page} was not made MathML"
         assert "--8&lt;--" not in text, page
+
+
+@pytest.mark.skipif(installed() is None, reason="no chromium here")
+def test_pages_fit_a_phone_and_load_without_a_network(site: Path, tmp_path: Path) -> None:
+    with Browser(tmp_path) as browser:
+        for page in ("index", "configuration", "methods/fedssd", "architecture", "api"):
+            browser.open(site / f"{page}.html", width=360)
+            assert browser.run("document.documentElement.scrollWidth") <= 360, page
+            sent = (event for event in browser.events if event["method"] == "Network.requestWillBeSent")
+            asked = [event["params"]["request"]["url"] for event in sent]
+            assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
+            missing = "[...document.querySelectorAll('img')].filter(i => i.complete && !i.naturalWidth).length"
+            assert browser.run(missing) == 0, f"{page} has a picture that is not there"
 
 
 def test_the_api_has_all_that_is_public_and_its_examples_are_code(site: Path) -> None:

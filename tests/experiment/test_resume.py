@@ -175,9 +175,9 @@ def test_force_goes_as_far_as_it_can(tmp_path: Path) -> None:
 def test_an_edited_configuration_in_the_directory_is_refused(engine: str, tmp_path: Path) -> None:
     interrupt(tables(engine=engine), tmp_path / "a", after=2)
     file = tmp_path / "a" / "config.toml"
-    assert "lr = 0.05" in file.read_text()
-    file.write_text(file.read_text().replace("lr = 0.05", "lr = 0.5"))
-    with pytest.raises(fr.UserError, match=r"local\.lr was 0\.05, is 0\.5\. Undo this"):
+    assert "epochs = 1" in file.read_text()
+    file.write_text(file.read_text().replace("epochs = 1", "epochs = 2"))
+    with pytest.raises(fr.UserError, match=r"local\.epochs was 1, is 2\. Undo this"):
         fr.run(file, out=tmp_path / "a", resume=True)
 
 

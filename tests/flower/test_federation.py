@@ -4,12 +4,14 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 pytest.importorskip("flwr", reason="needs Flower: make test-flower")
 
 from flwr.app import Error, Message
 
 from fedrecall import METHODS, UserError
+from fedrecall.engines.flower.wire import packed, unpacked
 from support.loopback import federate, federation, in_a_task, lines, same, serial
 from support.lossy import serial_without
 
@@ -59,6 +61,34 @@ def test_a_lost_reply_is_rolled_back(config: Path, tmp_path: Path) -> None:
     assert "no answer within 1 s (engine.timeout)" in note.read_text()
     lost = int(note.stem.rpartition("-")[2])
     assert same(tmp_path, serial_without(config, changes, {(2, lost, "train")}))
+
+
+@pytest.mark.parametrize(
+    ("record", "name", "reason"),
+    [
+        ("up", "w", "its w is not finite"),
+        ("up", "dc", "its dc is not finite"),
+        ("report", "loss", "its training loss is not finite"),
+    ],
+)
+def test_a_refused_reply_is_rolled_back(record: str, name: str, reason: str, config: Path, tmp_path: Path) -> None:
+    """Its node goes back to the memory that the server has the receipt of: as if it had not taken part."""
+    changes = "method.name=scaffold engine.min_replies=2"
+    grid, asked = federation(tmp_path, config, changes), [0]
+
+    def spoil_one(node: int, reply: Message) -> Message:
+        asked[0] += 1
+        if asked[0] == 3 + 3 + 2:  # hellos, the first round, and in the second one
+            sent = unpacked(reply.content, record)
+            reply.content[record] = packed({**sent, name: sent[name] * torch.nan})
+        return reply
+
+    grid.fate = spoil_one
+    federate(grid)
+    assert [line["replies"] for line in lines(tmp_path)] == [3, 2, 3]
+    (refused,) = lines(tmp_path)[1]["refused"]
+    assert refused["reason"] == reason
+    assert same(tmp_path, serial_without(config, changes, {(2, refused["client"], "train")}))
 
 
 def test_a_node_that_is_away_is_noted_and_comes_back_with_its_memory(config: Path, tmp_path: Path) -> None:

@@ -67,6 +67,8 @@ def environment(results: Results) -> dict[str, str]:
     for path in dict.fromkeys(outcome.path for outcome in results.outcomes()):
         file = path / "environment.json"
         for key, value in (read_json(file) if file.exists() else {}).items():
+            if key == "config":  # told elsewhere
+                continue
             said = str(value)[:HASH] if key in ("data", "partition") else str(value)
             seen.setdefault(key, {})[said] = None
     order = [key for key in ENVIRONMENT if key in seen]

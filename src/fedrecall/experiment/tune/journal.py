@@ -75,7 +75,7 @@ class Journal:
         tables = Experiment(**with_settings(experiment.tables(), best.settings)).tables()
         head = (
             f"# Found by {len(trials)} trials: {describe(best.settings)}\n"
-            f"# It had {100 * (best.value or 0):.2f} % on examples held out from the clients; the test set was not used.\n\n"
+            f"# {100 * (best.value or 0):.2f} % on examples held out from the clients; the test set was not used.\n\n"
         )
         write(self.folder / BEST, (head + tomli_w.dumps(tables)).encode())
         return self.folder / BEST

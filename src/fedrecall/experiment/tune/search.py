@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 RANDOM = 8  # trials before the sampler learns from them
 BEFORE_PRUNING = 4  # complete trials, and a quarter of the rounds
-ATTEMPTS = 50  # proposals that may be refused because they were tried before, or are not valid
+ATTEMPTS = 10  # proposals that may be refused because they were tried before, or are not valid
 IDLE = ("probes", "targets", "local_accuracy", "track")  # of a run: they cost time, and nobody looks
 
 
@@ -143,17 +143,20 @@ class _Search:
         left = None if self._points is None else [point for point in self._points if point not in tried]
         if left is not None and trials >= len(self._points or ()):
             return next(iter(left), None)
+        study = self._replayed(done)
         for attempt in range(ATTEMPTS):
             seed = seeds.stream(self._seed, "tune", len(done), attempt) % 2**32
-            sampler = self._optuna.samplers.TPESampler(seed=seed, n_startup_trials=RANDOM)
-            settings: Settings = dict(self._replayed(done, sampler).ask(self._kinds).params)
+            study.sampler = self._optuna.samplers.TPESampler(seed=seed, n_startup_trials=RANDOM)
+            asked = study.ask(self._kinds)
+            settings: Settings = dict(asked.params)
             if settings not in tried and spaces.valid(self._tables, settings):
                 return settings
+            study.tell(asked, state=self._optuna.trial.TrialState.FAIL)  # which samplers leave out
         return next(iter(left or ()), None)
 
     def attempt(self, done: list[Trial], settings: Settings) -> Trial:
         """Run a federation with these settings, as long as it keeps up with the trials before it."""
-        study = self._replayed(done, None)
+        study = self._replayed(done)
         study.enqueue_trial(settings)
         asked, number, curve = study.ask(self._kinds), len(done) + 1, dict[int, float]()
         self.watch.began(number, settings, self._rounds)
@@ -179,11 +182,11 @@ class _Search:
             return outcome("failed", why=str(error))
         return outcome("complete", result.summary["last10"])
 
-    def _replayed(self, done: list[Trial], sampler: Any) -> "optuna.Study":
+    def _replayed(self, done: list[Trial]) -> "optuna.Study":
         """What the trials so far have shown."""
         states = self._optuna.trial.TrialState
         pruner = self._optuna.pruners.MedianPruner(BEFORE_PRUNING, max(2, self._rounds // 4))
-        study: optuna.Study = self._optuna.create_study(direction="maximize", sampler=sampler, pruner=pruner)
+        study: optuna.Study = self._optuna.create_study(direction="maximize", pruner=pruner)
         for trial in done:
             state = states.COMPLETE if trial.outcome == "complete" else states.PRUNED
             study.add_trial(

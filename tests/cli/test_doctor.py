@@ -1,0 +1,76 @@
+"""fedrecall doctor: what it says is so."""
+
+import json
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedrecall.data.datasets import DATASETS
+from fedrecall.engines.crew import Crew, cores
+from fedrecall.experiment import doctor
+from support.command import call
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_facts(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    root = tmp_path / "data"
+    (root / "mnist").mkdir(parents=True)
+    for split in ("train", "test"):
+        (root / "mnist" / f"{split}-0.parquet").touch()
+    monkeypatch.setenv("FEDRECALL_DATA", str(root))
+    code, out, _ = call(monkeypatch, capsys, "doctor", "--json")
+    facts = json.loads(out)
+    assert code == 0
+    assert facts["ok"]
+    assert facts["installed"]["torch"] == torch.__version__
+    assert facts["machine"]["workers"] == cores()
+    assert facts["engines"]["serial"]["works"]
+    assert facts["engines"]["pool"]["works"]
+    assert facts["extras"]["tune"]["version"] == version("optuna")
+    assert list(facts["data"]["sets"]) == list(DATASETS)
+    assert facts["data"]["sets"]["mnist"]["found"] == "FEDRECALL_DATA"
+    assert "$FEDRECALL_DATA/cifar10" in facts["data"]["sets"]["cifar10"]["get"]
+
+
+def test_every_extra_is_known() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(doctor.EXTRAS) == set(extras) - {"dev", "docs"}
+    for extra, (package, _) in doctor.EXTRAS.items():
+        assert extras[extra][0].startswith(package)
+
+
+def test_what_is_missing_and_how_to_get_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(doctor.EXTRAS, "flower", ("no-such-package", "real federations"))
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("FEDRECALL_DATA", raising=False)
+    code, out, _ = call(monkeypatch, capsys, "doctor")
+    assert code == 0
+    assert "missing: pip install 'fedrecall[flower]'" in out
+    assert "from the hub: ylecun/mnist" in out
+    assert all(len(line) <= 80 for line in out.splitlines())
+    assert "\x1b" not in out
+
+
+def test_an_engine_that_does_not_work(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("no room in /dev/shm")
+
+    monkeypatch.setattr(Crew, "__init__", fail)
+    code, out, _ = call(monkeypatch, capsys, "doctor")
+    assert code == 0, "serial does"
+    assert "does not work: no room in /dev/shm" in out
+
+
+def test_a_library_that_cannot_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("illegal instruction\nand more")
+
+    monkeypatch.setattr("fedrecall.experiment.doctor.execute", fail)
+    code, out, _ = call(monkeypatch, capsys, "doctor")
+    assert code == 1
+    assert "does not work: illegal instruction" in out
+    assert "cannot run here" in out

@@ -1,0 +1,120 @@
+"""fedrecall init: what it writes is valid, says what it means, and runs."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import fedrecall as fr
+from fedrecall.errors import UserError
+from fedrecall.experiment import source
+from fedrecall.experiment.init import write_configuration
+from fedrecall.methods.presets import PRESETS
+from support.command import call
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    file = tmp_path / "patients.csv"
+    rows = (f"{x:.3f},{'ab'[i % 2]},{int(x > 0)},site-{i % 3}" for i, x in enumerate(rng.normal(size=90)))
+    file.write_text("\n".join(["score,kind,ill,hospital", *rows]) + "\n")
+    return file
+
+
+@pytest.mark.parametrize("method", fr.METHODS)
+def test_it_reads_back_as_the_defaults_and_the_choices(method: str, tmp_path: Path) -> None:
+    file = tmp_path / "e.toml"
+    written = write_configuration(file, method=method)
+    assert fr.Experiment.load(file) == written == fr.Experiment(method={"name": method})
+
+
+def test_every_key_is_there_and_valid(tmp_path: Path) -> None:
+    file = tmp_path / "e.toml"
+    write_configuration(file, data="cifar10", method="fedcsd")
+    section, found = "", set()
+    for line in file.read_text().splitlines():
+        if header := re.match(r"(?:# )?\[([\w.]+)\]", line):
+            section = header[1]
+        elif key := re.match(r"(?:# )?(\w+) =", line):
+            found.add(f"{section}.{key[1]}")
+    every = source.keys()
+    wanted = {key for key in every if not key.startswith(("method.", "model.", "federation.partition."))}
+    wanted = {key for key in wanted if not re.match(r"federation.(straggler|attack)|server.(robust|privacy)", key)}
+    wanted |= {f"method.{key}" for key in ("name", "preset", *source.chosen("method", "fedcsd").keys)}
+    assert wanted <= found
+    assert found - {"method.preset"} <= set(every)
+
+
+def test_what_a_paper_set_can_be_taken_over(tmp_path: Path) -> None:
+    file = tmp_path / "e.toml"
+    write_configuration(file, method="fedcad")
+    text = file.read_text()
+    head, method, rest = re.split(r"(?s)(\n\[method\].*?\n)(?=\n\[server\])", text)
+    (preset,) = re.findall(r'# (preset = "fedcad-sa")', method)
+    file.write_text(f'{head}\n[method]\nname = "fedcad"\n{preset}\n{rest}')
+    said = fr.Experiment.load(file).tables()["method"]
+    assert said["estimate"] == PRESETS["fedcad-sa"]["fedcad"]["estimate"] == "local"
+
+
+def test_a_named_method_runs_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = call(monkeypatch, capsys, "init", "--method", "fedlmd")
+    assert code == 0
+    (command,) = re.findall(r"^ *fedrecall (run .*)$", out, re.M)
+    short = ["--set", "run.rounds=2", "--set", "local.epochs=1", "--set", "engine.name=serial"]
+    code, out, _ = call(monkeypatch, capsys, *command.split(), *short)
+    assert code == 0
+    assert "fedlmd on digits: 2 rounds" in out
+
+
+def test_a_table_with_clients(table: Path, tmp_path: Path) -> None:
+    file = tmp_path / "e.toml"
+    written = write_configuration(file, data=str(table), label="ill", client="hospital", method="fedntd")
+    assert (written.federation.clients, written.data.label, written.data.client) == (3, "ill", "hospital")
+    experiment = fr.Experiment.load(file, ["run.rounds=2", "engine.name=serial"])
+    assert fr.run(experiment).summary["final"] > 0.5
+
+
+def test_a_folder_of_images(tmp_path: Path) -> None:
+    for kind, grey in (("dark", 20), ("light", 220)):
+        folder = tmp_path / "pictures" / kind
+        folder.mkdir(parents=True)
+        for i in range(12):
+            Image.new("L", (16, 16), grey + i).save(folder / f"{i}.png")
+    file = tmp_path / "e.toml"
+    written = write_configuration(file, data=str(tmp_path / "pictures"))
+    assert tomllib.loads(file.read_text())["data"]["name"] == written.data.name == "folder"
+    overrides = ["run.rounds=1", "federation.clients=2", "federation.partition.name=iid", "engine.name=serial"]
+    assert fr.run(fr.Experiment.load(file, overrides)).summary["rounds"] == 1
+
+
+def test_bad_input_leaves_nothing(table: Path, tmp_path: Path) -> None:
+    file = tmp_path / "e.toml"
+    for given, message in (
+        ({"data": str(table)}, "which column .* is the label.*score, kind, ill, hospital"),
+        ({"data": str(table), "label": "il"}, 'column .* "il": did you mean "ill"'),
+        ({"data": str(table), "label": "ill", "client": "hospitl"}, 'did you mean "hospital"'),
+        ({"data": "mnits"}, 'did you mean "mnist".*or give the path'),
+        ({"data": "cifar10", "label": "x"}, "leave them away"),
+        ({"data": str(tmp_path), "label": "x"}, "for a table"),
+        ({"method": "fedlm"}, 'did you mean "fedlmd"'),
+    ):
+        with pytest.raises(UserError, match=message):
+            write_configuration(file, **given)
+        assert not file.exists()
+    with pytest.raises(UserError, match="cannot write"):
+        write_configuration(tmp_path / "nowhere" / "e.toml")
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    file = tmp_path / "e.toml"
+    file.write_text("mine")
+    with pytest.raises(UserError, match="is not overwritten"):
+        write_configuration(file)
+    assert file.read_text() == "mine"

@@ -1,0 +1,84 @@
+"""--json: one document on standard output, and nothing else there."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedrecall import METHODS
+from fedrecall.experiment import machine, papers
+from support.command import call
+
+SHORT = ["--set", "run.rounds=2", "--set", "local.epochs=1", "--set", "engine.name=serial"]
+
+
+@pytest.fixture
+def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.chdir(tmp_path)
+
+    def run(*args: object) -> Any:
+        code, out, _ = call(monkeypatch, capsys, *args, "--json")
+        assert code == 0
+        return json.loads(out, parse_constant=pytest.fail)
+
+    return run
+
+
+def test_run(said) -> None:
+    found = said("run", *SHORT)
+    assert found["summary"] == json.loads((Path(found["directory"]) / "summary.json").read_text())
+    assert found["summary"]["rounds"] == 2
+
+
+def test_compare(said) -> None:
+    found = said("compare", "fedavg", "fedprox", "--seeds", 2, *SHORT)
+    (table,) = found["tables"].values()
+    assert list(table["rows"]) == ["fedavg", "fedprox"]
+    assert 0 < table["rows"]["fedprox"]["final"]["mean"] < 100
+    assert table["rows"]["fedavg"]["last 10 less fedavg"]["mean"] is None
+    assert (Path(found["folder"]) / "study.toml").exists()
+
+
+def test_list_of_experiments(said) -> None:
+    found = said("reproduce", "--list")
+    assert list(found) == papers.ids()
+    assert all(one["runs"] > 0 and one["passes"] > 0 and one["hours"] > 0 for one in found.values())
+
+
+@pytest.mark.parametrize(
+    ("what", "name", "key"),
+    [
+        ("methods", "fedlmd", "settings"),
+        ("models", "mlp", "settings"),
+        ("partitions", "dirichlet", "settings"),
+        ("datasets", "cifar10", "examples"),
+        ("probes", "confusion", "cost"),
+    ],
+)
+def test_show(said, what: str, name: str, key: str) -> None:
+    found = said("show", what)
+    assert key in found[name]
+    assert what != "methods" or list(found) == list(METHODS)
+
+
+def test_show_partition(said) -> None:
+    found = said("show", "partition")
+    assert len(found["counts"]) == found["clients"] == 10
+    assert Path(found["picture"]).exists()
+
+
+def test_a_failure_is_no_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = call(monkeypatch, capsys, "run", "--json", "--set", "local.lr=1e9", *SHORT)
+    assert code == 2
+    assert out == ""
+    assert "not finite" in err
+
+
+def test_what_is_no_number_is_null() -> None:
+    given = {"a": math.nan, "b": [math.inf, 1.5, True, None], "c": Path("x"), 1: ("t",)}
+    assert machine.plain(given) == {"a": None, "b": [None, 1.5, True, None], "c": "x", "1": ["t"]}

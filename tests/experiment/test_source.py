@@ -1,0 +1,51 @@
+"""What is read from the source is what the classes are."""
+
+from dataclasses import fields
+from typing import Any, cast
+
+import pytest
+from pydantic import BaseModel
+
+from fedrecall.data.datasets import DATASETS
+from fedrecall.experiment import source
+from fedrecall.experiment.config import CHOICES, Experiment, override_all
+from fedrecall.experiment.probes import PROBES
+
+
+@pytest.mark.parametrize("kind", CHOICES)
+def test_names_and_fields(kind: str) -> None:
+    assert source.names(kind) == list(CHOICES[kind].valid)
+    for name, cls in CHOICES[kind].valid.items():
+        found = source.chosen(kind, name)
+        assert list(found.keys) == [field.name for field in fields(cast(Any, cls))]
+        assert (cls.__doc__ or "").startswith(found.about)
+
+
+def test_sections() -> None:
+    found = source.sections()
+    assert list(found) == list(Experiment.model_fields)
+    for name, section in found.items():
+        annotation = Experiment.model_fields[name].annotation
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            assert list(section.keys) == list(annotation.model_fields)
+            assert section.about == (annotation.__doc__ or "").splitlines()[0]
+    assert source.datasets() == list(DATASETS)
+    assert source.probes() == list(PROBES)
+
+
+def test_comments_and_values() -> None:
+    keys = source.keys()
+    assert keys["data.root"].comment == "folder of data sets, for work offline; else FEDRECALL_DATA"  # in parentheses
+    assert keys["method.kd_scale"].values == ("none", "T2")
+    assert keys["local.drop_last"].values == (False, True)
+    assert keys["local.lr"].values == ()
+    assert source.chosen("method", "fedprox").keys["mu"].comment == "weight of the proximal term, Eq. (2)"
+
+
+def test_every_offered_name_can_be_set() -> None:
+    for kind, path in (("method", "method"), ("partition", "federation.partition"), ("model", "model")):
+        for name in source.keys()[f"{path}.name"].values:
+            tables: dict[str, Any] = {}
+            override_all(tables, [f"{path}.name={name}"])
+            assert CHOICES[kind].dump(CHOICES[kind].build({"name": name}))["name"] == name
+            Experiment(**tables)
