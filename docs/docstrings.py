@@ -8,14 +8,16 @@ import griffe
 
 from fedrecall.experiment.source import classes
 
+EXAMPLE = re.compile(r"^>>> .*(?:\n.+)*", flags=re.MULTILINE)  # to the next empty line
+
 
 class Docstrings(griffe.Extension):
     """For mkdocstrings, which reads the source and imports nothing."""
 
     def on_instance(self, *, obj: griffe.Object, **_: Any) -> None:
-        """Once an object is read: fence its examples."""
+        """Once an object is read: its docstring becomes Markdown."""
         if obj.docstring is not None:
-            obj.docstring.value = re.sub(r"((?:^>>> .*\n?(?:^(?!$).*\n?)*)+)", fenced, obj.docstring.value, flags=re.M)
+            obj.docstring.value = markdown(obj.docstring.value)
 
     def on_class_members(self, *, cls: griffe.Class, **_: Any) -> None:
         """Once a class is read: its fields' comments are what is documented of them."""
@@ -23,9 +25,17 @@ class Docstrings(griffe.Extension):
         for name, key in known.keys.items() if known else ():
             field = cls.members.get(name)
             if key.comment and field is not None and field.docstring is None:
-                field.docstring = griffe.Docstring(key.comment, parent=field)
+                field.docstring = griffe.Docstring(markdown(key.comment), parent=field)
 
 
-def fenced(example: re.Match[str]) -> str:
-    """An interpreter's session, as a block of code."""
-    return f"```pycon\n{example[1].rstrip()}\n```\n"
+def markdown(text: str) -> str:
+    """Examples in fences; outside of them and of backticks <name> is no HTML."""
+    parts, at = list[str](), 0
+    for example in EXAMPLE.finditer(text):
+        parts += [_plain(text[at : example.start()]), f"```pycon\n{example[0]}\n```"]
+        at = example.end()
+    return "".join([*parts, _plain(text[at:])])
+
+
+def _plain(text: str) -> str:
+    return "`".join(part if i % 2 else part.replace("<", "&lt;") for i, part in enumerate(text.split("`")))

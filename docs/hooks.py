@@ -57,4 +57,5 @@ def on_page_content(html: str, **_: Any) -> str:
 
 def mathml(latex: str, display: str = "inline") -> str:
     """One equation, as browsers draw it themselves."""
-    return convert(unescape(latex).strip(), display=display)
+    text = convert(unescape(latex).strip(), display=display)
+    return text.replace("<mi>log</mi>", '<mi>log</mi><mspace width="0.17em"/>')  # else it clings to what follows

@@ -28,7 +28,7 @@ work; [Performance](performance.md) has better ones."""
 def section(results: Results) -> str:
     """One reproduction."""
     study = results.study
-    parts = [f"## {study.title}", study.about.strip(), f"```\n{repeat(results)}\n```"]
+    parts = [f"## {study.title}", study.about.strip(), f"```sh\n{repeat(results)}\n```"]
     # the page has one level of headings more than a table by itself
     parts += [to_markdown(table).strip().replace("### ", "#### ", 1) for table in tables(results)]
     parts += [agreement(results, column) for column in study.columns]

@@ -28,11 +28,11 @@ class Mine(nn.Module):
 
 def main() -> None:
     """Compare two methods with it, then train one and use the result."""
-    # The class, not an object: each seed begins with weights of its own. An object's weights would be those of all runs.
-    side = fr.compare(["fedavg", "fedlmd"], data="digits", model=Mine, clients=10, alpha=0.1, rounds=8, seeds=2)
+    # The class, not an object: each seed begins with weights of its own. An object gives all runs its own weights.
+    side = fr.compare(["fedavg", "fedlmd"], data="digits", model=Mine, clients=10, alpha=0.1, rounds=5, seeds=2)
     print(side)
 
-    result = fr.run(method="fedlmd", data="digits", model=Mine, rounds=8)
+    result = fr.run(method="fedlmd", data="digits", model=Mine, rounds=5)
     print(f"\n{result}")
 
     trained = Mine()

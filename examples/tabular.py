@@ -1,4 +1,4 @@
-"""A table with a client column: which method learns most from patients who may not leave their clinics?
+"""A table with a client column: patients whose records may not leave their clinics.
 
 Run it with `python examples/tabular.py`; it takes some seconds and needs no download. The table is scikit-learn's
 diabetes data: ten measurements of 442 patients, and how far their disease had gone a year later, here in thirds.

@@ -52,10 +52,10 @@ def test_help_does_not_wait_for_torch() -> None:
 @pytest.mark.parametrize(
     ("what", "names"),
     [
-        ("methods", ["fedavg", "fedprox", "mu = 0.001"]),
+        ("methods", ["fedavg", "fedprox", "mu=0.001"]),
         ("datasets", ["digits", "cifar10", "office-caltech-10", "folder", "table"]),
         ("models", ["cnn-32-64", "resnet50", "mlp"]),
-        ("partitions", ["dirichlet", "alpha = 0.5", "shards"]),
+        ("partitions", ["dirichlet", "alpha=0.5", "shards"]),
     ],
 )
 def test_show(what: str, names: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -187,3 +187,4 @@ def test_the_api_has_all_that_is_public_and_its_examples_are_code(site: Path) ->
     assert '<span class="gp">&gt;&gt;&gt; </span>' in text
     assert "<p>&gt;&gt;&gt;" not in text
     assert "<blockquote>" not in text
+    assert "path/&lt;class&gt;/" in text, "the docstring of from_folder was taken for HTML"

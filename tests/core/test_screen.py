@@ -164,6 +164,18 @@ def test_where_none_may_be_missing_the_run_stops_and_says_why() -> None:
         go(Method(), LIES["nan"][0], least=None, form=False)
 
 
+@pytest.mark.parametrize("form", [True, False])
+def test_a_method_may_send_fewer_digits(form: bool) -> None:
+    class Half(Method):
+        def reply(self, w, steps, r):
+            return {"w": w.half()}, r.memory
+
+        def merge(self, server, replies, cohort):
+            return super().merge(server, (r._replace(up={"w": r.up["w"].float()}) for r in replies), cohort)
+
+    assert [r.refused for r in go(Half(), lambda r: r, least=5 if form else None, form=form)] == [[], []]
+
+
 def test_a_limit_of_ones_own() -> None:
     f, w = model(), world(Method())
     (honest,) = list(Serial(w, f).cohort(0, [0]).run("train", {"w": f.w}))

@@ -133,6 +133,13 @@ def test_an_altered_record_is_noticed(
     same(resumed, fr.run(given))
 
 
+@pytest.mark.parametrize("damage", [b"\xff\xfe", b'{"rouod": 1}\n', b"7\n", b'{"round": "1"}\n', b""])
+def test_a_record_that_cannot_be_read_is_made_again(damage: bytes, tmp_path: Path) -> None:
+    interrupt(tables(), tmp_path / "a", after=2)
+    (tmp_path / "a" / "rounds.jsonl").write_bytes(damage)
+    same(fr.run(tables(), out=tmp_path / "a", resume=True), fr.run(tables()))
+
+
 def test_what_killed_processes_leave_behind_is_removed(tmp_path: Path) -> None:
     interrupt(tables(rounds=6), tmp_path / "a", after=5)
     folder = tmp_path / "a" / "checkpoints"

@@ -204,7 +204,7 @@ def test_the_command_and_the_configuration_that_it_writes(
     settings = [word for text in ("run.rounds=3", "local.epochs=1", "engine.name=serial") for word in ("--set", text)]
     code, out, err = call(monkeypatch, capsys, "tune", "fedprox", "--trials", 5, *settings)
     assert (code, err) == (0, "")
-    assert "method.mu in 0.001, 0.01, 0.1 (FedCAD)" in out
+    assert "space (FedCAD):\n  method.mu in 0.001, 0.01, 0.1\n" in out
     assert "[I 20" not in out
     folder = Path("tuning/fedprox-digits")
     assert "fedrecall run tuning/fedprox-digits/best.toml" in out

@@ -1,7 +1,10 @@
 """The process is killed at random moments; the run goes on and ends with the bits it would have had."""
 
+import itertools
+import os
 import random
 import shutil
+import signal
 import time
 from functools import partial
 from pathlib import Path
@@ -45,6 +48,42 @@ def test_killed_at_random_moments(method: str, engine: str, times: int, tmp_path
         if count.tried == times:
             break
     assert count.tried == times
+
+
+def dying(given: dict[str, object], out: Path, write: int) -> None:
+    """A run that is killed in the middle of its n-th write to the disk: what it wrote is there, and does not count."""
+    real, writes = os.fsync, iter(range(1, write + 1))
+
+    def fsync(handle: int) -> None:
+        if next(writes, None) == write:
+            os.kill(os.getpid(), signal.SIGKILL)
+        real(handle)
+
+    os.fsync = fsync
+    fr.run(given, out=out)
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_killed_in_the_middle_of_every_write(every: int, tmp_path: Path, tally) -> None:
+    small = {"federation": {"clients": 4, "sample": 2}, "local": {"epochs": 1}}
+    given = tables("scaffold", "serial", **small, run={"rounds": 5, "checkpoint_every": every})
+    fr.run(given, out=tmp_path / "whole")
+    expected = outcome(tmp_path / "whole")
+    count = tally(f"SIGKILL in every write, a checkpoint every {every}")
+    for write in itertools.count(1):
+        out = tmp_path / str(write)
+        process = begin(partial(dying, given, out, write))
+        process.join(60)
+        if process.exitcode == 0:
+            break
+        resumable = (out / "environment.json").exists()
+        if not resumable:
+            shutil.rmtree(out, ignore_errors=True)
+        if not (out / "summary.json").exists():
+            fr.run(given, out=out, resume=resumable)
+        count.add(difference(out, expected) or ("" if (out / "partition.json").exists() else "no partition"))
+        shutil.rmtree(out)
+    assert count.tried > 20
 
 
 def test_a_comparison_killed_again_and_again(tmp_path: Path, tally) -> None:

@@ -7,7 +7,7 @@ import typer
 
 from fedrecall.cli.options import Config, ConfigOption, Overrides
 
-app = typer.Typer(help="Real federations: make a Flower app, its keys, or try it all here.", no_args_is_help=True)
+app = typer.Typer(help="Make a real federation with Flower, or try one here.", no_args_is_help=True)
 
 
 @app.command()

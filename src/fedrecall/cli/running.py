@@ -41,7 +41,10 @@ def compare(
     out: StudyFolder = None,
     as_json: Json = False,
 ) -> None:
-    """Run methods side by side on the same federation, and compare them with the first."""
+    """Compare methods side by side on the same federation.
+
+    Each is run with several seeds; the others are compared with the first.
+    """
     from fedrecall.experiment import conduct
 
     conduct.compare_and_show(methods or [], config, overrides or [], seeds, out, as_json=as_json)
@@ -61,7 +64,7 @@ def reproduce(
     out: StudyFolder = None,
     as_json: Json = False,
 ) -> None:
-    """Run a paper's experiment, and show its numbers beside the printed ones."""
+    """Run a paper's experiment, beside its printed numbers."""
     from fedrecall.experiment import conduct
 
     if listed:
@@ -97,7 +100,10 @@ def tune(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Search a method's settings on examples held out from the clients; writes the best as a configuration."""
+    """Search a method's settings, on data held out from clients.
+
+    The best of them is written as a configuration.
+    """
     from fedrecall.experiment.tune.show import tune_and_show
 
     tune_and_show(method, config, trials=trials, over=over or [], overrides=overrides or [], out=out, as_json=as_json)
@@ -109,7 +115,10 @@ def report(
         Path | None, typer.Option(metavar="FILE", help="The page; default: report.html in DIR, or here for several.")
     ] = None,
 ) -> None:
-    """Make an HTML page of what studies and runs gave, and CSV and LaTeX of its tables."""
+    """Make an HTML page of studies and runs.
+
+    Beside it, the tables as CSV, LaTeX and Markdown.
+    """
     from fedrecall.experiment.report import write_report
 
     page, *tables = write_report(folders, out)

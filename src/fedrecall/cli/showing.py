@@ -7,9 +7,7 @@ import typer
 
 from fedrecall.cli.options import Config, Json, Overrides
 
-app = typer.Typer(
-    help="Show what there is to choose from, or how a configuration deals out its data.", no_args_is_help=True
-)
+app = typer.Typer(help="Show what there is to choose from, and who has which data.", no_args_is_help=True)
 
 
 @app.command()

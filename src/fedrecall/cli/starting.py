@@ -39,7 +39,10 @@ def init(
 
 
 def doctor(as_json: Json = False) -> None:
-    """Say what is installed, which engines work, where data is, and how to get what is missing."""
+    """Say what is installed, what works, and what is missing.
+
+    Packages, engines, workers, devices, memory, disk and data sets, each with how to get it.
+    """
     from fedrecall.experiment.diagnosis import examine_and_show
 
     if not examine_and_show(as_json):

@@ -45,10 +45,11 @@ class Screen:
         most = self.max_examples or ABSURDLY_MANY
         if type(reply.n) is not int or not 1 <= reply.n <= most:
             return f"it says that it has {str(reply.n)[:40]} examples, which is not from 1 to {most}"
-        shared = {name: t for name, t in down.items() if name in CORE and name in reply.up}
-        form = form_of({**reply.up, **shared}) if self.form is None else self.form(task, down)
-        if wrong := _misshapen(reply.up, form):
+        if self.form is not None and (wrong := _misshapen(reply.up, self.form(task, down))):
             return wrong
+        for name in CORE:
+            if name in reply.up and name in down and reply.up[name].shape != down[name].shape:
+                return f"its {name} is {list(reply.up[name].shape)}, not {list(down[name].shape)}"
         for name, t in reply.up.items():
             if not t.isfinite().all():
                 return f"its {name} is not finite"

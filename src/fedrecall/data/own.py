@@ -66,7 +66,13 @@ def from_torch(
     name: str = "torch",
     seed: int = 0,
 ) -> Dataset:
-    """A map-style torch dataset of pairs (x, y). It is read once, so random transforms in it would be frozen."""
+    """A map-style torch dataset of pairs (x, y). It is read once, so random transforms in it would be frozen.
+
+    >>> from torch.utils.data import TensorDataset
+    >>> data = from_torch(TensorDataset(torch.rand(50, 3), torch.arange(50) % 2))
+    >>> data.shape, len(data.test_y)
+    ((3,), 10)
+    """
     apart = _pairs(test, name) if isinstance(test, TorchDataset) else test
     return make_dataset(name, replace(_pairs(data, name), clients=clients), apart, None, seed)
 
@@ -86,6 +92,11 @@ def from_huggingface(
 
     Of a dictionary of splits, "train" is trained on, and "test" or else "validation" is the test set; without either,
     the share `test` is held out.
+
+    >>> from datasets import Dataset
+    >>> rows = Dataset.from_dict({"height": [1.7, 1.9] * 20, "weight": [60.0, 82.0] * 20, "label": ["a", "b"] * 20})
+    >>> from_huggingface(rows, inputs=["height", "weight"]).shape
+    (2,)
     """
     splits = data if isinstance(data, dict) else {"train": data}
     if "train" not in splits:
@@ -102,6 +113,11 @@ def from_folder(
     """Images in path/<class>/, or path/train/<class>/ and path/test/<class>/; with `client`, in path/<client>/<class>/.
 
     `size` resizes all images to a square; without it they must have one size.
+
+    >>> from_folder("no/such/folder")
+    Traceback (most recent call last):
+    ...
+    fedrecall.errors.UserError: no/such/folder is not a folder; give one that has a folder of images per class
     """
     folder = Path(path).expanduser()
     if not folder.is_dir():

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedrecall.experiment.config import Experiment
+from fedrecall.experiment.machine import can_redraw
 from fedrecall.experiment.record import Record
 from fedrecall.experiment.scale import scaled
 from fedrecall.experiment.study import Cell, Study
@@ -45,12 +46,12 @@ class Board(Watch):
         self._live = Live(console=console, get_renderable=self.__rich__, refresh_per_second=FRESH)
 
     def __enter__(self) -> Self:
-        if self._console.is_terminal:
+        if can_redraw(self._console):
             self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._console.is_terminal:
+        if can_redraw(self._console):
             self._live.stop()
 
     def began(self, cell: Cell) -> None:
@@ -81,7 +82,7 @@ class Board(Watch):
         self._lines[cell.row] = Line(
             line.runs, line.done + 1, cell, rounds, summary.get("final"), summary.get("best"), each
         )
-        if not self._console.is_terminal:
+        if not can_redraw(self._console):
             self._say(f"{self._done}/{self._runs}  {self._name(cell)}: {_outcome(summary)}{'' if here else ' (kept)'}")
 
     def refused(self, cell: Cell, reason: str) -> None:

@@ -31,7 +31,7 @@ class Choice:
 
     def build(self, table: Any) -> Any:
         """The object that a table (or a bare name) describes; an object that is one already passes through."""
-        if hasattr(table, self.does) and not isinstance(table, type):
+        if isinstance(table, Own) or (hasattr(table, self.does) and not isinstance(table, type)):
             return table
         if not isinstance(table, str | Mapping):
             raise UserError(

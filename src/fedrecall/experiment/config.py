@@ -200,7 +200,13 @@ class Run(Section):
 
 
 class Experiment(Section):
-    """One run, completely described. Every section has defaults: `Experiment()` is the quickstart on digits."""
+    """One run, completely described. Every section has defaults: `Experiment()` is the quickstart on digits.
+
+    >>> import fedrecall as fr
+    >>> experiment = fr.Experiment(method={"name": "fedlmd", "tau": 3.0}, federation={"clients": 100, "sample": 10})
+    >>> experiment.method, experiment.run.rounds
+    (FedLMD(beta=1.0, tau=3.0), 20)
+    """
 
     data: Data = Data()
     federation: Federation = Federation()

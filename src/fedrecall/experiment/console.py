@@ -74,7 +74,7 @@ def show_choices(kind: Literal["method", "model", "partition"], as_json: bool = 
         return
     grid = _grid(kind, "what it is", "settings")
     for name, one in known.items():
-        settings = ", ".join(f"{key} = {_toml(value)}" for key, value in one["settings"].items())
+        settings = ", ".join(f"{key}={_toml(value)}" for key, value in one["settings"].items())
         grid.add_row(name, one["about"], settings)
     Console().print(grid)
 
@@ -136,8 +136,8 @@ def show_partition(config: Path | None, overrides: Sequence[str], out: Path, as_
 
 
 def _toml(value: object) -> str:
-    """A default, as one would write it in a configuration."""
-    return json.dumps(value) if value is not None else "(none)"
+    """A default, as one would write it in a configuration; no space in it, so that no line breaks there."""
+    return json.dumps(value, separators=(",", ":")) if value is not None else "none"
 
 
 def _grid(*columns: str) -> Table:

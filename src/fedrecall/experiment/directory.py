@@ -83,8 +83,8 @@ class RunDirectory:
     def begin(self, setup: Setup) -> None:
         """Write down all that is known before the first round."""
         write(self.path / "config.toml", _toml(setup).encode())
-        self.write_json("environment.json", environment(setup))
         setup.dealt.partition.save(self.path, setup.dealt.clients.y.numpy(), setup.dealt.dataset.num_classes)
+        self.write_json("environment.json", environment(setup))  # the last: with it a run can be resumed
 
     def clear(self) -> None:
         """Leave nothing half-written where a run could not begin."""
@@ -131,7 +131,8 @@ class RunDirectory:
         """Forget what was noted of later rounds; returns the lines that stay, by file."""
         kept = {}
         for path in self.record:
-            lines = [_parsed(line) for line in path.read_text().splitlines()] if path.exists() else []
+            text = path.read_text(errors="replace") if path.exists() else ""
+            lines = [_parsed(line) for line in text.split("\n")]
             whole = [line for line in lines if line is not None and line["round"] <= rounds]
             kept[path.name] = whole
             write(path, "".join(json.dumps(line) + "\n" for line in whole).encode())
@@ -204,12 +205,12 @@ def _toml(setup: Setup) -> str:
 
 
 def _parsed(line: str) -> Record | None:
-    """A line of a file that may have been cut off in the middle of one."""
+    """A line of a file that may have been cut off in the middle of one, or damaged."""
     try:
-        found: Record = json.loads(line)
+        found = json.loads(line)
     except ValueError:
         return None
-    return found
+    return found if isinstance(found, dict) and isinstance(found.get("round"), int) else None
 
 
 def _short(value: object) -> str:

@@ -28,3 +28,8 @@ def plain(value: Any) -> Any:
 def console(as_json: bool = False) -> Console:
     """Where people read: beside the JSON, on standard error."""
     return Console(stderr=as_json)
+
+
+def can_redraw(console: Console) -> bool:
+    """Whether it is a terminal that can draw a line anew; where it is not, every piece of news is a line of its own."""
+    return console.is_terminal and not console.is_dumb_terminal

@@ -5,6 +5,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from fedrecall.experiment.machine import can_redraw
 from fedrecall.experiment.record import Record
 
 
@@ -23,7 +24,7 @@ class RunProgress:
             TextColumn("left"),
             TimeRemainingColumn(compact=True),
             console=self._console,
-            disable=not self._console.is_terminal,
+            disable=not can_redraw(self._console),
         )
         self._task = self._bar.add_task(title, total=rounds, accuracy="-", seconds="-")
 
@@ -37,7 +38,7 @@ class RunProgress:
     def __call__(self, line: Record) -> None:
         """One more round is done."""
         accuracy = "-" if line["accuracy"] is None else f"{100 * line['accuracy']:.2f} %"
-        if self._console.is_terminal:
+        if can_redraw(self._console):
             self._bar.update(self._task, advance=1, accuracy=accuracy, seconds=f"{line['seconds']:.2f}")
         else:
             width = len(str(self._rounds))

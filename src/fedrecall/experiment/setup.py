@@ -180,7 +180,7 @@ def build(experiment: Experiment, dataset: Dataset, model: OwnModel | None) -> n
         if model is None:
             return cast(Model, experiment.model).build(dataset.shape, dataset.num_classes)
         sample = Examples(dataset.train_x, dataset.train_y, dataset.plain).batch(slice(0, 2))
-        return adapt(made(model), sample, dataset.num_classes)
+        return adapt(made(model), sample, dataset.num_classes, copy=isinstance(model, nn.Module))
 
 
 def made(model: OwnModel) -> nn.Module:

@@ -12,15 +12,17 @@ from fedrecall.errors import UserError
 ADVICE = "let its forward return (features, logits)"
 
 
-def adapt(module: nn.Module, sample: Tensor | None = None, classes: int | None = None) -> nn.Module:
-    """Return a copy of the module whose forward gives (h [B, D], z [B, K]); names and weights stay as they are.
+def adapt(
+    module: nn.Module, sample: Tensor | None = None, classes: int | None = None, *, copy: bool = True
+) -> nn.Module:
+    """Return a copy of the module (or without `copy` the module itself) whose forward gives (h [B, D], z [B, K]); names and weights stay as they are.
 
     A module that returns two tensors is taken to return (features, logits). For one that returns logits, h is the
     input of the linear layer that ran last, which has to be the one that makes the logits. With a `sample` batch, and
     the number of classes, this is tried out at once. Lazy layers (`nn.LazyLinear`) take their sizes from the sample and
     their weights from torch's global generator, which the caller seeds.
     """
-    module = deepcopy(module)
+    module = _copied(module) if copy else module
     if any(is_lazy(value) for value in (*module.parameters(), *module.buffers())):
         _materialise(module, sample)
     catch = _Catch()
@@ -63,6 +65,15 @@ class _Catch:
             shapes = f"features {tuple(h.shape)} and logits {tuple(z.shape)}"
             raise UserError(f"{name} gives {shapes}; they must be [B, D] and [B, K]: {ADVICE}")
         return h.flatten(1), z
+
+
+def _copied(module: nn.Module) -> nn.Module:
+    try:
+        return deepcopy(module)
+    except (RuntimeError, ValueError, TypeError) as e:
+        what = "it has lazy layers" if "uninitialized" in str(e) else " ".join(str(e).split())
+        name = type(module).__name__
+        raise UserError(f"{name} cannot be copied ({what}): give the class or a function that makes it") from e
 
 
 def _materialise(module: nn.Module, sample: Tensor | None) -> None:

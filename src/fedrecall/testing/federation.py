@@ -19,6 +19,7 @@ from fedrecall.data.examples import Examples
 from fedrecall.data.partition import Partition
 from fedrecall.engines import ENGINES
 from fedrecall.engines.world import World
+from fedrecall.experiment.run import one_thread
 
 CLASSES = 3
 SKEWED = ((0, 0, 0, 1), (1, 1, 1, 1, 1, 1, 2), (2, 2), (0, 1, 2, 0, 1, 2, 0, 1, 2), (1,))
@@ -133,5 +134,5 @@ def federate(
     aux = examples([0, 1, 2] * 4, seed=2)
     start = Server(f, f.w, f.b, f.counters, optimiser, extra=method.init(f.w), aux=aux)
     plan = Plan(number, len(w.partition), sample or len(w.partition), seed=0)
-    with runner:
+    with one_thread(), runner:
         return list(rounds(method, start, Without(runner, lost, unasked), plan)), runner

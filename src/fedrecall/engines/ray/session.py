@@ -66,7 +66,6 @@ def _start(ray: ModuleType, workers: int) -> Session:
 
 
 def _join(ray: ModuleType, address: str) -> Session:
-    advice = 'start one with "ray start --head", or leave ray.address out for a Ray of this run alone'
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if address != "auto":
         if not (host and colon and port.isdecimal()):
@@ -74,11 +73,15 @@ def _join(ray: ModuleType, address: str) -> Session:
         try:
             socket.create_connection((host.strip("[]"), int(port)), timeout=PATIENCE).close()
         except (OSError, OverflowError) as error:
-            raise UserError(f"no Ray cluster answers at {address} ({_line(error)}): {advice}") from error
+            raise UserError(
+                f"no Ray cluster answers at {address} ({_line(error)}): start one with ray start --head, or leave "
+                "ray.address out for a Ray of this run alone"
+            ) from error
     try:
         ray.init(address=address, **SILENCE)
     except Exception as error:
-        raise UserError(f"cannot connect to the Ray cluster at {address} ({_line(error)}): {advice}") from error
+        check = "is it Ray's port, the Ray version of this machine, the right RAY_AUTH_TOKEN?"
+        raise UserError(f"cannot connect to the Ray cluster at {address}: {_line(error)}; {check}") from error
     return Session(ray, ours=True)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from fedrecall.errors import UserError
@@ -35,9 +35,10 @@ def tune_and_show(
     folder = out or Path("tuning") / f"{method}-{tables['data']['name']}"
     console = machine.console(as_json)
     _say(console, f"tuning {method} on {tables['data']['name']}, in {folder}")
+    _say(console, f"space ({space.source}):")
     for key, values in space.over.items():
-        _say(console, f"  {key} in {values} ({space.source})")
-    _say(console, f"scored on {SHARE:.0%} of every client's examples, which are held out; the test set is not used")
+        _say(console, f"  {key} in {values}")
+    _say(console, f"scored on {100 * SHARE:.0f} % of every client's examples, held out; the test set is not used")
     try:
         with _Lines(console, trials) as watch:
             found = tune(method, config, trials=trials, over=over, overrides=overrides, out=folder, watch=watch)
@@ -66,14 +67,14 @@ class _Lines(Watch):
     def __init__(self, console: Console, trials: int) -> None:
         self._console, self._trials = console, trials
         self._bar = Progress(
-            TextColumn("{task.description}", markup=False),
             BarColumn(20),
             MofNCompleteColumn(),
+            TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
             console=console,
-            disable=not console.is_terminal,
+            disable=not machine.can_redraw(console),
             transient=True,
         )
-        self._task = self._bar.add_task("", total=None)
+        self._task = self._bar.add_task("dealing out the data", total=None)
 
     def __enter__(self) -> "_Lines":
         self._bar.start()
@@ -111,11 +112,9 @@ def _show(found: Tuned, console: Console) -> None:
     console.print()
     _say(console, f"all trials in {found.folder / 'trials.csv'}")
     if found.best is not None:
-        _say(
-            console,
-            f"best: {describe(found.best.settings)}, {_outcome(found.best)}, as a configuration: {found.config}",
-        )
-        _say(console, f"train with it on all of the clients' data, and test: fedrecall run {found.config}")
+        _say(console, f"best: {describe(found.best.settings)}, {_outcome(found.best)} on held-out examples")
+        _say(console, "train with it on all of the clients' data, and test:")
+        _say(console, f"  fedrecall run {found.config}")
 
 
 def _outcome(trial: Trial) -> str:

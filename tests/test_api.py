@@ -1,0 +1,344 @@
+"""The library as Python users have it: in scripts, at a prompt, in notebooks."""
+
+import doctest
+import inspect
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from sklearn.feature_extraction.text import CountVectorizer
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+import fedrecall as fr
+from fedrecall.models import adapt
+from fedrecall.testing import check_method, contract
+
+QUICK = {"local": {"epochs": 1}, "engine": {"name": "serial"}, "run": {"rounds": 2}}
+rng = np.random.default_rng(0)
+Y = rng.integers(0, 3, 150)
+X = (rng.normal(size=(150, 4)) + 2 * Y[:, None]).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Mine(fr.Method):
+    """FedAvg with a weight."""
+
+    weight: float = 0.5
+
+    def loss(self, s, r) -> Tensor:
+        return self.weight * F.cross_entropy(s.z, s.y)
+
+
+class Lazy(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.LazyLinear(8), nn.LazyBatchNorm1d(), nn.ReLU(), nn.LazyLinear(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
+# --- what is public ---------------------------------------------------------------------------
+MODULES = sorted({module for name in fr.__all__ if (module := getattr(getattr(fr, name), "__module__", None))})
+
+
+@pytest.mark.parametrize("module", ["fedrecall", "fedrecall.testing.contract", *MODULES])
+def test_docstring_examples(module: str) -> None:
+    tried = doctest.testmod(import_module(module), optionflags=doctest.ELLIPSIS)
+    assert tried.failed == 0
+
+
+@pytest.mark.parametrize("name", fr.__all__)
+def test_everything_public_is_described_and_typed(name: str) -> None:
+    thing = getattr(fr, name)
+    if name == "METHODS":
+        return
+    assert inspect.getdoc(thing)
+    functions = [thing] if inspect.isfunction(thing) else [f for _, f in inspect.getmembers(thing, inspect.isfunction)]
+    for function in functions:
+        if function.__module__.startswith("fedrecall") and not function.__name__.startswith("_"):
+            assert "return" in function.__annotations__, function
+            assert function.__doc__, function
+
+
+@pytest.mark.parametrize("name", [n for n in fr.__all__ if n not in ("METHODS", "UserError", "Method", "Dataset")])
+def test_everything_public_has_an_example(name: str) -> None:
+    assert ">>>" in inspect.getdoc(getattr(fr, name))
+
+
+# --- compare ------------------------------------------------------------------------------------
+@pytest.fixture(scope="module")
+def side() -> fr.Comparison:
+    methods = ["fedavg", "fedlmd:tau=3", {"name": "fedprox", "mu": 0.1}, Mine(), Mine(weight=2.0)]
+    return fr.compare(methods, data=(X, Y), clients=4, alpha=0.5, seeds=2, config=QUICK)
+
+
+def test_it_prints_as_a_table(side: fr.Comparison) -> None:
+    assert side.methods == ["fedavg", "fedlmd:tau=3", "fedprox:mu=0.1", "Mine", "Mine:weight=2.0"]
+    lines = str(side).splitlines()
+    assert lines[0] == "Methods compared on arrays"
+    assert all(any(line.startswith(f"{name} ") and "±" in line for line in lines) for name in side.methods)
+    assert max(map(len, lines)) <= 80
+    assert repr(side) == str(side)
+    html = side._repr_html_()
+    assert html.count("<tr>") == 6
+    assert "Mine:weight=2.0" in html
+    assert "script" not in html
+
+
+def test_its_numbers(side: fr.Comparison) -> None:
+    assert len(side.runs) == 10
+    lines = side.to_dataframe()
+    assert len(lines) == 20
+    assert set(lines["method"]) == set(side.methods)
+    mean = lines[(lines["method"] == "Mine") & (lines["round"] == 2)]["accuracy"].mean()
+    assert side.to_dict()["Mine"]["final"]["mean"] == pytest.approx(100 * mean)
+    assert len(side.to_dataframe("runs")) == 10
+    assert "| Mine |" in side.to_markdown()
+    assert r"\toprule" in side.to_latex()
+    with pytest.raises(fr.UserError, match='unknown kind of line "run"'):
+        side.to_dataframe("run")
+
+
+def test_its_picture(side: fr.Comparison) -> None:
+    figure = side.plot()
+    (axes,) = figure.axes
+    assert len(axes.lines) == 5
+    assert len(axes.collections) == 5, "a band each"
+    assert axes.get_ylabel() == "test accuracy (%)"
+    with pytest.raises(fr.UserError, match="no run has forgetting"):
+        side.plot("forgetting")
+
+
+def test_its_models(side: fr.Comparison) -> None:
+    module = side.model("Mine", seed=1)
+    _, z = module(torch.zeros(2, 4))
+    assert z.shape == (2, 3)
+    with pytest.raises(fr.UserError, match='unknown method of this comparison "mine": did you mean "Mine"'):
+        side.model("mine")
+    with pytest.raises(fr.UserError, match="no global model of Mine with seed 7"):
+        side.model("Mine", seed=7)
+
+
+def test_it_is_kept_only_if_asked(side: fr.Comparison, tmp_path: Path) -> None:
+    short = fr.compare(["fedavg"], data=(X, Y), clients=4, seeds=1, config=QUICK)
+    folder = short.folder
+    assert folder.exists()
+    assert short.save(tmp_path / "kept") == short.folder == tmp_path / "kept"
+    assert (tmp_path / "kept" / "tables").is_dir()
+    assert (tmp_path / "kept" / "figures").is_dir()
+    again = fr.load(tmp_path / "kept")
+    assert str(again) == str(short)
+    with pytest.raises(fr.UserError, match="used data given in Python: pass it again"):
+        again.model("fedavg")
+    assert again.report(tmp_path / "page.html").read_text().startswith("<!doctype html>")
+    del short
+    assert not folder.exists()
+    with pytest.raises(fr.UserError, match="exists and is not empty"):
+        side.save(tmp_path / "kept")
+
+
+def test_a_folder_goes_on_with_the_same_objects_only(tmp_path: Path) -> None:
+    def compare(methods: list, x: np.ndarray = X, model: object = None) -> fr.Comparison:
+        return fr.compare(methods, data=(x, Y), model=model, clients=4, seeds=1, config=QUICK, out=tmp_path / "a")
+
+    compare(["fedavg"])
+    assert compare(["fedavg", Mine()]).methods == ["fedavg", "Mine"]
+    with pytest.raises(fr.UserError, match=r"was run otherwise \(data \(environment\) was .*: give another out"):
+        compare(["fedavg"], x=X + 1)
+
+
+def test_own_weights_are_part_of_what_was_run(tmp_path: Path) -> None:
+    own = nn.Sequential(nn.Linear(4, 3))
+    settings = {"data": (X, Y), "clients": 4, "seeds": 1, "config": QUICK, "out": tmp_path / "a"}
+    fr.compare(["fedavg"], model=own, **settings)
+    fr.compare(["fedavg"], model=own, **settings)
+    nn.init.zeros_(own[0].weight)
+    with pytest.raises(fr.UserError, match=r"was run otherwise \(start \(environment\)"):
+        fr.compare(["fedavg"], model=own, **settings)
+
+
+def test_a_class_gives_each_seed_its_own_weights_and_lazy_layers_their_sizes() -> None:
+    side = fr.compare({"plain": "fedavg", "mine": Mine}, data=(X, Y), model=Lazy, clients=4, seeds=2, config=QUICK)
+    assert side.methods == ["plain", "mine"]
+    first = {(run.cell.row, run.cell.seed): run.summary["initial"] for run in side.runs}
+    assert first["plain", 0] == first["mine", 0] != first["plain", 1]
+    lazy = nn.Sequential(nn.LazyLinear(8), nn.ReLU(), nn.LazyLinear(3))
+    first, again = (fr.run(QUICK, data=(X, Y), model=lazy).server.w for _ in range(2))
+    assert torch.equal(first, again), "an object that is lazy has its weights from the seed, too"
+    assert any(map(is_lazy, lazy.parameters())), "and is left alone"
+
+
+def test_clients_that_the_data_names_are_the_clients() -> None:
+    who = np.array(["north", "south", "west"])[rng.integers(0, 3, 150)]
+    side = fr.compare(["fedavg"], data=(X, Y, who), seeds=1, config=QUICK)
+    assert side.runs[0].records[0]["clients"] == [0, 1, 2]
+    dealt = fr.compare(["fedavg"], data=(X, Y, who), clients=5, alpha=1.0, seeds=1, config=QUICK)
+    assert len(dealt.runs[0].records[0]["clients"]) == 5
+
+
+def test_configurations_of_every_kind(tmp_path: Path) -> None:
+    (tmp_path / "c.toml").write_text(
+        "[local]\nepochs = 1\n[federation]\nclients = 7\nfraction = 0.5\n[run]\nrounds = 9\n"
+    )
+    given = (tmp_path / "c.toml", {"federation": {"clients": 7, "fraction": 0.5}, "run": {"rounds": 9}})
+    for config in (*given, fr.Experiment(**given[1])):
+        found = fr.compare(["fedavg"], config=config, sample=2, rounds=1, seeds=1, overrides=["local.epochs=1"])
+        assert [len(record["clients"]) for record in found.runs[0].records] == [2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"methods": "fedavg"}, r'give the methods as a list: \["fedavg"\]'),
+        ({"methods": [3]}, "3 is no method: give a name"),
+        ({"methods": [{"name": "fedlmd", "tua": 1}]}, 'unknown key of the method fedlmd "tua": did you mean "tau"?'),
+        ({"methods": [Mine(), Mine()]}, "a method is given twice: Mine"),
+        ({"data": "digit"}, 'unknown folder or data set "digit": did you mean "digits"?'),
+        ({"data": ([["a"], ["b"]], [0, 1])}, "inputs must be numbers .* there are words among them"),
+        ({"data": (np.full((20, 2), np.nan), [0, 1] * 10)}, "not finite"),
+        ({"alpha": 0.1, "partition": "iid"}, "give either alpha or partition"),
+        ({"model": "mpl"}, 'unknown model "mpl": did you mean "mlp"?'),
+        ({"model": 3}, "model is 3: give a torch module"),
+        ({"seeds": 0}, "seeds = 0"),
+        ({"rounds": 0}, "run.rounds = 0"),
+        ({"sample": 99}, "federation.sample = 99 is more than"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(arguments: dict, message: str, tmp_path: Path) -> None:
+    given = {"methods": ["fedavg"], "data": (X, Y), "clients": 4, "seeds": 1, "config": QUICK} | arguments
+    with pytest.raises(fr.UserError, match=message) as error:
+        fr.compare(**given, out=tmp_path / "a")
+    assert "\n" not in str(error.value)
+    assert not list(tmp_path.rglob("summary.json"))
+
+
+# --- data and models ----------------------------------------------------------------------------
+def test_sparse_texts_and_tables_of_different_scales() -> None:
+    words = CountVectorizer().fit_transform(["a good day", "a bad day", "a good night", "a bad night"] * 10)
+    assert fr.from_arrays(words, ["good", "bad"] * 20).shape == (4,)
+    data = fr.from_arrays(X * 1000 + 5, Y, standardise=True)
+    assert torch.allclose(data.train_x.mean(0), torch.zeros(4), atol=1e-4)
+    assert torch.allclose(data.train_x.std(0, correction=0), torch.ones(4), atol=1e-4)
+    with pytest.raises(fr.UserError, match="standardise is for numbers"):
+        fr.from_arrays(np.zeros((20, 8, 8), dtype=np.uint8), [0, 1] * 10, standardise=True)
+
+
+def test_lazy_layers_without_a_use_are_refused() -> None:
+    def spare() -> nn.Module:
+        module = Lazy()
+        module.spare = nn.LazyLinear(3)
+        return module
+
+    with pytest.raises(fr.UserError, match="Lazy has lazy layers that its forward does not use"):
+        fr.run(QUICK, data=(X, Y), model=spare)
+    with pytest.raises(fr.UserError, match=r"Lazy cannot be copied \(it has lazy layers\): give the class"):
+        fr.run(QUICK, data=(X, Y), model=Lazy())
+    with pytest.raises(fr.UserError, match="has lazy layers, whose sizes are not known yet"):
+        adapt(nn.LazyLinear(3))
+
+
+# --- run and its result -------------------------------------------------------------------------
+def test_a_result_prints_plots_and_is_a_table() -> None:
+    result = fr.run(QUICK, method=Mine(weight=1.0), data=(X, Y), rounds=3)
+    first, second = repr(result).splitlines()
+    assert first.startswith("Mine on your data: 3 rounds, ")
+    assert second.startswith("accuracy: final ")
+    assert result.plot("loss").axes[0].get_ylabel() == "test loss"
+    assert list(result.to_dataframe()["round"]) == [1, 2, 3]
+    with pytest.raises(fr.UserError, match="no round has forgetting"):
+        result.plot("forgetting")
+
+
+def test_a_configuration_with_an_own_method_is_named_and_must_be_given_again(tmp_path: Path) -> None:
+    fr.run(QUICK, method=Mine(), out=tmp_path / "a")
+    with pytest.raises(fr.UserError, match=r"used a method given in Python \(Mine\): pass it again, method="):
+        fr.run(tmp_path / "a" / "config.toml")
+    assert fr.run(tmp_path / "a" / "config.toml", method=Mine()).summary["final"] == pytest.approx(
+        fr.load(tmp_path / "a").runs[0].summary["final"]
+    )
+
+
+# --- where it is used ---------------------------------------------------------------------------
+SCRIPT = """
+import fedrecall as fr
+from dataclasses import dataclass
+from torch.nn.functional import cross_entropy
+
+@dataclass(frozen=True)
+class Mine(fr.Method):
+    def loss(self, s, r):
+        return 2 * cross_entropy(s.z, s.y)
+
+side = fr.compare(["fedavg", Mine()], data="digits", clients=4, rounds=2, seeds=1, config={"engine": {"workers": 2}})
+print(side.methods, [len(run.records) for run in side.runs])
+"""
+
+
+@pytest.mark.parametrize("interactive", [False, True])
+def test_worker_processes_from_standard_input(interactive: bool, tmp_path: Path) -> None:
+    flags = ["-i", "-q"] if interactive else ["-"]
+    environment = os.environ | {"PYTHONWARNINGS": "error"}
+    done = subprocess.run(
+        [sys.executable, *flags], input=SCRIPT, cwd=tmp_path, env=environment, capture_output=True, text=True,
+        timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip().splitlines()[-1] == "['fedavg', 'Mine'] [2, 2]"
+    if not interactive:
+        assert done.stderr == "", "no progress where nobody looks"
+
+
+def test_progress_if_asked_for(capfd: pytest.CaptureFixture[str]) -> None:
+    fr.compare(["fedavg"], data=(X, Y), clients=4, seeds=1, config=QUICK, progress=True)
+    fr.run(QUICK, data=(X, Y), progress=True)
+    said = capfd.readouterr()
+    assert said.out == ""
+    assert said.err.splitlines()[0].startswith("1/1  fedavg, seed 0: final ")
+    assert said.err.splitlines()[-1].startswith("round 2/2  accuracy ")
+
+
+# --- the contract of methods --------------------------------------------------------------------
+def test_the_contract_finds_what_is_broken() -> None:
+    assert check_method(Mine(), engines=["serial"]) == len(contract(["serial"]))
+
+    class Unframed(fr.Method):
+        pass
+
+    @dataclass(frozen=True)
+    class Random(fr.Method):
+        def loss(self, s, r):
+            return F.cross_entropy(s.z, s.y) * np.random.rand()  # noqa: NPY002
+
+    @dataclass(frozen=True)
+    class Forgetful(fr.Method):
+        def reply(self, w, steps, r):
+            return {"w": w}, {"note": w}
+
+    @dataclass(frozen=True)
+    class Greedy(fr.Method):
+        def reply(self, w, steps, r):
+            r.down["w"].zero_()
+            return {"w": w}, {}
+
+    checks = contract(["serial"])
+    broken = {
+        "is a frozen dataclass": (Unframed(), "decorate the class"),
+        "same seed same bits, plain, serial": (Random(), "gives other bits"),
+        "declares its memory": (Forgetful(), r"remembers \['note'\], but memory\(\) declares \[\]"),
+        "leaves alone what came down": (Greedy(), "w was changed in place"),
+    }
+    for name, (method, message) in broken.items():
+        with pytest.raises(AssertionError, match=message):
+            checks[name](method)
+    with pytest.raises(AssertionError) as error:
+        check_method(Unframed(), engines=["serial"])
+    assert error.value.__notes__ == ["in the check: is a frozen dataclass"]
