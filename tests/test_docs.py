@@ -57,6 +57,8 @@ def test_commands_parse(path: Path) -> None:
             assert set(args) <= targets, command
         elif program == "fedrecall":
             parse(args)
+        elif program == "python" and not args[0].startswith("-"):
+            assert (ROOT / args[0]).is_file(), command
 
 
 def parse(args: list[str]) -> None:

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,8 @@ SAYS = {
     "own_model.py": ["fedavg", "fedlmd", "accuracy: final", "17258 parameters"],
     "own_method.py": ["checks passed", "fedlmd", "FedAnchor", "FedAnchor:mu=10.0"],
 }
+
+ANEW = "its outputs are old: jupyter execute --inplace examples/quickstart.ipynb"
 
 
 def test_every_example_is_run() -> None:
@@ -38,3 +41,22 @@ def test_example(name: str, tmp_path: Path) -> None:
         assert float(rows[0]) + 10 < pooled, "FedAvg is far below what all texts in one place give"
         gains = re.findall(r"^fed(?:lmd|ntd) .* \+(\d+\.\d\d)  ", done.stdout, re.M)
         assert len(gains) == 2, "and both other methods are better"
+
+
+def test_notebook(tmp_path: Path) -> None:
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    notebook = nbformat.read(EXAMPLES / "quickstart.ipynb", as_version=4)
+    before = shown(notebook)
+    nbclient.NotebookClient(notebook, timeout=280, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    after = shown(notebook)
+    assert [[*map(sorted, cell)] for cell in after] == [[*map(sorted, cell)] for cell in before], ANEW
+    assert "9 of 9 runs" in after[1][0]["text/plain"], "progress"
+    assert after[1][1]["text/html"].startswith("<table>")
+    assert all("image/png" in after[cell][0] for cell in (2, 3))
+    assert (EXAMPLES / "quickstart.ipynb").stat().st_size < 200_000
+
+
+def shown(notebook: Any) -> list[list[dict[str, str]]]:
+    """What every cell of code shows, in all of its forms."""
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    return [[dict(output.get("data", {"text": ""})) for output in cell.outputs] for cell in cells]

@@ -15,7 +15,7 @@ from fedrecall.experiment import papers
 
 def offered(*words: str) -> list[str]:
     """What bash is offered for the last word."""
-    asked = {"_FEDRECALL_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
+    asked = {"_FEDRECALL_COMPLETE": "complete_bash", "COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
     command = [sys.executable, "-c", "import sys; sys.argv[0] = 'fedrecall'; from fedrecall.cli import main; main()"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | asked, timeout=60)
     assert done.stderr == ""
@@ -33,6 +33,9 @@ def offered(*words: str) -> list[str]:
         (["init", "--data", "cifar"], ["cifar10", "cifar100"]),
         (["init", "--method", "fedcs"], ["fedcsd"]),
         (["run", "--set", "local.l"], ["local.lr=", "local.lr_decay="]),
+        (["run", "--set", "engine.name", "=", "s"], ["serial"]),  # bash breaks words at "="
+        (["run", "--set", "model.name", "="], ["cnn", "cnn-32-64"]),
+        (["run", "--set", "run.rounds", "=", "3", "--re"], ["--resume"]),
         (["run", "--set", "federation.partition.na"], [f"federation.partition.name={n}" for n in ("iid", "dirichlet")]),
     ],
 )

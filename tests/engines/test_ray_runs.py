@@ -160,6 +160,9 @@ def test_a_node_that_is_lost_in_mid_round(cluster: Any, tmp_path: Path) -> None:
         thread.join()
         assert not token.exists(), "its actor had a client"
         assert engine.crew.size == 2
+        cluster.add_node(num_cpus=1)
+        cluster.wait_for_nodes()
+        assert engine.crew.size == 3, "who joins is used"
     assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
 
 

@@ -224,6 +224,15 @@ def test_other_data_and_versions_are_refused_and_forced(tmp_path: Path) -> None:
     same(fr.run(tables(), out=tmp_path / "a", resume=True, force=True), fr.run(tables()))
 
 
+def test_another_kind_of_processor_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    interrupt(tables(), tmp_path / "a", after=2)
+    file = tmp_path / "a" / "environment.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"cpu": "VSX"}))
+    with caplog.at_level(logging.WARNING):
+        fr.run(tables(), out=tmp_path / "a", resume=True)
+    assert "was begun on a processor with VSX: the last digits may differ" in caplog.text
+
+
 def test_what_is_no_run_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(fr.UserError, match="is no run directory that can be resumed"):
         fr.run(tables(), out=tmp_path / "nothing", resume=True)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from fedrecall import __version__
-from fedrecall.cli import flower, running, showing, starting
+from fedrecall.cli import complete, flower, running, showing, starting
 from fedrecall.errors import UserError
 
 app = typer.Typer(
@@ -47,7 +47,8 @@ def _options(
 def main() -> None:
     """Run the command line; what the user can fix is one line and exit code 2."""
     try:
-        app()
+        with complete.whole_words():
+            app()
     except UserError as error:
         typer.echo(f"error: {error}", err=True)
         sys.exit(2)

@@ -1,5 +1,11 @@
 """What the shell may complete. It must be quick: names are read from the source, and torch stays where it is."""
 
+import os
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from io import StringIO
+
 from fedrecall.experiment import shipped, source
 
 Offers = list[tuple[str, str]]  # what can be typed, and what it means
@@ -28,6 +34,38 @@ def settings(incomplete: str) -> Offers:
         return [(f"{key}=", about.comment) for key, about in found.items()]
     values = [(f"{key}=", value) for key, about in exact.items() for value in about.values or ("",)]
     return [(f"{key}{_toml(value)}", "") for key, value in values if f"{key}{_toml(value)}".startswith(incomplete)]
+
+
+@contextmanager
+def whole_words() -> Iterator[None]:
+    """Bash breaks words at "=", and wants the last piece completed: "method.name=fed" is one word inside."""
+    if os.environ.get("_FEDRECALL_COMPLETE") != "complete_bash" or "=" not in os.environ["COMP_WORDS"].split("\n"):
+        yield
+        return
+    words, at = rejoined(os.environ["COMP_WORDS"].split("\n"), int(os.environ["COMP_CWORD"]))
+    os.environ |= {"COMP_WORDS": shlex.join(words), "COMP_CWORD": str(at)}
+    key, said = "".join(words[at].rpartition("=")[:2]), StringIO()
+    try:
+        with redirect_stdout(said):
+            yield
+    finally:  # the program exits when it has answered
+        print(*(line.removeprefix(key) for line in said.getvalue().splitlines()), sep="\n")  # noqa: T201
+
+
+def rejoined(pieces: list[str], at: int) -> tuple[list[str], int]:
+    """Words that were broken at "=", and which of them piece number `at` is in.
+
+    >>> rejoined(["run", "--set", "method.name", "=", "fed"], 4)
+    (['run', '--set', 'method.name=fed'], 2)
+    """
+    words, where = list[str](), list[int]()
+    for i, piece in enumerate(pieces):
+        if words and "=" in (piece, pieces[i - 1]):
+            words[-1] += piece
+        else:
+            words.append(piece)
+        where.append(len(words) - 1)
+    return words, where[at]
 
 
 def _named(kind: str, incomplete: str) -> Offers:

@@ -74,7 +74,7 @@ class Checkpoints:
         content = packed(_tensors(server))
         write(self._file(server.t, "safetensors"), content)
         lines = {path: path.read_bytes() for path in record}
-        for path in [*lines, self.folder, *([self.memories] if filed else [])]:
+        for path in [*lines, *([self.memories] if filed else [])]:
             sync(path)
         manifest: dict[str, Any] = {
             "round": server.t,
@@ -89,7 +89,7 @@ class Checkpoints:
         }
         manifest["checksum"] = _signature(manifest)
         write(self._file(server.t, "json"), json.dumps(manifest).encode())
-        sync(self.folder)
+        sync(self.folder)  # before anything older goes
         kept = [manifest, *before]
         memories.pin({name for m in kept for name in m["memories"]})
         rounds = {m["round"] for m in kept}

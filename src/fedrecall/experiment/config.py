@@ -53,9 +53,7 @@ class Data(Section):
     """Which examples."""
 
     name: str = "digits"  # a named data set, "folder" or "table"; "own" in the record of a run on data given in Python
-    root: Annotated[Path, Field(strict=False)] | None = (
-        None  # folder of data sets, for work offline; else FEDRECALL_DATA
-    )
+    root: Annotated[Path, Field(strict=False)] | None = None  # folder of data sets, offline; else FEDRECALL_DATA
     path: Annotated[Path, Field(strict=False)] | None = None  # of a folder of images or a table
     label: str | None = None  # the table's label column
     client: str | None = None  # the table's client column; for a folder, any value means <client>/<class>/<image>
@@ -202,10 +200,8 @@ class Run(Section):
 class Experiment(Section):
     """One run, completely described. Every section has defaults: `Experiment()` is the quickstart on digits.
 
-    >>> import fedrecall as fr
-    >>> experiment = fr.Experiment(method={"name": "fedlmd", "tau": 3.0}, federation={"clients": 100, "sample": 10})
-    >>> experiment.method, experiment.run.rounds
-    (FedLMD(beta=1.0, tau=3.0), 20)
+    >>> Experiment(method={"name": "fedlmd", "tau": 3.0}, federation={"clients": 100, "sample": 10}).method
+    FedLMD(beta=1.0, tau=3.0)
     """
 
     data: Data = Data()

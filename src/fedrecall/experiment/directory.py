@@ -1,6 +1,7 @@
 """A run directory: what was run, how it went, what came out. JSON, TOML and safetensors only."""
 
 import json
+import logging
 import os
 import platform
 import shutil
@@ -28,6 +29,8 @@ from fedrecall.experiment.record import Record
 from fedrecall.experiment.settings import dotted
 from fedrecall.experiment.setup import Setup
 from fedrecall.files import write
+
+log = logging.getLogger(__name__)
 
 SUMMARY = "summary.json"
 ROUNDS = "rounds.jsonl"
@@ -95,6 +98,8 @@ class RunDirectory:
     def check(self, setup: Setup) -> list[str]:
         """What differs between the run that was begun here and the one that is set up, key by key."""
         old, now = self._environment(), environment(setup)
+        if old.get("cpu") != now["cpu"]:
+            log.warning("%s was begun on a processor with %s: the last digits may differ", self.path, old.get("cpu"))
         keys = [key for key in {**old["config"], **now["config"]} if not key.startswith(FREE)]
         pairs = [(key, old["config"].get(key), now["config"].get(key)) for key in keys]
         pairs += [(f"{key} (environment)", old.get(key), now[key]) for key in MUST_MATCH]

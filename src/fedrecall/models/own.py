@@ -15,12 +15,12 @@ ADVICE = "let its forward return (features, logits)"
 def adapt(
     module: nn.Module, sample: Tensor | None = None, classes: int | None = None, *, copy: bool = True
 ) -> nn.Module:
-    """Return a copy of the module (or without `copy` the module itself) whose forward gives (h [B, D], z [B, K]); names and weights stay as they are.
+    """Return a copy of the module whose forward gives (h [B, D], z [B, K]); names and weights stay as they are.
 
     A module that returns two tensors is taken to return (features, logits). For one that returns logits, h is the
     input of the linear layer that ran last, which has to be the one that makes the logits. With a `sample` batch, and
     the number of classes, this is tried out at once. Lazy layers (`nn.LazyLinear`) take their sizes from the sample and
-    their weights from torch's global generator, which the caller seeds.
+    their weights from torch's global generator, which the caller seeds. Without `copy` it is the module itself.
     """
     module = _copied(module) if copy else module
     if any(is_lazy(value) for value in (*module.parameters(), *module.buffers())):

@@ -2,10 +2,11 @@
 
 import logging
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from types import ModuleType
 from typing import Any
 
@@ -63,14 +64,14 @@ class Crew:
         """
         if any(hand.job is not None for hand in self._hands):
             raise RuntimeError("one exchange at a time: take all replies of the first, or close it, before the next")
-        queue, early, deaths = deque(range(len(jobs))), dict[int, Answer](), Counter[int]()
+        queue, early, deaths = list(range(len(jobs))), dict[int, Answer](), Counter[int]()  # the earliest job first
         size, self._since = self.size, time.monotonic()
         try:
             for turn in range(len(jobs)):
                 while turn not in early:
                     held = sum(map(_bytes, early.values()))
                     while queue and (held <= buffer or queue[0] == turn) and (hand := self._idle(size, len(queue))):
-                        hand.job = queue.popleft()
+                        hand.job = heappop(queue)
                         hand.awaited = jobs[hand.job](hand.actor)
                     for number, answer in self._news():
                         if isinstance(answer, Answer):
@@ -78,7 +79,7 @@ class Crew:
                             continue
                         deaths[number] += 1
                         if deaths[number] < LIVES:
-                            queue.appendleft(number)
+                            heappush(queue, number)
                         else:
                             error = f"its Ray actor died {LIVES} times; {answer}"
                             early[number] = Answer({"error": error, "traceback": error + "\n"})

@@ -32,7 +32,7 @@ def table(content: Table, rows: Sequence[str], identity: str) -> Html:
 
 def plain_table(content: Table) -> Html:
     """A table for a notebook, which has its own style for tables, and its notes."""
-    left, right, dim = "text-align: left; vertical-align: top", "text-align: right; vertical-align: top", "opacity: 0.7"
+    left, right = (f"text-align: {side}; vertical-align: top; padding: 0.2em 0.8em" for side in ("left", "right"))
     head = [tag("th", title, style=left if at == 0 else right) for at, title in enumerate(content.header)]
     body = [
         tag(
@@ -41,7 +41,7 @@ def plain_table(content: Table) -> Html:
         for name, entries in content.rows
     ]
     grid = tag("table", tag("caption", content.title), tag("thead", tag("tr", head)), tag("tbody", body))
-    return join([grid, tag("small", [(note, tag("br")) for note in content.notes], style=dim)])
+    return join([grid, tag("small", [(note, tag("br")) for note in content.notes], style="opacity: 0.7")])
 
 
 def _cell(entry: Entry) -> Html:
