@@ -28,8 +28,9 @@ types: setup
 pytest: setup
 	$(BIN)/python -m pytest -n 2 -m "not slow and not flower and not faults and not ray"
 
+# Not --quiet: what it leaves unsaid, --strict does not count.
 docs: setup  ## the documentation as a site in build/site; whatever is wrong with it is an error
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: setup  ## measure, print tables, write build/benchmarks.json
 	$(BIN)/python -m benchmarks

@@ -109,3 +109,18 @@ def test_more_clients_than_cores_share_them() -> None:
         )
 
     assert hours(100) / hours(1) == pytest.approx(100 / min(os.cpu_count() or 1, 100), rel=0.01)
+
+
+def test_no_large_network_is_timed_for_the_papers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Listing what can be reproduced is to take seconds."""
+    asked = []
+    monkeypatch.setattr(cost, "_pace", lambda *network: asked.append(network) or 1.0)
+    for name in papers.ids():
+        cost.hours(papers.definition(name))
+    assert set(asked) == {(*cost.USUAL, False)}
+
+
+def test_how_much_slower_a_network_is() -> None:
+    usual = cost._pace(*cost.USUAL, False)
+    for network in (("cnn-32-64", (3, 32, 32)), ("resnet8", (3, 32, 32))):
+        assert 1 / 3 < cost._pace(*network, False) / usual / cost.SLOWER[network] < 3

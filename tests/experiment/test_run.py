@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import fedrecall as fr
+from fedrecall.experiment.directory import fresh
 from fedrecall.experiment.record import summarise
 
 QUICK = {"run": {"rounds": 3}, "local": {"epochs": 1}}
@@ -244,6 +245,15 @@ def test_a_directory_that_holds_another_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(fr.UserError, match="exists and is not empty"):
         fr.run(fr.Experiment(**QUICK), out=tmp_path / "file")
+
+
+def test_runs_that_begin_in_the_same_second_have_folders_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for _ in range(20):
+        fresh("fedavg-digits").mkdir(parents=True)
+    assert len(list((tmp_path / "runs").iterdir())) == 20
 
 
 def test_a_run_that_diverges_is_recorded_as_failed(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What is read from the source is what the classes are."""
 
 from dataclasses import fields
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -9,7 +10,6 @@ from pydantic import BaseModel
 from fedrecall.data.datasets import DATASETS
 from fedrecall.experiment import source
 from fedrecall.experiment.config import CHOICES, Experiment, override_all
-from fedrecall.experiment.probes import PROBES
 
 
 @pytest.mark.parametrize("kind", CHOICES)
@@ -30,15 +30,43 @@ def test_sections() -> None:
             assert list(section.keys) == list(annotation.model_fields)
             assert section.about == (annotation.__doc__ or "").splitlines()[0]
     assert source.datasets() == list(DATASETS)
-    assert source.probes() == list(PROBES)
 
 
-def test_comments_and_values() -> None:
-    keys = source.keys()
-    assert keys["data.root"].comment == "folder of data sets, for work offline; else FEDRECALL_DATA"  # in parentheses
-    assert keys["method.kd_scale"].values == ("none", "T2")
-    assert keys["local.drop_last"].values == (False, True)
-    assert keys["local.lr"].values == ()
+MODULE = '''
+class Own(Section):
+    """Said of it.
+
+    And more.
+    """
+
+    beside: float = 0.5  # what it is: "#1"
+    silent: int = 3
+    broken: Path | None = (
+        None  # in parentheses
+    )
+    chosen: Literal["a", "b"] | None = None  # é before it: ü
+    switch: bool = False
+    naked: str  # without a default
+'''
+
+
+def test_comments_and_values(tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    file.write_text(MODULE, encoding="utf-8")
+    assert source.classes(file) == {
+        "Own": source.Class(
+            "Said of it.",
+            {
+                "beside": source.Key('what it is: "#1"', ()),
+                "silent": source.Key("", ()),
+                "broken": source.Key("in parentheses", ()),
+                "chosen": source.Key("é before it: ü", ("a", "b")),
+                "switch": source.Key("", (False, True)),
+                "naked": source.Key("without a default", ()),
+            },
+        )
+    }
+    assert source.keys()["method.kd_scale"].values == ("none", "T2")
     assert source.chosen("method", "fedprox").keys["mu"].comment == "weight of the proximal term, Eq. (2)"
 
 

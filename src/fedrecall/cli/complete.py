@@ -13,7 +13,8 @@ Offers = list[tuple[str, str]]  # what can be typed, and what it means
 
 def methods(incomplete: str) -> Offers:
     """Names of methods."""
-    return _named("method", incomplete)
+    found = [name for name in source.names("method") if name.startswith(incomplete)]
+    return [(name, source.chosen("method", name).about) for name in found]
 
 
 def data(incomplete: str) -> Offers:
@@ -28,12 +29,12 @@ def experiments(incomplete: str) -> list[str]:
 
 def settings(incomplete: str) -> Offers:
     """Keys of a configuration; and their values, as soon as only one key is meant that has a list of them."""
-    found = {key: about for key, about in source.keys().items() if key.startswith(incomplete.partition("=")[0])}
-    exact = {key: about for key, about in found.items() if incomplete.startswith(f"{key}=")} or found
-    if len(exact) > 1:
+    typed, equals, _ = incomplete.partition("=")
+    found = {key: about for key, about in source.keys().items() if (key == typed if equals else key.startswith(typed))}
+    if len(found) > 1:
         return [(f"{key}=", about.comment) for key, about in found.items()]
-    values = [(f"{key}=", value) for key, about in exact.items() for value in about.values or ("",)]
-    return [(f"{key}{_toml(value)}", "") for key, value in values if f"{key}{_toml(value)}".startswith(incomplete)]
+    offers = [f"{key}={_toml(value)}" for key, about in found.items() for value in about.values or ("",)]
+    return [(offer, "") for offer in offers if offer.startswith(incomplete)]
 
 
 @contextmanager
@@ -66,10 +67,6 @@ def rejoined(pieces: list[str], at: int) -> tuple[list[str], int]:
             words.append(piece)
         where.append(len(words) - 1)
     return words, where[at]
-
-
-def _named(kind: str, incomplete: str) -> Offers:
-    return [(name, source.chosen(kind, name).about) for name in source.names(kind) if name.startswith(incomplete)]
 
 
 def _toml(value: object) -> str:

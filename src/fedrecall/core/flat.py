@@ -4,7 +4,6 @@ The module's parameters are views of the vectors, never copies: an optimiser, a 
 on one vector, and nothing is scattered between it and the layers.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from hashlib import blake2b
@@ -42,7 +41,8 @@ class Flat:
         self.needs_pairs = bool(norms)  # one example has no variance
         self.by_batch = any(m.running_mean is None for m in norms)  # what it says of an example depends on the others
         self._ears: dict[str, nn.Module] = {}
-        self._said = OrderedDict[int, tuple[bytes, Output]]()
+        self._said: dict[int, tuple[bytes, Output]] = {}  # what is kept, the oldest first
+        self._held = 0  # its bytes
         self._shapes = [p.shape for p in weights]
         self._sizes = [p.numel() for p in weights]
 
@@ -103,14 +103,21 @@ class Flat:
 
     def keep(self, key: int, state: Tensor, data: Examples, said: Output) -> None:
         """Keep what a frozen model said of all examples, for `kept` in this process; the oldest give way to the new."""
+        self._forget(key)
         self._said[key] = (_fingerprint(state, data.y), said)
-        while sum(out.h.nbytes + out.z.nbytes for _, out in self._said.values()) > KEPT:
-            self._said.popitem(last=False)
+        self._held += _bytes(said)
+        while self._held > KEPT:
+            self._forget(next(iter(self._said)))
 
     def kept(self, key: int, state: Tensor, data: Examples) -> Output | None:
         """What was kept, once, if it was this model's word on examples with these labels; else it must be heard."""
-        mark, said = self._said.pop(key, (b"", None))
-        return said if said is not None and mark == _fingerprint(state, data.y) else None
+        kept = self._forget(key)
+        return kept[1] if kept is not None and kept[0] == _fingerprint(state, data.y) else None
+
+    def _forget(self, key: int) -> tuple[bytes, Output] | None:
+        kept = self._said.pop(key, None)
+        self._held -= 0 if kept is None else _bytes(kept[1])
+        return kept
 
     @torch.no_grad()
     def score(self, state: Tensor, data: Examples, judge: Callable[[Output], Tensor] = attrgetter("z")) -> Score:
@@ -159,6 +166,10 @@ class Flat:
 def chunks(n: int) -> list[slice]:
     """Rows 0..n-1 in consecutive pieces."""
     return [slice(start, min(start + CHUNK, n)) for start in range(0, n, CHUNK)]
+
+
+def _bytes(said: Output) -> int:
+    return said.h.nbytes + said.z.nbytes
 
 
 def _fingerprint(*tensors: Tensor) -> bytes:

@@ -1,7 +1,6 @@
 """What `fedrecall compare` and `fedrecall reproduce` print."""
 
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 
 from rich.console import Console
@@ -13,6 +12,7 @@ from fedrecall.experiment import machine, papers
 from fedrecall.experiment.board import Board
 from fedrecall.experiment.compare import SEEDS, comparison_study
 from fedrecall.experiment.cost import cost, hours
+from fedrecall.experiment.directory import fresh
 from fedrecall.experiment.reproduce import place, reproduction
 from fedrecall.experiment.results import Results, load
 from fedrecall.experiment.scale import scaled
@@ -32,7 +32,7 @@ def compare_and_show(
 ) -> None:
     """Run methods side by side, print how they compare, and write down all of it."""
     study = comparison_study(methods, config, overrides, SEEDS if seeds is None else seeds)
-    folder = out or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{study.id}"
+    folder = out or fresh(study.id)
     console = machine.console(as_json)
     _say(console, f"{study.title}: {_size(study)}, in {folder}")
     refused = _run(study, folder, console, again=f"the same command with --out {folder} goes on")

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Sequence
 from dataclasses import fields
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +14,7 @@ from fedrecall.data.draw import draw
 from fedrecall.errors import UserError
 from fedrecall.experiment import machine
 from fedrecall.experiment.config import CHOICES, Experiment
-from fedrecall.experiment.directory import require_free
+from fedrecall.experiment.directory import fresh, require_free
 from fedrecall.experiment.probes import PROBES
 from fedrecall.experiment.progress import RunProgress
 from fedrecall.experiment.run import execute
@@ -42,7 +41,7 @@ def run_and_show(
     experiment = Experiment.load(config or (resume and resume / "config.toml"), overrides)
     method = CHOICES["method"].dump(experiment.method)["name"]
     title = f"{method} on {experiment.data.name}"
-    out = out or resume or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{method}-{experiment.data.name}"
+    out = out or resume or fresh(f"{method}-{experiment.data.name}")
     console = machine.console(as_json)
     if resume is None:
         require_free(out)

@@ -9,7 +9,9 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from hashlib import sha256
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,13 @@ PATIENCE = 3.0  # seconds: the workers of a process that was killed hold its loc
 # Keys that change no bit of the result; of a model to start with the values count, not the path.
 FREE = ("engine.", "ray.", "data.root", "run.track", "run.checkpoint_every", "run.start")
 MUST_MATCH = ("fedrecall", "torch", "numpy", "data", "partition", "parameters", "start")  # of the environment
+
+
+def fresh(name: str) -> Path:
+    """Where a run goes that is given no folder: named by the time, and by a number if others began in that second."""
+    first = Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{name}"
+    others = (first.with_name(f"{first.name}-{number}") for number in count(2))
+    return next(path for path in chain([first], others) if not path.exists())
 
 
 def require_free(path: Path) -> None:

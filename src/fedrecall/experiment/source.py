@@ -52,8 +52,7 @@ def keys() -> dict[str, Key]:
         for name, key in cls.keys.items() if cls.keys else [(section, Key("", ()))]:
             path = f"{section}.{name}" if cls.keys else section
             if name not in _choices():
-                of = {"data.name": datasets, "run.probes": probes}.get(path)
-                out[path] = key if of is None else key._replace(values=(*of(),))
+                out[path] = key._replace(values=(*datasets(),)) if path == "data.name" else key
                 continue
             out[f"{path}.name"] = Key(key.comment, tuple(names(name)))
             for each in names(name):
@@ -63,16 +62,7 @@ def keys() -> dict[str, Key]:
 
 def datasets() -> list[str]:
     """The named data sets."""
-    return _literal_keys("data/datasets.py", "DATASETS")
-
-
-def probes() -> list[str]:
-    """What else a run can look at."""
-    return _literal_keys("experiment/probes.py", "PROBES")
-
-
-def _literal_keys(file: str, name: str) -> list[str]:
-    return [str(ast.literal_eval(key)) for key in _assigned(PACKAGE / file, name).keys if key is not None]
+    return [ast.literal_eval(key) for key in _assigned(PACKAGE / "data" / "datasets.py", "DATASETS").keys if key]
 
 
 @cache

@@ -81,7 +81,7 @@ def tune(
     The configuration says all else. `over` is another space than the method's own, e.g. ["local.lr=0.001..0.1"]. Every
     trial trains on the clients' data without a share that is held out for validation; the test set is not looked at.
     """
-    library = _optuna()
+    library = optuna_library()
     base, space = question(method, config, over, overrides)
     if trials < 1:
         raise UserError(f"trials = {trials}: there must be at least one")
@@ -217,7 +217,8 @@ def _identity(experiment: Experiment, space: Space, closed: Dealt) -> Tables:
     }
 
 
-def _optuna() -> Any:
+def optuna_library() -> Any:
+    """Optuna, or a word on how to get it."""
     try:
         import optuna
     except ImportError:

@@ -13,7 +13,7 @@ from fedrecall.errors import UserError
 from fedrecall.experiment import machine
 from fedrecall.experiment.record import Record
 from fedrecall.experiment.tune.journal import Trial, describe
-from fedrecall.experiment.tune.search import Tuned, Watch, question, tune
+from fedrecall.experiment.tune.search import Tuned, Watch, optuna_library, question, tune
 from fedrecall.experiment.tune.space import Settings
 from fedrecall.experiment.tune.validation import SHARE
 
@@ -31,6 +31,7 @@ def tune_and_show(
     as_json: bool = False,
 ) -> None:
     """Search, with a line for every trial; then the best of them, and where its configuration is."""
+    optuna_library()
     tables, space = question(method, config, over, overrides)
     folder = out or Path("tuning") / f"{method}-{tables['data']['name']}"
     console = machine.console(as_json)
