@@ -10,6 +10,7 @@ from fedrecall.experiment.tables.render import to_markdown
 
 DOCS = Path(__file__).parent
 EXAMPLES = DOCS.parent / "examples"
+METHODS = ["fedavg", "fedlmd", "fedntd", "fedcad"]
 
 
 def main(seeds: int = 5) -> None:
@@ -20,9 +21,9 @@ def main(seeds: int = 5) -> None:
         patients = tabular["read_table"](Path(folder) / "patients.csv")
     texts = text["read_texts"]()
     parts = {
-        "clinics": shown(tabular["natural"](patients, seeds)),
-        "patients": f"{shown(tabular['skewed'](patients, seeds))}\n\n{one_place(tabular['pooled'](patients))}",
-        "texts": f"{shown(text['skewed'](texts, seeds))}\n\n{one_place(text['pooled'](texts))}",
+        "clinics": shown(tabular["natural"](patients, seeds, METHODS)),
+        "patients": f"{shown(tabular['skewed'](patients, seeds, METHODS))}\n\n{one_place(tabular['pooled'](patients))}",
+        "texts": f"{shown(text['skewed'](texts, seeds, METHODS))}\n\n{one_place(text['pooled'](texts))}",
     }
     page = (DOCS / "beyond-images.md").read_text()
     for name, content in parts.items():

@@ -4,6 +4,7 @@ import faulthandler
 import json
 import os
 import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,6 +67,34 @@ def test_a_worker_killed_in_a_round_is_replaced_to_the_bit(workers: int, deaths:
     assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
     assert children(os.getpid()) == []
     assert shared_memory() == before
+
+
+@dataclass(frozen=True)
+class TwoDie(fr.Method):
+    """The clients with seven and four examples end their processes, once each, a moment after the others are done."""
+
+    folder: str = ""
+
+    def reply(self, w: Tensor, steps: int, r: Local) -> tuple[Payload, Payload]:
+        token = Path(self.folder) / str(len(r.y))
+        if token.exists():
+            time.sleep(0.3)
+            token.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return {"w": w}, {}
+
+
+def test_two_workers_that_die_at_once_while_there_is_no_room_for_more_answers(tmp_path: Path) -> None:
+    for examples in (7, 4):
+        (tmp_path / str(examples)).touch()
+    f = model()
+    with Pool(world(TwoDie(str(tmp_path))), f, workers=4, buffer=0) as pool:
+        replies = pool.cohort(0, EVERYONE).run("train", {"w": f.w})
+        came = [next(replies).n]
+        until(lambda: not list(tmp_path.iterdir()))
+        time.sleep(0.3)  # both deaths and the fourth client's answer are there before anybody listens
+        came += [reply.n for reply in replies]
+    assert came == [9, 7, 4, 2, 1]
 
 
 def test_a_worker_killed_between_rounds_is_replaced(tmp_path: Path) -> None:

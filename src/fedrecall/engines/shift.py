@@ -1,5 +1,6 @@
 """Who does what when: jobs to idle workers, answers in the order of the jobs, the jobs of the dead to others."""
 
+from bisect import insort
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -116,7 +117,7 @@ class Shift:
             raise UserError(f"a worker process could not start ({how}; what it said is above): {ADVICE}")
         self._deaths[number] += 1
         if self._deaths[number] < LIVES:
-            self._queue.appendleft(number)
+            insort(self._queue, number)  # several may have died: the one whose answer is due comes first
         else:
             error = f"its worker process died {LIVES} times; {how}"
             self._early[number] = Answer({"error": error, "traceback": error + "\n"}, {})
