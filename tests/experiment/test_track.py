@@ -13,6 +13,7 @@ import pytest
 import fedrecall as fr
 from fedrecall.errors import UserError
 from fedrecall.experiment.track import TRACKERS, Tracking
+from support.processes import until
 
 METRICS = ("accuracy", "loss", "train_loss", "local_accuracy", "seconds", "bytes_up", "bytes_down")
 
@@ -138,6 +139,7 @@ def test_wandb_is_offline_by_default(
     track("wandb", result, tmp_path / "run")
     (folder,) = (tmp_path / "run" / "wandb").glob("offline-run-*")
     (file,) = folder.glob("*.wandb")
+    until(lambda: any(r.HasField("exit") for r in wandb_records(file)))  # its own process writes it
     records = list(wandb_records(file))
     config = {item.key: json.loads(item.value_json) for r in records for item in r.run.config.update}
     assert config["method"] == result.experiment.tables()["method"]
