@@ -132,6 +132,8 @@ def test_the_list_of_options_is_frozen() -> None:
         "show methods": ["--json"],
         "show models": ["--json"],
         "show partitions": ["--json"],
+        "show rules": ["--json"],
+        "show attacks": ["--json"],
         "show datasets": ["--json"],
         "show probes": ["--json"],
         "show partition": ["--json", "--out", "--set"],

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fedrecall.experiment.config import Experiment as Experiment
     from fedrecall.experiment.result import Result as Result
     from fedrecall.experiment.run import run as run
+    from fedrecall.experiment.tune import tune as tune
     from fedrecall.methods import METHODS as METHODS
 
 __version__ = "0.1.0.dev0"
@@ -46,6 +47,7 @@ _PUBLIC = {
     "load": "fedrecall.experiment.comparison",
     "reproduce": "fedrecall.experiment.comparison",
     "run": "fedrecall.experiment.run",
+    "tune": "fedrecall.experiment.tune",
 }
 __all__ = list(_PUBLIC)
 

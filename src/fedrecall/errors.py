@@ -5,7 +5,15 @@ from difflib import get_close_matches
 
 
 class UserError(Exception):
-    """Bad input. Its text says what is wrong, why, and what to do, in one line; the command line exits with 2."""
+    """Bad input. Its text says what is wrong, why, and what to do, in one line; the command line exits with 2.
+
+    >>> import fedrecall as fr
+    >>> try:
+    ...     fr.run(method="fedlmt")
+    ... except fr.UserError as error:
+    ...     print(str(error)[:53])
+    unknown method "fedlmt": did you mean "fedlmd"? Valid
+    """
 
 
 def unknown(what: str, name: object, valid: Iterable[str]) -> UserError:

@@ -53,6 +53,8 @@ def test_list_of_experiments(said) -> None:
         ("methods", "fedlmd", "settings"),
         ("models", "mlp", "settings"),
         ("partitions", "dirichlet", "settings"),
+        ("rules", "krum", "settings"),
+        ("attacks", "sign-flip", "settings"),
         ("datasets", "cifar10", "examples"),
         ("probes", "confusion", "cost"),
     ],

@@ -35,6 +35,22 @@ def partitions(as_json: Json = False) -> None:
 
 
 @app.command()
+def rules(as_json: Json = False) -> None:
+    """Robust ways to aggregate replies (server.robust), with their settings."""
+    from fedrecall.experiment import console
+
+    console.show_choices("robust", as_json)
+
+
+@app.command()
+def attacks(as_json: Json = False) -> None:
+    """What simulated attackers can do (federation.attack), with their settings."""
+    from fedrecall.experiment import console
+
+    console.show_choices("attack", as_json)
+
+
+@app.command()
 def datasets(as_json: Json = False) -> None:
     """The named data sets."""
     from fedrecall.experiment import console

@@ -28,6 +28,15 @@ class Method:
     McMahan, Moore, Ramage, Hampson, Aguera y Arcas. AISTATS 2017. https://arxiv.org/abs/1602.05629
 
     A method is a frozen dataclass: its fields are its hyper-parameters, and that is its configuration.
+
+    >>> @dataclass(frozen=True)
+    ... class Calm(Method):
+    ...     weight: float = 0.1
+    ...
+    ...     def loss(self, s, r):
+    ...         return super().loss(s, r) + self.weight * s.z.square().mean()
+    >>> Calm(weight=0.5)
+    Calm(weight=0.5)
     """
 
     def __post_init__(self) -> None:

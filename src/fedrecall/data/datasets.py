@@ -21,7 +21,15 @@ from fedrecall.errors import UserError, unknown
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Training and test examples of a classification task. What it says of itself is checked when it is made."""
+    """Training and test examples of a classification task. What it says of itself is checked when it is made.
+
+    `from_arrays`, `from_table`, `from_folder`, `from_torch` and `from_huggingface` make one.
+
+    >>> import fedrecall as fr
+    >>> data = fr.from_arrays([[0.0, 1.0], [1.0, 0.0]] * 10, ["left", "right"] * 10, test=0.2)
+    >>> data.classes, len(data.train_y), len(data.test_y)
+    (('left', 'right'), 16, 4)
+    """
 
     name: str
     train_x: Tensor  # uint8 images [N, C, H, W], or float32 of any shape [N, ...]

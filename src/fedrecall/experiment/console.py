@@ -62,7 +62,7 @@ def run_and_show(
     console.print(f"{title}: {summary['rounds']} rounds, {summary['seconds']:.1f} s, files in {out}", highlight=False)
 
 
-def show_choices(kind: Literal["method", "model", "partition"], as_json: bool = False) -> None:
+def show_choices(kind: Literal["method", "model", "partition", "robust", "attack"], as_json: bool = False) -> None:
     """Names, what they are, and their settings with defaults."""
     known: dict[str, dict[str, Any]] = {
         name: {"about": (cls.__doc__ or "").splitlines()[0], "settings": {f.name: f.default for f in fields(cls)}}

@@ -80,6 +80,13 @@ def tune(
 
     The configuration says all else. `over` is another space than the method's own, e.g. ["local.lr=0.001..0.1"]. Every
     trial trains on the clients' data without a share that is held out for validation; the test set is not looked at.
+
+    >>> import tempfile
+    >>> import fedrecall as fr
+    >>> short = ["run.rounds=2", "local.epochs=1"]
+    >>> found = fr.tune("fedprox", trials=2, overrides=short, out=tempfile.mkdtemp())
+    >>> len(found.trials), found.config.name
+    (2, 'best.toml')
     """
     library = optuna_library()
     base, space = question(method, config, over, overrides)
