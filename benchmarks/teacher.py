@@ -20,9 +20,7 @@ def measure() -> list[dict[str, Any]]:
     rows = []
     for images, transform in (("plain", PLAIN), ("augmented", AUGMENTED)):
         bounds = {name: bound for names, bound in BOUNDS[images].items() for name in names}
-        running = {
-            name: Running(Work(), METHODS[name](), transform=transform) for name in ("fedavg", *bounds)
-        }
+        running = {name: Running(Work(), METHODS[name](), transform=transform) for name in ("fedavg", *bounds)}
         for r in running.values():  # buffers and previous models exist from the second or third round on
             r.round()
             r.round()

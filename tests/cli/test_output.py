@@ -18,7 +18,8 @@ SHORT = ["--set", "run.rounds=2", "--set", "local.epochs=1", "--set", "engine.na
     [
         ["--help"],
         *([command, "--help"] for command in ("init", "run", "compare", "reproduce", "tune", "report", "doctor")),
-        *(["show", what] for what in ("methods", "models", "partitions", "rules", "attacks", "datasets", "probes", "partition")),
+        *(["show", what] for what in ("methods", "models", "partitions", "rules", "attacks", "datasets")),
+        *(["show", what] for what in ("probes", "partition")),
         ["reproduce", "--list"],
         ["run", *SHORT, "--out", "r"],
         ["tune", "fedprox", "--trials", "1", *SHORT],

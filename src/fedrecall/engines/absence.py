@@ -59,7 +59,7 @@ class Absence:
 
     def cohort(self, t: int, clients: Sequence[int]) -> Sample:
         """Those of the clients that answer in time."""
-        return _Asked(self.engine.cohort(t, self.present(t, clients)), len(clients))
+        return Asked(self.engine.cohort(t, self.present(t, clients)), len(clients))
 
     def evaluate(self, state: Tensor) -> Score:
         """As the engine does."""
@@ -80,7 +80,7 @@ class Absence:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class Asked:
     """The clients that answer, among those that were asked."""
 
     cohort: Sample
@@ -88,10 +88,13 @@ class _Asked:
 
     @property
     def population(self) -> int:
+        """All clients there are."""
         return self.cohort.population
 
     def run(self, task: str, down: Payload) -> Iterator[Reply]:
+        """The replies of those that answer."""
         return self.cohort.run(task, down)
 
     def refuse(self, client: int) -> None:
+        """As the engine's own cohort does."""
         self.cohort.refuse(client)

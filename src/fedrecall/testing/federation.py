@@ -1,6 +1,6 @@
 """The smallest federations that are ones: synthetic images in two tensors, a tiny network, any method, any engine."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +13,12 @@ from fedrecall.core.local import Training
 from fedrecall.core.method import Method
 from fedrecall.core.optim import SGD, Average, ServerOptimiser
 from fedrecall.core.rounds import Plan, Round, rounds
-from fedrecall.core.types import Engine, Payload, Reply, Sample, Score, Server
+from fedrecall.core.types import Engine, Score, Server
 from fedrecall.data.augment import Transform
 from fedrecall.data.examples import Examples
 from fedrecall.data.partition import Partition
 from fedrecall.engines import ENGINES
+from fedrecall.engines.absence import Asked
 from fedrecall.engines.world import World
 from fedrecall.experiment.run import one_thread
 
@@ -85,35 +86,14 @@ class Without:
     lost: Sequence[int]
     unasked: Sequence[int]
 
-    def cohort(self, t: int, clients: Sequence[int]) -> "WithoutCohort":
+    def cohort(self, t: int, clients: Sequence[int]) -> Asked:
         """Those of the clients that answer."""
         asked = [c for c in clients if c not in self.unasked]
-        return WithoutCohort(self.engine.cohort(t, [c for c in asked if c not in self.lost]), len(asked))
+        return Asked(self.engine.cohort(t, [c for c in asked if c not in self.lost]), len(asked))
 
     def evaluate(self, state: Tensor) -> Score:
         """As the engine does."""
         return self.engine.evaluate(state)
-
-
-@dataclass(frozen=True)
-class WithoutCohort:
-    """A round's clients, of which fewer answer than are asked."""
-
-    cohort: Sample
-    size: int
-
-    @property
-    def population(self) -> int:
-        """All clients there are."""
-        return self.cohort.population
-
-    def run(self, task: str, down: Payload) -> Iterator[Reply]:
-        """The replies of those that answer."""
-        return self.cohort.run(task, down)
-
-    def refuse(self, client: int) -> None:
-        """As the engine's own cohort does."""
-        self.cohort.refuse(client)
 
 
 def federate(
