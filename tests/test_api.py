@@ -56,6 +56,13 @@ def test_docstring_examples(module: str) -> None:
     assert tried.failed == 0
 
 
+def test_tab_offers_what_is_public() -> None:
+    offered = subprocess.run(
+        [sys.executable, "-c", "import fedrecall; print(*dir(fedrecall))"], capture_output=True, text=True, check=True
+    ).stdout.split()  # in a new process: nothing has been imported by its name yet
+    assert offered == sorted([*fr.__all__, "__version__"])
+
+
 @pytest.mark.parametrize("name", fr.__all__)
 def test_everything_public_is_described_and_typed(name: str) -> None:
     thing = getattr(fr, name)

@@ -117,7 +117,7 @@ def test_the_list_of_options_is_frozen() -> None:
     collect(typer.main.get_command(cli.app), "")
     assert options == {
         "": ["--install-completion", "--show-completion", "--version"],
-        "init": ["--client", "--data", "--label", "--method"],
+        "init": ["--client", "--data", "--label", "--method", "--size"],
         "run": ["--force", "--json", "--out", "--resume", "--set"],
         "compare": ["--config", "--json", "--out", "--seeds", "--set"],
         "reproduce": ["--cells", "--fraction", "--json", "--list", "--methods", "--out", "--seeds", "--set"],

@@ -57,3 +57,8 @@ def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         raise AttributeError(f"module 'fedrecall' has no attribute {name!r}")
     return getattr(import_module(_PUBLIC[name]), name)
+
+
+def __dir__() -> list[str]:
+    """What Tab offers: the public names, not what the module needs itself."""
+    return [*__all__, "__version__"]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedrecall.data.datasets import DATASETS
-from fedrecall.engines.crew import Crew, cores
+from fedrecall.engines.crew import ProcessCrew, cores
 from fedrecall.experiment import doctor
 from support.command import call
 
@@ -59,7 +59,7 @@ def test_an_engine_that_does_not_work(monkeypatch: pytest.MonkeyPatch, capsys: p
     def fail(*_: object) -> None:
         raise OSError("no room in /dev/shm")
 
-    monkeypatch.setattr(Crew, "__init__", fail)
+    monkeypatch.setattr(ProcessCrew, "__init__", fail)
     code, out, _ = call(monkeypatch, capsys, "doctor")
     assert code == 0, "serial does"
     assert "does not work: no room in /dev/shm" in out

@@ -92,6 +92,11 @@ def test_a_folder_of_images(tmp_path: Path) -> None:
     assert tomllib.loads(file.read_text())["data"]["name"] == written.data.name == "folder"
     overrides = ["run.rounds=1", "federation.clients=2", "federation.partition.name=iid", "engine.name=serial"]
     assert fr.run(fr.Experiment.load(file, overrides)).summary["rounds"] == 1
+    Image.new("L", (20, 30)).save(folder / "other.png")
+    with pytest.raises(UserError, match="another size than the images before it; set size"):
+        write_configuration(tmp_path / "resized.toml", data=str(tmp_path / "pictures"))
+    write_configuration(tmp_path / "resized.toml", data=str(tmp_path / "pictures"), size=8)
+    assert tomllib.loads((tmp_path / "resized.toml").read_text())["data"]["size"] == 8
 
 
 def test_bad_input_leaves_nothing(table: Path, tmp_path: Path) -> None:
@@ -103,6 +108,7 @@ def test_bad_input_leaves_nothing(table: Path, tmp_path: Path) -> None:
         ({"data": "mnits"}, 'did you mean "mnist".*or give the path'),
         ({"data": "cifar10", "label": "x"}, "leave them away"),
         ({"data": str(tmp_path), "label": "x"}, "for a table"),
+        ({"data": str(table), "label": "ill", "size": 8}, "for a folder of images"),
         ({"method": "fedlm"}, 'did you mean "fedlmd"'),
     ):
         with pytest.raises(UserError, match=message):

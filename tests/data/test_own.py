@@ -127,6 +127,8 @@ def test_bad_arrays() -> None:
     refused(lambda: from_arrays(X, [0.5] * 20), "labels must be one whole number or word")
     refused(lambda: from_arrays(X, [3] * 20, classes=["a", "b"]), "values from 3 to 3, but they must be in 0..1")
     refused(lambda: from_arrays(X, Y, test=0), "test = 0 is the share to hold out; it must be between 0 and 1")
+    refused(lambda: from_arrays(X, [3] * 20), "all labels are 3; there must be two classes or more")
+    refused(lambda: from_arrays(X, np.eye(2)[[0, 1] * 10]), "not of shape [20, 2]", "argmax one-hot rows")
     refused(lambda: from_arrays(X, range(20)), "no class has two examples")
     refused(lambda: from_arrays(X * np.inf, Y), "not finite")
     refused(lambda: from_arrays(X[:0], []), "no class has two examples")
@@ -200,7 +202,9 @@ def test_grey_and_colour_and_stranger_images_in_one_folder(tmp_path: Path, pictu
     picture(2).convert("RGBA").save(folder / "2.png")
     palette = picture(3).quantize(16)
     palette.save(folder / "3.png", transparency=bytes(range(16)))
-    picture(4, mode="L").convert("1").save(folder / "4.png")
+    other = tmp_path / "mixed" / "b"
+    other.mkdir()
+    picture(4, mode="L").convert("1").save(other / "4.png")
     data = from_folder(tmp_path / "mixed")
     assert data.shape == (3, 6, 6)
     everything = torch.cat([data.train_x, data.test_x])
@@ -214,6 +218,7 @@ def test_bad_folders(tmp_path: Path, write_images: Write, picture: Picture, monk
     (tmp_path / "a").mkdir()
     refused(lambda: from_folder(tmp_path), "has no images")
     write_images(tmp_path / "a", 3)
+    write_images(tmp_path / "b", 1)
     picture(0, (7, 6)).save(tmp_path / "a" / "z.png")
     refused(lambda: from_folder(tmp_path), tmp_path / "a" / "z.png", "another size", "set size")
     assert from_folder(tmp_path, size=4).shape == (3, 4, 4)
@@ -278,7 +283,9 @@ def test_bad_tables(table: Path, tmp_path: Path) -> None:
 
     y = [0, 1] * 30
     refused(lambda: from_table(written({"name": [f"n{i}" for i in range(60)], "y": y}), "y"), 'column "name" has 60')
-    refused(lambda: from_table(written({"a": [None, 1.0] * 30, "y": y}), "y"), '30 values of column "a" are missing')
+    refused(
+        lambda: from_table(written({"a": [None, 1.0] * 30, "y": y}), "y"), 'column "a" has no value in 30 of 60 rows'
+    )
     refused(lambda: from_table(written({"a": [np.nan, 1.0] * 30, "y": y}), "y"), 'column "a" has values that are not')
     refused(lambda: from_table(written({"a": y, "y": [0.5] * 60}), "y"), "labels must be one whole number or word")
     refused(lambda: from_table(written({"y": y}), "y"), "nothing to learn from")
@@ -288,7 +295,7 @@ def test_bad_tables(table: Path, tmp_path: Path) -> None:
     (tmp_path / "ragged.csv").write_text("a,y\n1,2\n1,2,3\n")
     refused(lambda: from_table(tmp_path / "ragged.csv", "y"), tmp_path / "ragged.csv", "cannot be read as a table")
     (tmp_path / "gap.csv").write_text("a,w,y\n1,u,0\n2,,1\n")
-    refused(lambda: from_table(tmp_path / "gap.csv", "y"), '1 values of column "w" are missing')
+    refused(lambda: from_table(tmp_path / "gap.csv", "y"), 'column "w" has no value in 1 of 2 rows')
 
 
 def test_as_dataset(tmp_path: Path, write_images: Write, table: Path) -> None:
@@ -297,10 +304,11 @@ def test_as_dataset(tmp_path: Path, write_images: Write, table: Path) -> None:
     assert as_dataset([X, Y, [0, 1] * 10]).group_names == ("0", "1")
     assert as_dataset(TensorDataset(torch.tensor(X), torch.arange(20) % 2)).name == "torch"
     write_images(tmp_path / "photos" / "a", 3)
+    write_images(tmp_path / "photos" / "b", 3)
     assert as_dataset(str(tmp_path / "photos")).name == "photos"
     rows = {"image": [Image.fromarray(np.zeros((2, 2), dtype=np.uint8))] * 4, "label": [0, 1] * 2}
     features = hub_library.Features(image=hub_library.Image(), label=hub_library.Value("int64"))
     assert as_dataset(hub_library.Dataset.from_dict(rows, features)).shape == (1, 2, 2)
     refused(lambda: as_dataset(str(table)), f'from_table("{table}", label=...)')
-    refused(lambda: as_dataset(7), "data of type int is not understood")
+    refused(lambda: as_dataset(7), "data of type int is not understood", "fedrecall.from_table(frame, label=...)")
     refused(lambda: as_dataset((X, Y, Y, Y)), "data of type tuple is not understood")

@@ -285,7 +285,7 @@ def test_every_end_has_words(monkeypatch: pytest.MonkeyPatch) -> None:
     with Pool(world(fr.Method()), model(), workers=1) as pool:
         for end, words in ((signal.SIGTERM, "it was killed by SIGTERM"), (0, "it closed its line")):
             pool.evaluate(model().w)
-            hand = pool.crew.idle()
+            hand = pool.crew.idle(waiting=1)
             assert hand is not None
             os.kill(pool.crew.pids[0], end)
             until(lambda: end == 0 or not hand.process.is_alive())  # noqa: B023 (called at once)

@@ -223,7 +223,7 @@ def test_what_the_user_can_fix_comes_out_as_it_is(engine: Ray, task: str, kind: 
 
 
 def test_a_model_that_cannot_be_scored(engine: Ray) -> None:
-    with pytest.raises(RuntimeError, match="cannot be scored: RuntimeError"):
+    with pytest.raises(fr.UserError, match="cannot be scored: RuntimeError"):
         engine.evaluate(torch.zeros(3))
 
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -117,6 +118,18 @@ def waiting(folder: Path, node: str) -> fr.Method:
         folder: str
         node: str
 
+        @property
+        def tasks(self) -> tuple[str, ...]:
+            return ("place",)
+
+        def place(self, r: Local) -> Payload:
+            import time
+
+            import ray
+
+            time.sleep(0.1)  # there is something left to do for an actor that comes late
+            return {"here": torch.tensor(ray.get_runtime_context().get_node_id() == self.node)}
+
         def memory(self, w: Tensor) -> Payload:
             return {"last": torch.zeros_like(w)}
 
@@ -147,7 +160,12 @@ def test_a_node_that_is_lost_in_mid_round(cluster: Any, tmp_path: Path) -> None:
     expected = trained(Serial(world(method), model()))
     with Ray(world(method), model(), address=cluster.address) as engine:
         assert engine.crew.size == 3
-        engine.evaluate(model().w)
+
+        def placed() -> bool:
+            replies = list(engine.cohort(0, EVERYONE).run("place", {"w": model().w}))  # all, or actors would be ended
+            return any(r.up["here"] for r in replies)
+
+        until(placed, seconds=60)
         token.touch()
 
         def lose() -> None:
@@ -224,3 +242,12 @@ def test_no_cluster_is_one_line_and_exit_code_2(address: str, tmp_path: Path) ->
     assert err.count("\n") == 1
     assert err.startswith("error: ")
     assert [path.name for path in (tmp_path / "a").iterdir()] in ([], ["run.lock"]), "nothing half-written"
+
+
+def test_what_listens_but_is_no_ray_is_soon_given_up(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        sets = ["--set", "engine.name=ray", "--set", f"ray.address=127.0.0.1:{mute.getsockname()[1]}"]
+        process = start("-m", "fedrecall", "run", *sets, "--out", "a", cwd=tmp_path)
+        out, err = process.communicate(timeout=60)  # Ray itself would try for minutes
+    assert (process.returncode, out) == (2, "")
+    assert err.splitlines()[-1].startswith("error: cannot connect to the Ray cluster at ")

@@ -243,7 +243,7 @@ def test_a_directory_that_holds_another_run_is_refused(tmp_path: Path) -> None:
         fr.run(fr.Experiment(**QUICK), out=tmp_path / "a")
     assert {p.name: p.read_bytes() for p in (tmp_path / "a").iterdir()} == before
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(fr.UserError, match="exists and is not empty"):
+    with pytest.raises(fr.UserError, match="is a file: choose another --out"):
         fr.run(fr.Experiment(**QUICK), out=tmp_path / "file")
 
 

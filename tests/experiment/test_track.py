@@ -13,7 +13,6 @@ import pytest
 import fedrecall as fr
 from fedrecall.errors import UserError
 from fedrecall.experiment.track import TRACKERS, Tracking
-from support.processes import until
 
 METRICS = ("accuracy", "loss", "train_loss", "local_accuracy", "seconds", "bytes_up", "bytes_down")
 
@@ -137,9 +136,9 @@ def test_wandb_is_offline_by_default(
 
     monkeypatch.setenv("HOME", str(tmp_path / "home"))  # its settings and caches
     track("wandb", result, tmp_path / "run")
+    wandb.teardown()  # its service process, which writes the file after it has told us that the run is finished
     (folder,) = (tmp_path / "run" / "wandb").glob("offline-run-*")
     (file,) = folder.glob("*.wandb")
-    until(lambda: any(r.HasField("exit") for r in wandb_records(file)))  # its own process writes it
     records = list(wandb_records(file))
     config = {item.key: json.loads(item.value_json) for r in records for item in r.run.config.update}
     assert config["method"] == result.experiment.tables()["method"]
@@ -153,7 +152,6 @@ def test_wandb_is_offline_by_default(
         assert found == expected(result, metric), metric
     assert any(r.HasField("exit") and r.exit.exit_code == 0 for r in records)
     assert capfd.readouterr() == ("", ""), "the console is not its own"
-    wandb.teardown()  # its service process, which otherwise lives as long as this one
 
 
 @pytest.mark.parametrize(("name", "module"), [("tensorboard", "tensorboard"), ("mlflow", "mlflow"), ("wandb", "wandb")])

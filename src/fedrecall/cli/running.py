@@ -29,7 +29,7 @@ def compare(
         list[str] | None,
         typer.Argument(
             metavar="METHOD",
-            help="Names, with settings if need be: fedlmd fedlmd:tau=3,beta=2.",
+            help="Names, with settings if need be: fedlmd fedlmd:tau=3,beta=2; without any, six methods.",
             autocompletion=complete.methods,
         ),
     ] = None,
@@ -110,7 +110,7 @@ def tune(
 
 
 def report(
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of studies, and run directories.")],
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR", help="Folders of studies, and run directories.")],
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The page; default: report.html in DIR, or here for several.")
     ] = None,

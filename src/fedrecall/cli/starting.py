@@ -28,11 +28,14 @@ def init(
     client: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="Its client column; of a folder: yes, if it has clients.")
     ] = None,
+    size: Annotated[
+        int | None, typer.Option(metavar="N", help="Resize the folder's images to N x N, if their sizes differ.")
+    ] = None,
 ) -> None:
     """Write a configuration with every key explained, ready to run."""
     from fedrecall.experiment.init import write_configuration
 
-    write_configuration(file, data=data, method=method, label=label, client=client)
+    write_configuration(file, data=data, method=method, label=label, client=client, size=size)
     typer.echo(f"configuration in {file}; read it, change it, then:")
     typer.echo(f"  fedrecall show partition {file}   # who has which classes")
     typer.echo(f"  fedrecall run {file}")

@@ -104,7 +104,8 @@ def _words_or_numbers(column: Sequence[Any], what: str) -> np.ndarray[Any, Any]:
     kind = array.dtype.kind
     whole = kind in "biu" or (kind == "f" and bool((np.isfinite(array) & (array == np.floor(array))).all()))
     if array.ndim != 1 or not (whole or kind in "SU"):
-        raise UserError(f"{what} must be one whole number or word for each example, with none missing")
+        shape = "" if array.ndim == 1 else f", not of shape {list(array.shape)}: flatten a column, argmax one-hot rows"
+        raise UserError(f"{what} must be one whole number or word for each example, with none missing{shape}")
     return array.astype(np.int64) if whole else array.astype(str)
 
 

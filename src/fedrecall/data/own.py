@@ -153,7 +153,7 @@ def as_dataset(data: Any) -> Dataset:
         return from_torch(data)
     raise UserError(
         f"data of type {type(data).__name__} is not understood; pass (x, y), (x, y, clients), a torch or Hugging Face "
-        "dataset, a folder of images, or a Dataset"
+        "dataset, a folder of images, or, of a table, fedrecall.from_table(frame, label=...)"
     )
 
 

@@ -31,6 +31,8 @@ def make_dataset(name: str, train: Part, test: float | Part, classes: tuple[str,
             if values is not None and len(values) != len(part.x):
                 raise UserError(f'data "{name}": {len(part.x)} inputs but {len(values)} {what}; give one for each')
     labels, names = numbered([part.y for part in parts], classes, f'data "{name}": labels')
+    if len(names) == 1:
+        raise UserError(f'data "{name}": all labels are {names[0]}; there must be two classes or more')
     known = [part.clients for part in parts if part.clients is not None]
     groups, group_names = numbered(known, None, f'data "{name}": clients') if known else ([], ())
     x, y, g = train.x, labels[0], groups[0] if groups else None

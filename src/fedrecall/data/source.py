@@ -207,7 +207,7 @@ def decoded(
 
 def _pixels(chunk: Chunk, channels: int | None, size: int | None) -> list[np.ndarray[Any, np.dtype[np.uint8]]]:
     """The images of a chunk as [H, W, C] bytes."""
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     arrays = []
     with warnings.catch_warnings():
@@ -218,6 +218,8 @@ def _pixels(chunk: Chunk, channels: int | None, size: int | None) -> list[np.nda
                 if size is not None and image.size != (size, size):
                     image = image.resize((size, size), Image.Resampling.BILINEAR)
                 array = np.asarray(image)
+            except UnidentifiedImageError as error:  # whose text is an address in memory
+                raise UserError(f"{where} is not an image that can be read: it has no known image format") from error
             except Exception as error:  # every image format fails in its own way on damaged bytes
                 raise UserError(f"{where} is not an image that can be read: {_first_line(error)}") from error
             arrays.append(array if array.ndim == 3 else array[:, :, None])

@@ -45,7 +45,8 @@ def from_table(
             raise UserError(f'{file} has no column "{column}"; it has {", ".join(columns)}')
     for column, values in columns.items():
         if values.null_count:
-            raise UserError(f'{file}: {values.null_count} values of column "{column}" are missing; fill or drop them')
+            missing = f"{values.null_count} of {len(values)} rows"
+            raise UserError(f'{file}: column "{column}" has no value in {missing}; fill or drop them')
     blocks, numeric = [], []
     for column, values in columns.items():
         if column not in (label, client):

@@ -14,16 +14,19 @@ import sys
 import warnings
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 
 from fedrecall.core.flat import Flat
-from fedrecall.engines.shared import Channel, Shelf
+from fedrecall.core.types import Payload
+from fedrecall.engines.jobs import Answer, Job
+from fedrecall.engines.shared import Channel, Parcel, Shelf
+from fedrecall.engines.shift import Crew, Hand
 from fedrecall.engines.worker import work
 from fedrecall.engines.world import World
 from fedrecall.errors import UserError
@@ -47,58 +50,77 @@ def cores() -> int:
 
 
 @dataclass(eq=False)
-class Hand:
-    """One worker, as the engine sees it."""
+class ProcessHand(Hand):
+    """One worker process; a new one may have a job before it is heard of."""
 
     process: BaseProcess
     channel: Channel
     inbox: Shelf = field(default_factory=lambda: Shelf("inbox"))  # what this worker alone reads
-    ready: bool = False  # it has been heard of
-    job: int | None = None  # what it is at
-    met: set[int] = field(default_factory=set)  # clients of the round that it has served before
 
 
-class Crew:
+class ProcessCrew(Crew[ProcessHand]):
     """At most `size` workers, fewer as long as there is less to do."""
+
+    noun: ClassVar[str] = "worker process"
 
     def __init__(self, world: World, f: Flat, size: int, start: Start | None = None) -> None:
         if os.name == "nt":
             raise UserError('the pool of worker processes needs Linux or macOS: set engine.name = "serial", or use WSL')
-        self.size = size
-        self._world, self._f = world, f
+        super().__init__()
+        self._world, self._f, self._size = world, f, size
         self._start = start or best_start()
-        self._hands: list[Hand] = []
+        self._shelf = Shelf("board")  # what all workers read: written once a shift
+        self._board: Parcel | None = None
         self._hired = 0  # workers so far: the next one's number
         weakref.finalize(self, _end, self._hands)
+
+    @property
+    def size(self) -> int:
+        """How many there may be."""
+        return self._size
 
     @property
     def pids(self) -> list[int]:
         """The processes there are now."""
         return [hand.process.pid for hand in self._hands if hand.process.pid is not None]
 
-    @property
-    def busy(self) -> list[Hand]:
-        """Those at a job."""
-        return [hand for hand in self._hands if hand.job is not None]
+    def begin(self, down: Payload) -> None:
+        """Write down what all jobs of the shift read."""
+        self._board = self._shelf.put({"down": down})
 
-    def idle(self) -> Hand | None:
+    def idle(self, waiting: int) -> ProcessHand | None:
         """One that has nothing to do, new if need be; None if all are busy."""
         for hand in self._hands:
             if hand.job is None:
                 return hand
-        return self._hire() if len(self._hands) < self.size else None
+        return self._hire() if len(self._hands) < self._size else None
 
-    def new_round(self) -> None:
-        """Nobody has met any of the clients."""
-        for hand in self._hands:
-            hand.met.clear()
+    def give(self, hand: ProcessHand, job: Job) -> None:
+        """Send the order, and say where the payloads lie."""
+        assert self._board is not None
+        luggage = job.luggage()
+        with suppress(ConnectionError):  # a dead worker is found out when it is listened to
+            hand.channel.send(job.order, self._board, *([hand.inbox.put(luggage)] if luggage else []))
 
-    def speaking(self) -> list[Hand]:
+    def news(self) -> Iterator[tuple[ProcessHand, Answer | str]]:
         """Wait until some of the busy ones have something to say (their death is also news)."""
         heard = wait([hand.channel.connection for hand in self.busy])
-        return [hand for hand in self.busy if hand.channel.connection in heard]
+        for hand in [hand for hand in self.busy if hand.channel.connection in heard]:
+            try:
+                answer = Answer(*hand.channel.receive())
+            except (EOFError, ConnectionError):
+                how = self.bury(hand)
+                if not hand.ready:
+                    raise UserError(
+                        f"a worker process could not start ({how}; what it said is above): {ADVICE}"
+                    ) from None
+                yield hand, how
+                continue
+            if hand.ready:
+                yield hand, answer
+            hand.ready = True  # which is the first thing it says
 
-    def bury(self, hand: Hand) -> str:
+    def bury(self, hand: ProcessHand) -> str:
         """Remove a worker that has died; returns how."""
         self._hands.remove(hand)
         hand.process.join(GRACE)
@@ -114,11 +136,17 @@ class Crew:
         }
         return f"it was killed by {signal.Signals(-code).name}{guess.get(signal.Signals(-code), '')}"
 
+    def abandon(self) -> None:
+        """End those at a job."""
+        busy = self.busy
+        self._hands[:] = [hand for hand in self._hands if hand.job is None]
+        _end(busy)
+
     def close(self) -> None:
         """End all workers at once, whatever they are doing."""
         _end(self._hands)
 
-    def _hire(self) -> Hand:
+    def _hire(self) -> ProcessHand:
         if multiprocessing.current_process().daemon:
             raise UserError('this is a daemonic process, which can have no workers: set engine.name = "serial"')
         context = multiprocessing.get_context("fork") if self._start == "fork" else multiprocessing.get_context("spawn")
@@ -137,7 +165,7 @@ class Crew:
         finally:
             theirs.close()
         self._hired += 1
-        self._hands.append(Hand(process, Channel(ours)))
+        self._hands.append(ProcessHand(process, Channel(ours)))
         return self._hands[-1]
 
 
@@ -154,7 +182,7 @@ def _undisturbed() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _end(hands: list[Hand]) -> None:
+def _end(hands: list[ProcessHand]) -> None:
     for hand in hands:
         hand.process.kill()
     while hands:

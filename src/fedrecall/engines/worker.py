@@ -12,11 +12,9 @@ from multiprocessing.connection import Connection
 import torch
 
 from fedrecall.core.flat import Flat
-from fedrecall.core.types import Payload
-from fedrecall.engines.faults import described
-from fedrecall.engines.shared import Channel, Message, Shelf
+from fedrecall.engines.jobs import carry_out
+from fedrecall.engines.shared import Channel, Shelf
 from fedrecall.engines.world import World
-from fedrecall.errors import UserError
 
 
 def work(connection: Connection, world: World, f: Flat, number: int) -> None:
@@ -28,29 +26,10 @@ def work(connection: Connection, world: World, f: Flat, number: int) -> None:
     # Two places for answers: the engine can send the next order before it has taken the last answer.
     for shelf in cycle([Shelf("even"), Shelf("odd")]):
         try:
-            order, given = channel.receive()
-            try:
-                said, payloads = _carry_out(world, f, order, given)
-            except UserError as error:
-                said, payloads = {"refused": str(error), "kind": type(error).__name__}, {}
-            except Exception as error:
-                line, text = described(error)
-                said, payloads = {"error": line, "traceback": text}, {}
+            said, payloads = carry_out(world, f, *channel.receive())
             channel.send(said, shelf.put(payloads))
         except (EOFError, ConnectionError):  # the engine is gone
             return
-
-
-def _carry_out(world: World, f: Flat, order: Message, given: dict[str, Payload]) -> tuple[Message, dict[str, Payload]]:
-    down = given["down"]
-    if "score" in order:
-        scores = [
-            f.score(down["state"].to(f.w.device), world.test.take(torch.arange(*rows))) for rows in order["score"]
-        ]
-        predicted = torch.cat([score.predicted for score in scores])
-        return {"losses": [score.loss for score in scores]}, {"said": {"predicted": predicted}}
-    reply = world.perform(f, order["task"], order["client"], order["t"], down, given.get("memory"))
-    return {"n": reply.n}, {"up": reply.up, "memory": reply.memory, "report": reply.report}
 
 
 def device(number: int) -> torch.device:

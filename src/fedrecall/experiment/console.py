@@ -59,7 +59,8 @@ def run_and_show(
         return
     accuracy = "  ".join(f"{name} {100 * summary[name]:.2f} %" for name in ("final", "best", "last10"))
     console.print(f"accuracy: {accuracy}", highlight=False)
-    console.print(f"{title}: {summary['rounds']} rounds, {summary['seconds']:.1f} s, files in {out}", highlight=False)
+    done = f"{title}: {summary['rounds']} rounds, {summary['seconds']:.1f} s, files in {out}"
+    console.print(done, highlight=False, soft_wrap=True)  # a path in two lines cannot be copied
 
 
 def show_choices(kind: Literal["method", "model", "partition", "robust", "attack"], as_json: bool = False) -> None:

@@ -51,8 +51,10 @@ def fresh(name: str) -> Path:
 
 
 def require_free(path: Path) -> None:
-    """Refuse an output directory that holds anything."""
-    if path.exists() and (not path.is_dir() or any(inside.name != LOCK for inside in path.iterdir())):
+    """Refuse an output directory that holds anything, or is none."""
+    if path.is_file():
+        raise UserError(f"the output directory {path} is a file: choose another --out")
+    if path.exists() and any(inside.name != LOCK for inside in path.iterdir()):
         what = "holds another run" if (path / "config.toml").exists() else "exists and is not empty"
         how = f", or go on with it: --resume {path}" if (path / FOLDER).exists() else ", or remove it first"
         raise UserError(f"the output directory {path} {what}: choose another --out{how}")

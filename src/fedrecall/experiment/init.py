@@ -25,12 +25,18 @@ MANY = 6  # names that a comment lists; of more it says who does
 
 
 def write_configuration(
-    file: Path, *, data: str = "digits", method: str = "fedavg", label: str | None = None, client: str | None = None
+    file: Path,
+    *,
+    data: str = "digits",
+    method: str = "fedavg",
+    label: str | None = None,
+    client: str | None = None,
+    size: int | None = None,
 ) -> Experiment:
     """Write a commented configuration for some data and a method; what is in the file afterwards."""
     if file.exists():
         raise UserError(f"{file} is there already, and is not overwritten: choose another name, or remove it")
-    experiment = Experiment(**chosen_data(data, label, client), method={"name": method})
+    experiment = Experiment(**chosen_data(data, label, client, size), method={"name": method})
     text = "\n".join(lines(experiment, file)) + "\n"
     try:
         write(file, text.encode())
@@ -39,17 +45,19 @@ def write_configuration(
     return experiment
 
 
-def chosen_data(data: str, label: str | None, client: str | None) -> Tables:
+def chosen_data(data: str, label: str | None, client: str | None, size: int | None = None) -> Tables:
     """The tables that a data set's name, a folder of images or a CSV or Parquet file asks for."""
     path = Path(data)
     if data in DATASETS:
-        if label is not None or client is not None:
-            raise UserError(f"--label and --client are for your own data: leave them away with {data}")
+        if (label, client, size) != (None, None, None):
+            raise UserError(f"--label, --client and --size are for your own data: leave them away with {data}")
         return {"data": {"name": data}}
     if path.is_dir():
         if label is not None:
             raise UserError("--label is for a table: in a folder, the names of its folders are the labels")
-        return _with_clients({"name": "folder", "path": data, "client": client})
+        return _with_clients({"name": "folder", "path": data, "client": client, "size": size})
+    if size is not None:
+        raise UserError(f"--size is for a folder of images: leave it away with {data}")
     if path.suffix.lower() in (".csv", ".parquet"):
         columns = list(read_table(path))
         if label is None:

@@ -1,9 +1,8 @@
 """What runs on the nodes: an actor, which has the data of its node at hand and performs one task at a time."""
 
 import warnings
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,21 +12,21 @@ import fedrecall
 from fedrecall.core.flat import Flat
 from fedrecall.data.augment import Transform
 from fedrecall.data.examples import Examples
-from fedrecall.engines.faults import described
-from fedrecall.engines.ray.arrays import Arrays, Stored, copy_all, pack, pack_all, pack_examples, view_examples
+from fedrecall.engines.jobs import carry_out
+from fedrecall.engines.ray.arrays import Arrays, Stored, copy_all, pack_all, pack_examples, view_examples
+from fedrecall.engines.shared import Message
 from fedrecall.engines.worker import device
 from fedrecall.engines.world import World
-from fedrecall.errors import UserError
 
 NOTHING = Examples(torch.empty(0), torch.empty(0, dtype=torch.int64), Transform())
 VERSIONS = {"fedrecall": fedrecall.__version__, "torch": torch.__version__, "numpy": np.__version__}
 
 
-class Answer(NamedTuple):
-    """What came of a task: plain values, and arrays."""
+class Said(NamedTuple):
+    """An answer on its way: plain values, and arrays."""
 
-    said: dict[str, Any]
-    arrays: dict[str, Arrays] = {}  # noqa: RUF012 (nobody writes to it)
+    message: Message
+    arrays: dict[str, Arrays]
 
 
 class Cargo(NamedTuple):
@@ -62,35 +61,8 @@ class Actor:
         """Of what the last bit of a result depends on."""
         return VERSIONS
 
-    def perform(self, task: str, client: int, t: int, down: Arrays, memory: Arrays | None) -> Answer:
-        """A client's task."""
-
-        def work() -> Answer:
-            remembered = None if memory is None else copy_all(memory)
-            reply = self._world.perform(self._f, task, client, t, copy_all(down), remembered)
-            payloads = {"up": reply.up, "memory": reply.memory, "report": reply.report}
-            return Answer({"n": reply.n}, {name: pack_all(payload) for name, payload in payloads.items()})
-
-        return _answered(work)
-
-    def score(self, ranges: list[tuple[int, int]], down: Arrays) -> Answer:
-        """A complete model on some rows of the test set."""
-
-        def work() -> Answer:
-            state = copy_all(down)["state"].to(self._f.w.device)
-            scores = [self._f.score(state, self._world.test.take(torch.arange(*rows))) for rows in ranges]
-            predicted = torch.cat([score.predicted for score in scores])
-            return Answer({"losses": [score.loss for score in scores]}, {"said": {"predicted": pack(predicted)}})
-
-        return _answered(work)
-
-
-def _answered(work: Callable[[], Answer]) -> Answer:
-    """An error is an answer too, in words: an exception of the user's own may not survive the way."""
-    try:
-        return work()
-    except UserError as error:
-        return Answer({"refused": str(error), "kind": type(error).__name__})
-    except Exception as error:
-        line, text = described(error)
-        return Answer({"error": line, "traceback": text})
+    def do(self, order: Message, down: Arrays, luggage: dict[str, Arrays]) -> Said:
+        """A job. Ray fetches what goes down to all; it is copied, for a client may write to it."""
+        given = {name: copy_all(arrays) for name, arrays in ({"down": down} | luggage).items()}
+        message, payloads = carry_out(self._world, self._f, order, given)
+        return Said(message, {name: pack_all(payload) for name, payload in payloads.items()})

@@ -61,9 +61,14 @@ def pack_all(payload: Payload) -> Arrays:
     return {name: pack(t) for name, t in payload.items()}
 
 
+def view_all(arrays: Arrays) -> Payload:
+    """The payload, in the memory that Ray holds."""
+    return {name: view(array) for name, array in arrays.items()}
+
+
 def copy_all(arrays: Arrays) -> Payload:
     """The payload, in memory of one's own: whoever writes to it disturbs nobody."""
-    return {name: view(array).clone() for name, array in arrays.items()}
+    return {name: t.clone() for name, t in view_all(arrays).items()}
 
 
 def pack_examples(data: Examples) -> Stored:

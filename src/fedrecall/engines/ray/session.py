@@ -5,6 +5,8 @@ import secrets
 import shutil
 import socket
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -19,7 +21,11 @@ QUIET = {
 # would write it to the user's home if it were given none. One for all runs of this process: Ray reads it once.
 TOKEN = secrets.token_hex(32)
 SILENCE = {"log_to_driver": False, "logging_level": "critical"}
-PATIENCE = 5.0  # seconds to wait for a cluster to pick up; Ray itself would try for minutes
+PATIENCE = 5.0  # seconds to wait for a cluster to pick up
+HASTE = {  # to join what may be no Ray, or want another token: Ray would try 20 times, each for up to 40 seconds
+    "RAY_gcs_server_port_wait_time_s": "1",  # attempts: 5 seconds for each of two connections, and
+    "RAY_py_gcs_connect_timeout_s": "5",  # so many for an answer
+}
 
 
 @dataclass(frozen=True)
@@ -41,13 +47,14 @@ class Session:
 def connect(address: str | None, workers: int | None) -> Session:
     """Ray at an address, or a new one on this machine; a Python user's own connection is used as it is."""
     os.environ.update({name: value for name, value in QUIET.items() if name not in os.environ})
-    try:
-        import ray
-    except ImportError as error:
-        raise needs_extra("ray", "ray") from error
-    if ray.is_initialized():
-        return Session(ray, ours=False)
-    return _start(ray, workers or cores()) if address is None else _join(ray, address)
+    with _advised({} if address is None else HASTE):  # Ray reads some of its settings when it is imported
+        try:
+            import ray
+        except ImportError as error:
+            raise needs_extra("ray", "ray") from error
+        if ray.is_initialized():
+            return Session(ray, ours=False)
+        return _start(ray, workers or cores()) if address is None else _join(ray, address)
 
 
 def _start(ray: ModuleType, workers: int) -> Session:
@@ -83,6 +90,18 @@ def _join(ray: ModuleType, address: str) -> Session:
         check = "is it Ray's port, the Ray version of this machine, the right RAY_AUTH_TOKEN?"
         raise UserError(f"cannot connect to the Ray cluster at {address}: {_line(error)}; {check}") from error
     return Session(ray, ours=True)
+
+
+@contextmanager
+def _advised(settings: dict[str, str]) -> Iterator[None]:
+    """Settings for Ray in the environment, where the user has given none."""
+    new = [name for name in settings if name not in os.environ]
+    os.environ.update({name: settings[name] for name in new})
+    try:
+        yield
+    finally:  # not for what is started later
+        for name in new:
+            del os.environ[name]
 
 
 def _line(error: Exception) -> str:

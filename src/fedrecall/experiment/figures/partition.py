@@ -26,12 +26,11 @@ def partition(results: Results, *, title: str = "", columns: Names = None) -> Fi
         spare.remove()
     wide, high = PAGE / across - 1.0, HEIGHT - 0.6
     notes = {f"partition of seed {seed}" for _, _, seed in found.values()} if len(results.study.seeds) > 1 else set()
+    numbered = all(_fits(counts, wide, high) for _, counts, _ in found.values())  # in all maps or in none
     for place, (names, counts, _) in zip(axes[: len(found)], found.values(), strict=True):
         shown, classes = counts[:MOST], counts.shape[1]
         if len(counts) > MOST:
             notes.add(f"the first {MOST:,} of {len(counts):,} clients")
-        widest = text_width(str(int(counts.max())), SMALL)
-        numbered = wide / len(shown) > widest + 0.04 and high / classes > 1.3 * SMALL / 72
         most = (max(1, int(wide / (text_width(str(len(shown)), SMALL) + 0.1))), 10)
         image = cells(place, shown, [str(k) for k in range(classes)], numbered=numbered, labels=most)
         place.grid(visible=False)
@@ -46,3 +45,10 @@ def partition(results: Results, *, title: str = "", columns: Names = None) -> Fi
         bar.ax.tick_params(length=2)
         bar.set_label("samples", fontsize=SMALL)
     return finish(figure, title=title, notes=sorted(notes))
+
+
+def _fits(counts: Ints, wide: float, high: float) -> bool:
+    """Whether the numbers can be read in the cells of a map of so many inches."""
+    clients, classes = counts[:MOST].shape
+    widest = text_width(str(int(counts.max())), SMALL)
+    return wide / clients > widest + 0.04 and high / classes > 1.3 * SMALL / 72

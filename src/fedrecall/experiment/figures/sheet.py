@@ -28,7 +28,7 @@ PERCENT = FuncFormatter(lambda value, _: f"{100 * value:.4g}")
 STEPS = [1, 2, 2.5, 5, 10]  # between ticks
 LINE = 1.35  # height of a line of text, in its size
 MARGIN = 0.05  # inches
-SCREEN = 120  # dots an inch
+SCREEN = 150  # dots an inch
 
 
 def blank(width: float, height: float) -> Figure:
