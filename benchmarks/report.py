@@ -9,8 +9,9 @@ TEXT = {
     "engine": "Seconds a round of the pool engine against the bare limit: the same SGD steps by as many independent "
     "single-thread processes with `nn.Module` and `torch.optim.SGD` over float tensors in memory, and no federation. "
     "Below 1 the training loop saves more than the federation costs.",
-    "teacher": "Seconds a round of each method against FedAvg, 10 clients x 250 images x 5 epochs, 6/16 CNN. Without "
-    "augmentation a teacher is heard once a round; with it, on every batch.",
+    "teacher": "Seconds a round of each method against FedAvg, 10 clients x 500 images x 5 epochs, 6/16 CNN. Without "
+    "augmentation a teacher is heard once a round; with it, on every batch. On a shared machine such a ratio moves by "
+    "0.03 to 0.05 from one run to the next.",
     "scale": "Time and peak memory of a round. Memory is summed over processes, shared pages counted in each.",
     "start": "What one waits for.",
     "profile": "Where the time of a client's FedAvg round goes, by torch's profiler, in percent of one thread's time. "

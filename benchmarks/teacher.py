@@ -24,7 +24,7 @@ def measure() -> list[dict[str, Any]]:
         for r in running.values():  # buffers and previous models exist from the second or third round on
             r.round()
             r.round()
-        best = take_turns({name: r.round for name, r in running.items()}, turns=5)
+        best = take_turns({name: r.round for name, r in running.items()}, turns=7)
         for r in running.values():
             r.close()
         rows += [

@@ -16,7 +16,7 @@ def new(
     config: ConfigOption = None,
     overrides: Overrides = None,
 ) -> None:
-    """Write a Flower app that runs a configuration, and a page on how to start it."""
+    """Write a Flower app of a configuration, and how to start it."""
     from fedrecall.experiment.flower.new import new as write_app
 
     write_app(folder, config, overrides or [])
@@ -31,7 +31,10 @@ def certs(
     ],
     nodes: Annotated[int, typer.Option(metavar="N", help="Key pairs for so many nodes.")] = 0,
 ) -> None:
-    """Make an authority, the server's certificate and the nodes' keys, as far as they are missing."""
+    """Make the certificates and keys that are missing.
+
+    An authority, the server's certificate and the nodes' keys.
+    """
     from fedrecall.experiment.flower.certs import make_certificates
 
     for path in make_certificates(folder, host, nodes):
@@ -44,7 +47,10 @@ def demo(
     overrides: Overrides = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Run directory.")] = Path("runs/flower-demo"),
 ) -> None:
-    """Run a configuration as a real federation on this machine: a process for every client, TLS, known nodes."""
+    """Run a configuration as a real federation on this machine.
+
+    There is a process for every client, TLS, and only nodes that are known.
+    """
     from fedrecall.experiment.flower.demo import demo as federate
 
     federate(config, overrides or [], out, typer.echo)

@@ -36,7 +36,7 @@ def partitions(as_json: Json = False) -> None:
 
 @app.command()
 def rules(as_json: Json = False) -> None:
-    """Robust ways to aggregate replies (server.robust), with their settings."""
+    """Robust rules of aggregation (server.robust), with settings."""
     from fedrecall.experiment import console
 
     console.show_choices("robust", as_json)
@@ -44,7 +44,7 @@ def rules(as_json: Json = False) -> None:
 
 @app.command()
 def attacks(as_json: Json = False) -> None:
-    """What simulated attackers can do (federation.attack), with their settings."""
+    """Simulated attacks (federation.attack), with their settings."""
     from fedrecall.experiment import console
 
     console.show_choices("attack", as_json)

@@ -14,13 +14,14 @@ from fedrecall.data.datasets import DATASETS
 from fedrecall.data.table import read_table
 from fedrecall.errors import UserError, unknown
 from fedrecall.experiment import source
-from fedrecall.experiment.config import CHOICES, CHOSEN, Data, Experiment
+from fedrecall.experiment.config import CHOICES, CHOSEN, Data, Experiment, Federation
 from fedrecall.experiment.setup import read
 from fedrecall.experiment.study import Tables
 from fedrecall.files import write
 from fedrecall.methods.presets import PRESETS
 
 MARGIN = 28  # where comments begin
+EACH = 20  # examples for a client of data that is small: twice what the default partition leaves it at least
 MANY = 6  # names that a comment lists; of more it says who does
 
 
@@ -71,12 +72,14 @@ def chosen_data(data: str, label: str | None, client: str | None, size: int | No
 
 
 def _with_clients(data: Mapping[str, Any]) -> Tables:
-    """Data that names its clients is dealt out to them."""
+    """Data that names its clients is dealt out to them, other data to as many as there is enough for."""
     tables: Tables = {"data": {key: value for key, value in data.items() if value is not None}}
-    groups = read(Data(**tables["data"])).train_groups  # which also shows that it can be read
-    if groups is None:
-        return tables
-    return tables | {"federation": {"clients": len(np.unique(groups.numpy())), "partition": {"name": "groups"}}}
+    found = read(Data(**tables["data"]))  # which also shows that it can be read
+    if found.train_groups is not None:
+        clients = len(np.unique(found.train_groups.numpy()))
+        return tables | {"federation": {"clients": clients, "partition": {"name": "groups"}}}
+    enough = max(1, len(found.train_y) // EACH)
+    return tables if enough >= Federation().clients else tables | {"federation": {"clients": enough}}
 
 
 def lines(experiment: Experiment, file: Path) -> Iterator[str]:

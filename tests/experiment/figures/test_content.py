@@ -145,6 +145,15 @@ def test_a_partition_is_drawn_once_for_the_columns_that_share_it(make: Make, dra
     assert sorted(written) == sorted(str(count) for count in counts.ravel() if count)
 
 
+def test_maps_of_partitions_have_numbers_all_or_none(make: Make, drawn: Drawn) -> None:
+    results = make(study(["FedAvg"], ["a", "b", "c"]), rounds=1, clients=4, classes=3)
+    (large,) = results.outcomes(column="c")
+    (large.path / "partition.json").write_text(json.dumps({"hash": "x", "counts": [[1_000_000_000] * 3] * 4}))
+    assert not any(axes.texts for axes in drawn(results, "partition").axes)
+    (large.path / "partition.json").write_text(json.dumps({"hash": "x", "counts": [[1] * 3] * 4}))
+    assert all(axes.texts for axes in drawn(results, "partition").axes if axes.get_images())
+
+
 def test_forgetting_orders_classes_by_the_client_s_share(make: Make, drawn: Drawn) -> None:
     results = make(study(START, ["digits"]), probes=["confusion", "local"], classes=3, clients=2)
     (begin,), (plain,), (cad,) = (results.outcomes(row) for row in START)

@@ -51,4 +51,4 @@ def _fits(counts: Ints, wide: float, high: float) -> bool:
     """Whether the numbers can be read in the cells of a map of so many inches."""
     clients, classes = counts[:MOST].shape
     widest = text_width(str(int(counts.max())), SMALL)
-    return wide / clients > widest + 0.04 and high / classes > 1.3 * SMALL / 72
+    return bool(wide / clients > widest + 0.04 and high / classes > 1.3 * SMALL / 72)
