@@ -1,4 +1,4 @@
-"""The shape of the library, as DESIGN says: one loop each, imports one way, small files."""
+"""The shape of the library: one loop each, imports one way, small files."""
 
 import ast
 from pathlib import Path
