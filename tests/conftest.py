@@ -31,3 +31,4 @@ def real_data() -> Path:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the golden runs anew")
+    parser.addoption("--add-golden-bits", action="store_true", help="record the golden bits of this kind of processor")
