@@ -111,8 +111,10 @@ def test_its_numbers(side: fr.Comparison) -> None:
     assert len(side.to_dataframe("runs")) == 10
     assert "| Mine |" in side.to_markdown()
     assert r"\toprule" in side.to_latex()
-    with pytest.raises(fr.UserError, match='unknown kind of line "run"'):
+    with pytest.raises(fr.UserError) as error:
         side.to_dataframe("run")
+    assert (error.value.code, error.value.key) == ("config.unknown_name", "of")
+    assert '"runs"' in str(error.value)
 
 
 def test_its_picture(side: fr.Comparison) -> None:
@@ -121,18 +123,25 @@ def test_its_picture(side: fr.Comparison) -> None:
     assert len(axes.lines) == 5
     assert len(axes.collections) == 5, "a band each"
     assert axes.get_ylabel() == "test accuracy (%)"
-    with pytest.raises(fr.UserError, match="no run has forgetting"):
+    with pytest.raises(fr.UserError) as error:
         side.plot("forgetting")
+    assert (error.value.code, error.value.key) == ("report.missing_measurement", "y")
+    assert "forgetting" in str(error.value)
 
 
 def test_its_models(side: fr.Comparison) -> None:
     module = side.model("Mine", seed=1)
     _, z = module(torch.zeros(2, 4))
     assert z.shape == (2, 3)
-    with pytest.raises(fr.UserError, match='unknown method of this comparison "mine": did you mean "Mine"'):
+    with pytest.raises(fr.UserError) as error:
         side.model("mine")
-    with pytest.raises(fr.UserError, match="no global model of Mine with seed 7"):
+    assert (error.value.code, error.value.key) == ("config.unknown_name", "method")
+    assert '"Mine"' in str(error.value)
+    with pytest.raises(fr.UserError) as error:
         side.model("Mine", seed=7)
+    assert (error.value.code, error.value.key) == ("study.no_model", "seed")
+    assert "Mine" in str(error.value)
+    assert "7" in str(error.value)
 
 
 def test_it_is_kept_only_if_asked(side: fr.Comparison, tmp_path: Path) -> None:
@@ -144,13 +153,15 @@ def test_it_is_kept_only_if_asked(side: fr.Comparison, tmp_path: Path) -> None:
     assert (tmp_path / "kept" / "figures").is_dir()
     again = fr.load(tmp_path / "kept")
     assert str(again) == str(short)
-    with pytest.raises(fr.UserError, match="used data given in Python: pass it again"):
+    with pytest.raises(fr.UserError) as error:
         again.model("fedavg")
+    assert (error.value.code, error.value.key) == ("config.needs_python_object", "data")
     assert again.report(tmp_path / "page.html").read_text().startswith("<!doctype html>")
     del short
     assert not folder.exists()
-    with pytest.raises(fr.UserError, match="exists and is not empty"):
+    with pytest.raises(fr.UserError) as error:
         side.save(tmp_path / "kept")
+    assert (error.value.code, error.value.key) == ("run.directory_not_empty", str(tmp_path / "kept"))
 
 
 def test_a_folder_goes_on_with_the_same_objects_only(tmp_path: Path) -> None:
@@ -159,8 +170,11 @@ def test_a_folder_goes_on_with_the_same_objects_only(tmp_path: Path) -> None:
 
     compare(["fedavg"])
     assert compare(["fedavg", Mine()]).methods == ["fedavg", "Mine"]
-    with pytest.raises(fr.UserError, match=r"was run otherwise \(data \(environment\) was .*: give another out"):
+    with pytest.raises(fr.UserError) as error:
         compare(["fedavg"], x=X + 1)
+    assert error.value.code == "study.other_settings"
+    assert str(error.value.key).startswith(str(tmp_path / "a"))
+    assert "data (environment) was" in str(error.value)
 
 
 def test_own_weights_are_part_of_what_was_run(tmp_path: Path) -> None:
@@ -169,8 +183,10 @@ def test_own_weights_are_part_of_what_was_run(tmp_path: Path) -> None:
     fr.compare(["fedavg"], model=own, **settings)
     fr.compare(["fedavg"], model=own, **settings)
     nn.init.zeros_(own[0].weight)
-    with pytest.raises(fr.UserError, match=r"was run otherwise \(start \(environment\)"):
+    with pytest.raises(fr.UserError) as error:
         fr.compare(["fedavg"], model=own, **settings)
+    assert error.value.code == "study.other_settings"
+    assert "start (environment)" in str(error.value)
 
 
 def test_a_class_gives_each_seed_its_own_weights_and_lazy_layers_their_sizes() -> None:
@@ -203,27 +219,31 @@ def test_configurations_of_every_kind(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "code", "key", "fact"),
     [
-        ({"methods": "fedavg"}, r'give the methods as a list: \["fedavg"\]'),
-        ({"methods": [3]}, "3 is no method: give a name"),
-        ({"methods": [{"name": "fedlmd", "tua": 1}]}, 'unknown key of the method fedlmd "tua": did you mean "tau"?'),
-        ({"methods": [Mine(), Mine()]}, "a method is given twice: Mine"),
-        ({"data": "digit"}, 'unknown folder or data set "digit": did you mean "digits"?'),
-        ({"data": ([["a"], ["b"]], [0, 1])}, "inputs must be numbers .* there are words among them"),
-        ({"data": (np.full((20, 2), np.nan), [0, 1] * 10)}, "not finite"),
-        ({"alpha": 0.1, "partition": "iid"}, "give either alpha or partition"),
-        ({"model": "mpl"}, 'unknown model "mpl": did you mean "mlp"?'),
-        ({"model": 3}, "model is 3: give a torch module"),
-        ({"seeds": 0}, "seeds = 0"),
-        ({"rounds": 0}, "run.rounds = 0"),
-        ({"sample": 99}, "federation.sample = 99 is more than"),
+        ({"methods": "fedavg"}, "config.invalid_value", "methods", '["fedavg"]'),
+        ({"methods": [3]}, "config.invalid_value", "methods", "3"),
+        ({"methods": [{"name": "fedlmd", "tua": 1}]}, "config.unknown_key", "method.tua", '"tau"'),
+        ({"methods": [Mine(), Mine()]}, "study.duplicate_name", "methods", "Mine"),
+        ({"data": "digit"}, "config.unknown_name", "data", '"digits"'),
+        ({"data": ([["a"], ["b"]], [0, 1])}, "data.invalid_inputs", "inputs", "words"),
+        ({"data": (np.full((20, 2), np.nan), [0, 1] * 10)}, "data.not_finite", "train_x", "NaN"),
+        ({"alpha": 0.1, "partition": "iid"}, "config.conflict", "alpha", "partition"),
+        ({"model": "mpl"}, "config.unknown_name", "model", '"mlp"'),
+        ({"model": 3}, "model.not_a_module", "model", "3"),
+        ({"seeds": 0}, "config.invalid_value", "seeds", "0"),
+        ({"rounds": 0}, "config.invalid_value", "run.rounds", "run.rounds = 0"),
+        ({"sample": 99}, "config.conflict", "federation.sample", "federation.sample = 99"),
     ],
 )
-def test_bad_input_is_one_line_and_leaves_nothing(arguments: dict, message: str, tmp_path: Path) -> None:
+def test_bad_input_is_one_line_and_leaves_nothing(
+    arguments: dict, code: str, key: str, fact: str, tmp_path: Path
+) -> None:
     given = {"methods": ["fedavg"], "data": (X, Y), "clients": 4, "seeds": 1, "config": QUICK} | arguments
-    with pytest.raises(fr.UserError, match=message) as error:
+    with pytest.raises(fr.UserError) as error:
         fr.compare(**given, out=tmp_path / "a")
+    assert (error.value.code, error.value.key) == (code, key)
+    assert fact in str(error.value)
     assert "\n" not in str(error.value)
     assert not list(tmp_path.rglob("summary.json"))
 
@@ -235,8 +255,9 @@ def test_sparse_texts_and_tables_of_different_scales() -> None:
     data = fr.from_arrays(X * 1000 + 5, Y, standardise=True)
     assert torch.allclose(data.train_x.mean(0), torch.zeros(4), atol=1e-4)
     assert torch.allclose(data.train_x.std(0, correction=0), torch.ones(4), atol=1e-4)
-    with pytest.raises(fr.UserError, match="standardise is for numbers"):
+    with pytest.raises(fr.UserError) as error:
         fr.from_arrays(np.zeros((20, 8, 8), dtype=np.uint8), [0, 1] * 10, standardise=True)
+    assert (error.value.code, error.value.key) == ("config.conflict", "standardise")
 
 
 def test_lazy_layers_without_a_use_are_refused() -> None:
@@ -245,12 +266,18 @@ def test_lazy_layers_without_a_use_are_refused() -> None:
         module.spare = nn.LazyLinear(3)
         return module
 
-    with pytest.raises(fr.UserError, match="Lazy has lazy layers that its forward does not use"):
+    with pytest.raises(fr.UserError) as error:
         fr.run(QUICK, data=(X, Y), model=spare)
-    with pytest.raises(fr.UserError, match=r"Lazy cannot be copied \(it has lazy layers\): give the class"):
+    assert (error.value.code, error.value.key) == ("model.lazy_layers", "model")
+    assert "forward" in str(error.value)
+    with pytest.raises(fr.UserError) as error:
         fr.run(QUICK, data=(X, Y), model=Lazy())
-    with pytest.raises(fr.UserError, match="has lazy layers, whose sizes are not known yet"):
+    assert (error.value.code, error.value.key) == ("model.cannot_copy", "model")
+    assert "Lazy" in str(error.value)
+    with pytest.raises(fr.UserError) as error:
         adapt(nn.LazyLinear(3))
+    assert (error.value.code, error.value.key) == ("model.lazy_layers", "model")
+    assert "LazyLinear" in str(error.value)
 
 
 # --- run and its result -------------------------------------------------------------------------
@@ -261,14 +288,18 @@ def test_a_result_prints_plots_and_is_a_table() -> None:
     assert second.startswith("accuracy: final ")
     assert result.plot("loss").axes[0].get_ylabel() == "test loss"
     assert list(result.to_dataframe()["round"]) == [1, 2, 3]
-    with pytest.raises(fr.UserError, match="no round has forgetting"):
+    with pytest.raises(fr.UserError) as error:
         result.plot("forgetting")
+    assert (error.value.code, error.value.key) == ("report.missing_measurement", "y")
+    assert "forgetting" in str(error.value)
 
 
 def test_a_configuration_with_an_own_method_is_named_and_must_be_given_again(tmp_path: Path) -> None:
     fr.run(QUICK, method=Mine(), out=tmp_path / "a")
-    with pytest.raises(fr.UserError, match=r"used a method given in Python \(Mine\): pass it again, method="):
+    with pytest.raises(fr.UserError) as error:
         fr.run(tmp_path / "a" / "config.toml")
+    assert (error.value.code, error.value.key) == ("config.needs_python_object", "method")
+    assert "Mine" in str(error.value)
     assert fr.run(tmp_path / "a" / "config.toml", method=Mine()).summary["final"] == pytest.approx(
         fr.load(tmp_path / "a").runs[0].summary["final"]
     )

@@ -30,7 +30,7 @@ def test_imports_go_one_way_and_files_stay_small(path: Path) -> None:
     package = path.relative_to(SOURCE).parts[0]
     if package in ALLOWED:
         assert imports(path) <= ALLOWED[package] | {package}
-    assert len(path.read_text().splitlines()) <= 300
+    assert len(path.read_text().splitlines()) <= 400
 
 
 def test_there_is_one_training_loop_and_one_round_loop() -> None:

@@ -78,23 +78,23 @@ def test_show_partition(
 
 
 @pytest.mark.parametrize(
-    ("args", "message"),
+    ("args", "fact"),
     [
-        (["run", "nowhere.toml"], "cannot read the configuration nowhere.toml"),
-        (["run", "--set", "method.name=fedavgg"], 'unknown method "fedavgg"'),
-        (["run", "--set", "data.name=mnits"], 'unknown data set "mnits": did you mean "mnist"'),
-        (["run", "--set", "local.lr=1e9", "--set", "run.rounds=2"], "not finite"),
+        (["run", "nowhere.toml"], "nowhere.toml"),
+        (["run", "--set", "method.name=fedavgg"], '"fedavgg"'),
+        (["run", "--set", "data.name=mnits"], '"mnist"'),
+        (["run", "--set", "local.lr=1e9", "--set", "run.rounds=2"], "local.lr"),
         (["show", "partition", "--out", "picture.xyz"], "picture.xyz"),
         (["show", "partition", "--set", "federation.clients=0"], "federation.clients = 0"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(
-    args: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    args: list[str], fact: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     code, _, err = call(monkeypatch, capsys, *args)
     assert code == 2
-    assert message in err
+    assert fact in err
     assert err.startswith("error: ")
     assert len(err.splitlines()) == 1
 
@@ -123,7 +123,7 @@ def test_the_list_of_options_is_frozen() -> None:
         "reproduce": ["--cells", "--fraction", "--json", "--list", "--methods", "--out", "--seeds", "--set"],
         "tune": ["--config", "--json", "--out", "--over", "--set", "--trials"],
         "report": ["--out"],
-        "doctor": ["--json"],
+        "doctor": ["--explain", "--json"],
         "flower": [],
         "flower new": ["--config", "--set"],
         "flower certs": ["--host", "--nodes"],

@@ -1,33 +1,60 @@
-"""What the person at the keyboard can fix: one class, one line, no traceback."""
+"""Errors that the user can fix: one class with a stable code, one line of text, no traceback."""
 
+import tomllib
 from collections.abc import Iterable
 from difflib import get_close_matches
+from importlib import resources
 
 
 class UserError(Exception):
-    """Bad input. Its text says what is wrong, why, and what to do, in one line; the command line exits with 2.
+    """Invalid input or environment. The command line prints one line and exits with code 2.
+
+    `code` is a stable dotted name such as `config.unknown_key`; `fedrecall doctor --explain CODE` describes it. `key`
+    is the configuration key or path concerned. `message` states what is wrong, `hint` what to do.
 
     >>> import fedrecall as fr
     >>> try:
     ...     fr.run(method="fedlmt")
     ... except fr.UserError as error:
-    ...     print(str(error)[:53])
-    unknown method "fedlmt": did you mean "fedlmd"? Valid
+    ...     print(error.code, error.key, error.hint, sep="; ")
+    config.unknown_name; method; did you mean "fedlmd"?
     """
 
+    def __init__(self, code: str, message: str, key: str | None = None, hint: str | None = None) -> None:
+        super().__init__(code, message, key, hint)
+        self.code, self.message, self.key, self.hint = code, message, key, hint
 
-def unknown(what: str, name: object, valid: Iterable[str]) -> UserError:
-    """`name` is not one of the valid names: the error that says so, with the nearest valid one.
+    def __str__(self) -> str:
+        return f"{self.message}: {self.hint}" if self.hint else self.message
+
+
+def unknown(
+    what: str, name: object, valid: Iterable[str], code: str = "config.unknown_name", key: str | None = None
+) -> UserError:
+    """Return the error for a name that is not one of the valid names, with the nearest valid one as its hint.
 
     >>> print(unknown("method", "fedavgg", ["fedavg", "fedprox"]))
-    unknown method "fedavgg": did you mean "fedavg"? Valid: fedavg, fedprox
+    unknown method "fedavgg" (valid: fedavg, fedprox): did you mean "fedavg"?
     """
     names = sorted(valid)
     near = get_close_matches(str(name), names, n=1, cutoff=0.5)
-    hint = f'did you mean "{near[0]}"? ' if near else ""
-    return UserError(f'unknown {what} "{name}": {hint}Valid: {", ".join(names)}')
+    hint = f'did you mean "{near[0]}"?' if near else None
+    return UserError(code, f'unknown {what} "{name}" (valid: {", ".join(names)})', key or what, hint)
 
 
 def needs_extra(package: str, extra: str) -> UserError:
-    """An optional part is not installed: the error that names the command which installs it."""
-    return UserError(f'{package} is not installed; it is an optional part: pip install "fedrecall[{extra}]"')
+    """Return the error for an optional package that is not installed."""
+    return UserError(
+        "install.missing_extra", f"{package} is not installed", package, f'pip install "fedrecall[{extra}]"'
+    )
+
+
+def first_line(error: BaseException, limit: int = 200) -> str:
+    """Return the first line of an exception's text, at most `limit` characters; its class name if it has none."""
+    lines = str(error).strip().splitlines()
+    return lines[0][:limit] if lines else type(error).__name__
+
+
+def explanations() -> dict[str, str]:
+    """Return the explanation of every error code."""
+    return tomllib.loads((resources.files("fedrecall") / "error_codes.toml").read_text())

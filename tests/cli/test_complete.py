@@ -32,6 +32,7 @@ def offered(*words: str) -> list[str]:
         (["reproduce", "fedlmd-table-"], [f"fedlmd-table-{i}" for i in range(1, 6)]),
         (["init", "--data", "cifar"], ["cifar10", "cifar100"]),
         (["init", "--method", "fedcs"], ["fedcsd"]),
+        (["doctor", "--explain", "report.missing_p"], ["report.missing_probe"]),
         (["run", "--set", "local.l"], ["local.lr=", "local.lr_decay="]),
         (["run", "--set", "engine.name", "=", "s"], ["serial"]),  # bash breaks words at "="
         (["run", "--set", "model.name", "="], ["cnn", "cnn-32-64"]),

@@ -10,6 +10,7 @@ import torch
 
 from fedrecall.data.datasets import DATASETS
 from fedrecall.engines.crew import ProcessCrew, cores
+from fedrecall.errors import explanations
 from fedrecall.experiment import doctor
 from support.command import call
 
@@ -34,6 +35,17 @@ def test_facts(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
     assert list(facts["data"]["sets"]) == list(DATASETS)
     assert facts["data"]["sets"]["mnist"]["found"] == "FEDRECALL_DATA"
     assert "$FEDRECALL_DATA/cifar10" in facts["data"]["sets"]["cifar10"]["get"]
+
+
+def test_an_error_code_is_explained(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(doctor, "examine", None)
+    code, out, _ = call(monkeypatch, capsys, "doctor", "--explain", "report.missing_probe")
+    assert (code, " ".join(out.split())) == (0, f"report.missing_probe: {explanations()['report.missing_probe']}")
+    code, out, _ = call(monkeypatch, capsys, "doctor", "--explain", "report.missing_probe", "--json")
+    assert json.loads(out) == {"code": "report.missing_probe", "explanation": explanations()["report.missing_probe"]}
+    code, out, err = call(monkeypatch, capsys, "doctor", "--explain", "report.missing_prob")
+    assert (code, out) == (2, "")
+    assert '"report.missing_probe"' in err
 
 
 def test_every_extra_is_known() -> None:

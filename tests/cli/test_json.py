@@ -71,14 +71,40 @@ def test_show_partition(said) -> None:
     assert Path(found["picture"]).exists()
 
 
-def test_a_failure_is_no_json(
+def test_a_failure_is_json_and_a_line_for_people(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     code, out, err = call(monkeypatch, capsys, "run", "--json", "--set", "local.lr=1e9", *SHORT)
     assert code == 2
-    assert out == ""
-    assert "not finite" in err
+    error = json.loads(out)["error"]
+    assert list(error) == ["code", "message", "key", "hint"]
+    assert error["code"] == "round.diverged"
+    assert err.splitlines()[-1] == f"error: {error['message']}: {error['hint']}"
+
+
+def test_a_study_that_failed_in_part_is_one_document(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    wrong = ["compare", "fedavg", "fedcad", "--seeds", 1, "--set", "data.aux_per_class=0", "--json", *SHORT]
+    code, out, _ = call(monkeypatch, capsys, *wrong)
+    found = json.loads(out)
+    assert (code, found["error"]["code"]) == (2, "study.runs_failed")
+    (table,) = found["tables"].values()
+    assert table["rows"]["fedavg"]["final"]["mean"] > 0
+
+
+def test_a_search_without_a_complete_trial_is_one_document(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = call(
+        monkeypatch, capsys, "tune", "fedprox", "--trials", 1, "--set", "local.lr=1e30", "--json", *SHORT
+    )
+    found = json.loads(out)
+    assert (code, found["error"]["code"], found["config"]) == (2, "tune.no_complete_trial", None)
+    assert [trial["outcome"] for trial in found["trials"]] == ["failed"]
 
 
 def test_what_is_no_number_is_null() -> None:

@@ -36,27 +36,31 @@ MISSPELT = [
 
 @pytest.mark.parametrize(("key", "wrong", "meant"), KEYS)
 def test_a_value(key: str, wrong: str, meant: str, tmp_path: Path) -> None:
-    hint = f'"{wrong}": did you mean "{meant}"?'
-    with pytest.raises(UserError, match=f"^unknown .*{hint}".replace("?", r"\?")):
+    hint = f'"{meant}"'
+    with pytest.raises(UserError) as error:
         fr.Experiment.load(overrides=[f"{key}={wrong}"])
+    assert (error.value.code, error.value.key) == ("config.unknown_name", key)
+    assert hint in str(error.value.hint)
     tables: Any = wrong
     for part in reversed(key.split(".")):
         tables = {part: tables}
     with pytest.raises(UserError) as error:
         fr.Experiment(**tables)
-    assert hint in str(error.value)
+    assert hint in str(error.value.hint)
     *section, last = key.split(".")
     file = tmp_path / "c.toml"
     file.write_text(f'[{".".join(section)}]\n{last} = "{wrong}"\n')
     with pytest.raises(UserError) as error:
         fr.run(file)
-    assert hint in str(error.value)
+    assert hint in str(error.value.hint)
 
 
 @pytest.mark.parametrize(("text", "meant"), MISSPELT)
 def test_a_key(text: str, meant: str) -> None:
-    with pytest.raises(UserError, match=f'did you mean "{meant}"'):
+    with pytest.raises(UserError) as error:
         fr.Experiment.load(overrides=[text])
+    assert error.value.code in ("config.unknown_section", "config.unknown_key", "config.unknown_name")
+    assert f'"{meant}"' in str(error.value.hint)
 
 
 @pytest.mark.parametrize(
@@ -97,5 +101,7 @@ def test_an_argument(
 
 def test_in_python() -> None:
     for wrong in (lambda: fr.run(method="fedlm"), lambda: question("fedlm", None, [], [])):
-        with pytest.raises(UserError, match='did you mean "fedlmd"'):
+        with pytest.raises(UserError) as error:
             wrong()
+        assert (error.value.code, error.value.key) == ("config.unknown_name", "method")
+        assert '"fedlmd"' in str(error.value.hint)

@@ -85,25 +85,29 @@ def test_krum_by_hand() -> None:
     came = replies([[x, 0, 0] for x in (0, 1, 2, 4, 100)])
     assert [r.client for r in given_on(Krum(attackers=1), came)] == [1]
     assert [r.client for r in given_on(Krum(attackers=1, keep=2), came)] == [0, 1]
-    with pytest.raises(UserError, match="needs 5 replies, and 4 came"):
-        given_on(Krum(attackers=1), came[:4])
-    with pytest.raises(UserError, match="needs 7 replies"):
-        given_on(Krum(attackers=1, keep=4), came)
+    for rule, some, needed in ((Krum(attackers=1), came[:4], 5), (Krum(attackers=1, keep=4), came, 7)):
+        with pytest.raises(UserError) as error:
+            given_on(rule, some)
+        assert (error.value.code, error.value.key) == ("robust.too_few_replies", "server.robust")
+        assert f"{needed} replies" in str(error.value)
+        assert f"{len(some)} were" in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "name", "value"),
     [
-        (lambda: TrimmedMean(0.5), "below 0.5"),
-        (lambda: Clip(0.0), "above 0"),
-        (lambda: Clip(float("nan")), "above 0"),
-        (lambda: Krum(-1), "attackers >= 0"),
-        (lambda: Krum(1, 0), "keep >= 1"),
+        (lambda: TrimmedMean(0.5), "share", "0.5"),
+        (lambda: Clip(0.0), "norm", "0.0"),
+        (lambda: Clip(float("nan")), "norm", "nan"),
+        (lambda: Krum(-1), "attackers", "-1"),
+        (lambda: Krum(1, 0), "keep", "0"),
     ],
 )
-def test_settings_without_meaning_are_refused(make, said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_settings_without_meaning_are_refused(make, name: str, value: str) -> None:
+    with pytest.raises(UserError) as error:
         make()
+    assert (error.value.code, error.value.key) == ("config.invalid_value", f"server.robust.{name}")
+    assert f"server.robust.{name} = {value}" in str(error.value)
 
 
 HOSTILE = {"far": 1e6, "near": 3.0}

@@ -1,6 +1,7 @@
 """Whole-batch transforms against a loop over images that says what they mean."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -185,32 +186,44 @@ def test_transform_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("augment", "message"),
+    ("augment", "code", "key", "facts"),
     [
-        ("mon", 'unknown augmentation "mon": did you mean "moon"'),
-        ("moon", 'the augmentation "moon" has no transforms for data set "mnist", only for cifar10, cifar100, femnist'),
-        ({"padd": 4}, 'unknown key of augment "padd": did you mean "pad"'),
-        ({"pad": "much"}, "augment.pad = 'much'"),
-        ({"pad": -1}, "must not be negative"),
-        ({"pad_mode": "wrap"}, "augment.pad_mode = 'wrap'"),
-        ({"mean": [0.5, 0.5]}, "one value per channel each"),
-        ({"mean": None}, "mean and std go together"),
-        ({"std": [0.0]}, "std must be above zero"),
+        ("mon", "config.unknown_name", "data.augment", ('"mon"', '"moon"')),
+        ("moon", "config.conflict", "data.augment", ('"mnist"', "cifar10, cifar100, femnist")),
+        ({"padd": 4}, "config.unknown_key", "data.augment.padd", ('"pad"',)),
+        ({"pad": "much"}, "config.invalid_value", "data.augment.pad", ("'much'",)),
+        ({"pad": -1}, "config.invalid_value", "data.augment.pad", ("-1",)),
+        ({"pad_mode": "wrap"}, "config.invalid_value", "data.augment.pad_mode", ("'wrap'",)),
+        ({"mean": [0.5, 0.5]}, "config.conflict", "data.augment.std", ("mean", "channel")),
+        ({"mean": None}, "config.conflict", "data.augment.std", ("mean",)),
+        ({"std": [0.0]}, "config.invalid_value", "data.augment.std", ("0.0",)),
     ],
 )
-def test_bad_augmentations_are_one_line(augment: str | dict[str, object], message: str) -> None:
+def test_bad_augmentations_are_one_line(
+    augment: str | dict[str, object], code: str, key: str, facts: tuple[str, ...]
+) -> None:
     with pytest.raises(UserError) as error:
         transform_for(augment, "mnist", Transform(mean=(0.5,), std=(0.5,)))
-    assert message in str(error.value)
+    assert (error.value.code, error.value.key) == (code, key)
+    assert all(fact in str(error.value) for fact in facts)
     assert "\n" not in str(error.value)
 
 
 def test_transforms_that_do_not_fit_the_data() -> None:
-    with pytest.raises(UserError, match="3 values, but the data has 1 channels"):
-        Transform(**COLOUR).plain(images(channels=1))
-    with pytest.raises(UserError, match="needs images"):
-        Transform(flip=True).augment(torch.zeros(4, 7), rng())
-    with pytest.raises(UserError, match=r"augment.pad = 12 cannot be reflected"):
-        Transform(pad=12, pad_mode="reflect").augment(images(), rng())
-    with pytest.raises(UserError, match=r'unknown augment\.pad_mode "wrap"'):
-        Transform(pad_mode="wrap")  # type: ignore[arg-type]
+    def refused(call: Callable[[], object]) -> tuple[str, str | None]:
+        with pytest.raises(UserError) as error:
+            call()
+        return error.value.code, error.value.key
+
+    assert refused(lambda: Transform(**COLOUR).plain(images(channels=1))) == (
+        "data.shape_mismatch",
+        "data.augment.mean",
+    )
+    assert refused(lambda: Transform(flip=True).augment(torch.zeros(4, 7), rng())) == (
+        "config.conflict",
+        "data.augment",
+    )
+    wide = Transform(pad=12, pad_mode="reflect")
+    assert refused(lambda: wide.augment(images(), rng())) == ("config.invalid_value", "data.augment.pad")
+    unknown = ("config.unknown_name", "data.augment.pad_mode")
+    assert refused(lambda: Transform(pad_mode="wrap")) == unknown  # type: ignore[arg-type]

@@ -36,12 +36,15 @@ def test_same_draw_in_both_modes_and_by_the_generator_alone() -> None:
 
 
 def test_bad_input() -> None:
-    with pytest.raises(UserError, match="would leave the clients nothing of class 0, which has 5"):
-        auxiliary(Y, 5, "holdout", rng())
-    with pytest.raises(UserError, match=r'unknown data\.aux "both"'):
-        auxiliary(Y, 5, "both", rng())
-    with pytest.raises(UserError, match="must not be negative"):
-        auxiliary(Y, -1, "overlap", rng())
+    for per_class, mode, code, key, fact in (
+        (5, "holdout", "data.cannot_hold_out", "data.aux_per_class", "class 0"),
+        (5, "both", "config.unknown_name", "data.aux", '"both"'),
+        (-1, "overlap", "config.invalid_value", "data.aux_per_class", "-1"),
+    ):
+        with pytest.raises(UserError) as error:
+            auxiliary(Y, per_class, mode, rng())
+        assert (error.value.code, error.value.key) == (code, key)
+        assert fact in str(error.value)
 
 
 @pytest.mark.parametrize("mode", ["overlap", "holdout"])

@@ -26,13 +26,14 @@ Write = Callable[..., None]
 Picture = Callable[..., Image.Image]
 
 
-def refused(call: Callable[[], object], *parts: object) -> None:
+def refused(call: Callable[[], object], code: str, key: object, *facts: object) -> None:
     with pytest.raises(UserError) as error:
         call()
+    assert (error.value.code, error.value.key) == (code, str(key))
     text = str(error.value)
     assert "\n" not in text
-    for part in parts:
-        assert str(part) in text
+    for fact in facts:
+        assert str(fact) in text
 
 
 class Pairs(torch.utils.data.Dataset[object]):
@@ -119,20 +120,22 @@ def test_what_fits_is_not_copied_even_when_read_only() -> None:
 
 
 def test_bad_arrays() -> None:
-    refused(lambda: from_arrays(X, Y[:-1]), "20 inputs but 19 labels")
-    refused(lambda: from_arrays(X, Y, clients=[1]), "20 inputs but 1 clients")
-    refused(lambda: from_arrays([[1, 2], [3]], [0, 1]), "not all of one shape")
-    refused(lambda: from_arrays([["a"], ["b"]], [0, 1]), "inputs must be numbers of shape [examples, ...]")
-    refused(lambda: from_arrays([1.0, 2.0], [0, 1]), "inputs must be numbers of shape [examples, ...]")
-    refused(lambda: from_arrays(X, [0.5] * 20), "labels must be one whole number or word")
-    refused(lambda: from_arrays(X, [3] * 20, classes=["a", "b"]), "values from 3 to 3, but they must be in 0..1")
-    refused(lambda: from_arrays(X, Y, test=0), "test = 0 is the share to hold out; it must be between 0 and 1")
-    refused(lambda: from_arrays(X, [3] * 20), "all labels are 3; there must be two classes or more")
-    refused(lambda: from_arrays(X, np.eye(2)[[0, 1] * 10]), "not of shape [20, 2]", "argmax one-hot rows")
-    refused(lambda: from_arrays(X, range(20)), "no class has two examples")
-    refused(lambda: from_arrays(X * np.inf, Y), "not finite")
-    refused(lambda: from_arrays(X[:0], []), "no class has two examples")
-    refused(lambda: from_arrays(X, Y, test=(X[:, :2], Y)), "training examples are [5]", "test examples [2]")
+    refused(lambda: from_arrays(X, Y[:-1]), "data.length_mismatch", "labels", "20", "19")
+    refused(lambda: from_arrays(X, Y, clients=[1]), "data.length_mismatch", "clients", "20", "1")
+    refused(lambda: from_arrays([[1, 2], [3]], [0, 1]), "data.shape_mismatch", "inputs")
+    refused(lambda: from_arrays([["a"], ["b"]], [0, 1]), "data.invalid_inputs", "inputs", "[examples, ...]")
+    refused(lambda: from_arrays([1.0, 2.0], [0, 1]), "data.invalid_inputs", "inputs", "[examples, ...]")
+    refused(lambda: from_arrays(X, [0.5] * 20), "data.invalid_labels", "labels")
+    refused(lambda: from_arrays(X, [3] * 20, classes=["a", "b"]), "data.invalid_labels", "labels", "3 to 3", "0..1")
+    refused(lambda: from_arrays(X, Y, test=0), "config.invalid_value", "test", "test = 0", "between 0 and 1")
+    refused(lambda: from_arrays(X, [3] * 20), "data.one_class", "labels", "3")
+    refused(lambda: from_arrays(X, np.eye(2)[[0, 1] * 10]), "data.invalid_labels", "labels", "[20, 2]", "argmax")
+    refused(lambda: from_arrays(X, range(20)), "data.cannot_hold_out", "test")
+    refused(lambda: from_arrays(X * np.inf, Y), "data.not_finite", "train_x")
+    refused(lambda: from_arrays(X[:0], []), "data.cannot_hold_out", "test")
+    refused(lambda: from_arrays(X, Y, test=(X[:, :2], Y)), "data.shape_mismatch", "test_x", "[5]", "[2]")
+    bytes_ = X.astype(np.uint8)
+    refused(lambda: from_arrays(bytes_, Y, standardise=True), "config.conflict", "standardise")
 
 
 def test_torch_datasets(picture: Picture) -> None:
@@ -141,10 +144,10 @@ def test_torch_datasets(picture: Picture) -> None:
     images = Pairs([(picture(i), i % 2) for i in range(6)])
     data = from_torch(images, test=images, name="pictures")
     assert (data.name, data.shape, len(data.test_y), data.train_x.dtype) == ("pictures", (3, 6, 6), 6, torch.uint8)
-    refused(lambda: from_torch(Pairs([1, 2])), "item 0 of the torch dataset is not a pair (x, y)")
-    refused(lambda: from_torch(Pairs([(torch.ones(2), 0), (torch.ones(3), 1)])), "not all of one shape")
-    refused(lambda: from_torch(Stream()), "must have a length")
-    refused(lambda: from_torch(Pairs([])), "no class has two examples")
+    refused(lambda: from_torch(Pairs([1, 2])), "data.unsupported_type", "data", "item 0")
+    refused(lambda: from_torch(Pairs([(torch.ones(2), 0), (torch.ones(3), 1)])), "data.shape_mismatch", "inputs")
+    refused(lambda: from_torch(Stream()), "data.unsupported_type", "data")
+    refused(lambda: from_torch(Pairs([])), "data.cannot_hold_out", "test")
 
 
 def test_hugging_face_images(picture: Picture) -> None:
@@ -162,10 +165,11 @@ def test_hugging_face_images(picture: Picture) -> None:
     assert np.array_equal(
         from_huggingface(splits).test_x[1].permute(1, 2, 0).numpy(), np.asarray(picture(1))
     )  # the selected row, not the first
-    refused(lambda: from_huggingface(whole, label="kind"), 'has no column "kind"; it has label, photo, site')
-    refused(lambda: from_huggingface(hub_library.DatasetDict(test=whole)), 'no split "train", only test')
-    refused(lambda: from_huggingface(whole, inputs="site"), "inputs must be numbers")
-    refused(lambda: from_huggingface(whole.remove_columns("photo")), "say which columns are the inputs")
+    name = "huggingface"
+    refused(lambda: from_huggingface(whole, label="kind"), "data.missing_column", name, '"kind"', "label, photo, site")
+    refused(lambda: from_huggingface(hub_library.DatasetDict(test=whole)), "data.not_found", "train", "test")
+    refused(lambda: from_huggingface(whole, inputs="site"), "data.invalid_inputs", "inputs")
+    refused(lambda: from_huggingface(whole.remove_columns("photo")), "data.missing_column", "inputs", "label, site")
 
 
 def test_hugging_face_numbers() -> None:
@@ -174,7 +178,7 @@ def test_hugging_face_numbers() -> None:
     assert from_huggingface(whole, inputs=["a", "b"]).shape == (2,)
     assert from_huggingface(whole, inputs="v").shape == (5,)
     assert from_huggingface(whole, inputs="a").shape == (1,)
-    refused(lambda: from_huggingface(whole, inputs=["a", "q"]), 'has no column "q"')
+    refused(lambda: from_huggingface(whole, inputs=["a", "q"]), "data.missing_column", "huggingface", '"q"', "a, b, v")
 
 
 def test_folders(tmp_path: Path, write_images: Write) -> None:
@@ -213,21 +217,21 @@ def test_grey_and_colour_and_stranger_images_in_one_folder(tmp_path: Path, pictu
 
 
 def test_bad_folders(tmp_path: Path, write_images: Write, picture: Picture, monkeypatch: pytest.MonkeyPatch) -> None:
-    refused(lambda: from_folder(tmp_path / "nowhere"), tmp_path / "nowhere", "is not a folder")
-    refused(lambda: from_folder(tmp_path), "has no sub-folders")
+    refused(lambda: from_folder(tmp_path / "nowhere"), "data.not_found", tmp_path / "nowhere")
+    refused(lambda: from_folder(tmp_path), "data.empty", tmp_path, "<class>")
     (tmp_path / "a").mkdir()
-    refused(lambda: from_folder(tmp_path), "has no images")
+    refused(lambda: from_folder(tmp_path), "data.empty", tmp_path, ".png")
     write_images(tmp_path / "a", 3)
     write_images(tmp_path / "b", 1)
     picture(0, (7, 6)).save(tmp_path / "a" / "z.png")
-    refused(lambda: from_folder(tmp_path), tmp_path / "a" / "z.png", "another size", "set size")
+    refused(lambda: from_folder(tmp_path), "data.shape_mismatch", tmp_path / "a" / "z.png", "7 x 6", "6 x 6", "size")
     assert from_folder(tmp_path, size=4).shape == (3, 4, 4)
     Image.fromarray(np.ones((6, 6), dtype=np.uint16)).save(tmp_path / "a" / "z.png")
-    refused(lambda: from_folder(tmp_path), tmp_path / "a" / "z.png", "more than 8 bits")
+    refused(lambda: from_folder(tmp_path), "data.unreadable_file", tmp_path / "a" / "z.png", "8 bits")
     whole = (tmp_path / "a" / "0.png").read_bytes()
     for damaged in (whole[: len(whole) // 2], whole[:20], b"", b"GIF89a but no more"):
         (tmp_path / "a" / "z.png").write_bytes(damaged)
-        refused(lambda: from_folder(tmp_path), tmp_path / "a" / "z.png", "is not an image that can be read")
+        refused(lambda: from_folder(tmp_path), "data.unreadable_file", tmp_path / "a" / "z.png")
     (tmp_path / "a" / "z.png").unlink()
     with monkeypatch.context() as patched:
 
@@ -235,9 +239,9 @@ def test_bad_folders(tmp_path: Path, write_images: Write, picture: Picture, monk
             raise PermissionError(13, "Permission denied", str(file))
 
         patched.setattr(Path, "read_bytes", fail)
-        refused(lambda: from_folder(tmp_path), tmp_path / "a" / "0.png", "cannot be read", "Permission denied")
+        refused(lambda: from_folder(tmp_path), "data.unreadable_file", tmp_path / "a" / "0.png", "Permission denied")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 30)  # 36 pixels: PIL only warns up to twice the limit
-    refused(lambda: from_folder(tmp_path), "decompression bomb")
+    refused(lambda: from_folder(tmp_path), "data.unreadable_file", tmp_path / "a" / "0.png", "decompression bomb")
 
 
 @pytest.fixture
@@ -272,30 +276,35 @@ def test_a_table_in_parquet_is_the_same(table: Path, tmp_path: Path) -> None:
 
 
 def test_bad_tables(table: Path, tmp_path: Path) -> None:
-    refused(lambda: from_table(table, "sick"), table, 'no column "sick"; it has age, time, smoker')
-    refused(lambda: from_table(table, "ill", client="city"), 'no column "city"')
-    refused(lambda: from_table(tmp_path / "x.txt", "ill"), "neither .csv nor .parquet")
-    refused(lambda: from_table(tmp_path / "x.csv", "ill"), tmp_path / "x.csv", "cannot be read as a table")
+    refused(lambda: from_table(table, "sick"), "data.missing_column", table, '"sick"', "age, time, smoker")
+    refused(lambda: from_table(table, "ill", client="city"), "data.missing_column", table, '"city"')
+    refused(
+        lambda: from_table(tmp_path / "x.txt", "ill"), "data.unsupported_type", tmp_path / "x.txt", ".csv", ".parquet"
+    )
+    refused(lambda: from_table(tmp_path / "x.csv", "ill"), "data.unreadable_file", tmp_path / "x.csv")
+    file = tmp_path / "t.parquet"
 
     def written(columns: dict[str, object]) -> Path:
-        pq.write_table(pa.table(columns), tmp_path / "t.parquet")
-        return tmp_path / "t.parquet"
+        pq.write_table(pa.table(columns), file)
+        return file
 
     y = [0, 1] * 30
-    refused(lambda: from_table(written({"name": [f"n{i}" for i in range(60)], "y": y}), "y"), 'column "name" has 60')
-    refused(
-        lambda: from_table(written({"a": [None, 1.0] * 30, "y": y}), "y"), 'column "a" has no value in 30 of 60 rows'
-    )
-    refused(lambda: from_table(written({"a": [np.nan, 1.0] * 30, "y": y}), "y"), 'column "a" has values that are not')
-    refused(lambda: from_table(written({"a": y, "y": [0.5] * 60}), "y"), "labels must be one whole number or word")
-    refused(lambda: from_table(written({"y": y}), "y"), "nothing to learn from")
-    refused(lambda: from_table(written({"a": [], "y": []}), "y"), "has no rows")
-    (tmp_path / "t.parquet").write_bytes(b"PAR1 and no more")
-    refused(lambda: from_table(tmp_path / "t.parquet", "y"), tmp_path / "t.parquet", "cannot be read as a table")
+    names = [f"n{i}" for i in range(60)]
+    refused(lambda: from_table(written({"name": names, "y": y}), "y"), "data.text_column", file, '"name"', "60", "50")
+    gaps = [None, 1.0] * 30
+    refused(lambda: from_table(written({"a": gaps, "y": y}), "y"), "data.missing_value", file, '"a"', "30 of 60")
+    refused(lambda: from_table(written({"a": [np.nan, 1.0] * 30, "y": y}), "y"), "data.not_finite", file, '"a"')
+    refused(lambda: from_table(written({"a": y, "y": [0.5] * 60}), "y"), "data.invalid_labels", "labels")
+    refused(lambda: from_table(written({"y": y}), "y"), "data.empty", file)
+    refused(lambda: from_table(written({"a": [], "y": []}), "y"), "data.empty", file)
+    file.write_bytes(b"PAR1 and no more")
+    refused(lambda: from_table(file, "y"), "data.unreadable_file", file)
     (tmp_path / "ragged.csv").write_text("a,y\n1,2\n1,2,3\n")
-    refused(lambda: from_table(tmp_path / "ragged.csv", "y"), tmp_path / "ragged.csv", "cannot be read as a table")
+    refused(lambda: from_table(tmp_path / "ragged.csv", "y"), "data.unreadable_file", tmp_path / "ragged.csv")
     (tmp_path / "gap.csv").write_text("a,w,y\n1,u,0\n2,,1\n")
-    refused(lambda: from_table(tmp_path / "gap.csv", "y"), 'column "w" has no value in 1 of 2 rows')
+    refused(lambda: from_table(tmp_path / "gap.csv", "y"), "data.missing_value", tmp_path / "gap.csv", '"w"', "1 of 2")
+    (tmp_path / "twice.csv").write_text("a,a,y\n1,2,0\n2,3,1\n")
+    refused(lambda: from_table(tmp_path / "twice.csv", "y"), "data.duplicate_column", tmp_path / "twice.csv", '"a"')
 
 
 def test_as_dataset(tmp_path: Path, write_images: Write, table: Path) -> None:
@@ -309,6 +318,6 @@ def test_as_dataset(tmp_path: Path, write_images: Write, table: Path) -> None:
     rows = {"image": [Image.fromarray(np.zeros((2, 2), dtype=np.uint8))] * 4, "label": [0, 1] * 2}
     features = hub_library.Features(image=hub_library.Image(), label=hub_library.Value("int64"))
     assert as_dataset(hub_library.Dataset.from_dict(rows, features)).shape == (1, 2, 2)
-    refused(lambda: as_dataset(str(table)), f'from_table("{table}", label=...)')
-    refused(lambda: as_dataset(7), "data of type int is not understood", "fedrecall.from_table(frame, label=...)")
-    refused(lambda: as_dataset((X, Y, Y, Y)), "data of type tuple is not understood")
+    refused(lambda: as_dataset(str(table)), "data.missing_column", table, f'from_table("{table}", label=...)')
+    refused(lambda: as_dataset(7), "data.unsupported_type", "data", "int", "fedrecall.from_table(frame, label=...)")
+    refused(lambda: as_dataset((X, Y, Y, Y)), "data.unsupported_type", "data", "tuple")

@@ -55,16 +55,19 @@ def test_altered_or_damaged_files_are_refused(tmp_path: Path) -> None:
     manifest = (tmp_path / "partition.json").read_text()
     other.save(tmp_path, CIFAR10, 10)
     (tmp_path / "partition.json").write_text(manifest)
-    with pytest.raises(UserError, match="altered"):
-        Partition.load(tmp_path)
+
+    def refused(directory: Path) -> str:
+        with pytest.raises(UserError) as error:
+            Partition.load(directory)
+        assert error.value.key == str(directory)
+        return error.value.code
+
+    assert refused(tmp_path) == "partition.altered"
     (tmp_path / "partition.safetensors").write_bytes(b"nothing")
-    with pytest.raises(UserError, match="damaged"):
-        Partition.load(tmp_path)
+    assert refused(tmp_path) == "partition.damaged"
     (tmp_path / "partition.json").write_text("{}")
-    with pytest.raises(UserError, match="damaged"):
-        Partition.load(tmp_path)
-    with pytest.raises(UserError, match="cannot read"):
-        Partition.load(tmp_path / "nowhere")
+    assert refused(tmp_path) == "partition.damaged"
+    assert refused(tmp_path / "nowhere") == "partition.unreadable_file"
 
 
 @pytest.mark.parametrize(
@@ -92,7 +95,11 @@ def test_rows_of_a_client_that_is_not_there() -> None:
 
 def test_counts_of_other_labels() -> None:
     p = make(Iid(), CIFAR10, 10)
-    with pytest.raises(UserError, match="another data set"):
+    with pytest.raises(UserError) as error:
         p.counts(CIFAR10[:10], 10)
-    with pytest.raises(UserError, match="labels go from 0 to 9"):
+    assert (error.value.code, error.value.key) == ("partition.other_data", "labels")
+    assert "50000" in str(error.value)
+    with pytest.raises(UserError) as error:
         p.counts(CIFAR10, 9)
+    assert (error.value.code, error.value.key) == ("data.invalid_labels", "labels")
+    assert "from 0 to 9" in str(error.value)

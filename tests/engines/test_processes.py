@@ -73,8 +73,9 @@ def test_where_workers_are_spawned_an_unguarded_script_is_told_what_to_do(tmp_pa
     (tmp_path / "script.py").write_text(SPAWNED)
     process = start("script.py", cwd=tmp_path)
     *_, last = process.communicate(timeout=180)[1].splitlines()
-    assert "a worker process could not start (it ended with exit code 1; what it said is above)" in last
-    assert 'under `if __name__ == "__main__":`' in last
+    assert "UserError: " in last
+    assert "exit code 1" in last
+    assert '`if __name__ == "__main__":`' in last
     assert process.returncode == 1
 
 

@@ -42,26 +42,38 @@ def test_tensors_of_every_kind_arrive_as_they_were() -> None:
     assert odd.data_ptr() % 64 == 0, "unless torch would not have put it there: the last bit may depend on it"
 
 
-@pytest.mark.parametrize("address", ["nonsense", "host:port", "127.0.0.1:", ":1", "127.0.0.1:1", "ray://127.0.0.1:1"])
-def test_addresses_where_there_is_no_ray(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("address", "code"),
+    [
+        *((address, "config.invalid_value") for address in ("nonsense", "host:port", "127.0.0.1:", ":1")),
+        *((address, "engine.ray_unreachable") for address in ("127.0.0.1:1", "ray://127.0.0.1:1")),
+    ],
+)
+def test_addresses_where_there_is_no_ray(address: str, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)  # whatever other tests have left running
-    with pytest.raises(fr.UserError, match=r'give "auto"|no Ray cluster answers') as caught:
+    with pytest.raises(fr.UserError) as caught:
         connect(address, None)
+    assert (caught.value.code, caught.value.key) == (code, "ray.address")
+    assert f'"{address}"' in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(fr.UserError, match=r'pip install "fedrecall\[ray\]"'):
+    with pytest.raises(fr.UserError) as caught:
         fr.run({"engine": {"name": "ray"}}, out=tmp_path / "a")
+    assert (caught.value.code, caught.value.key) == ("install.missing_extra", "ray")
+    assert "fedrecall[ray]" in str(caught.value)
     assert [path.name for path in (tmp_path / "a").iterdir()] in ([], ["run.lock"]), "nothing half-written"
 
 
 def test_settings() -> None:
-    with pytest.raises(fr.UserError, match=r'ray.address has no meaning for engine.name = "pool"'):
+    with pytest.raises(fr.UserError) as caught:
         fr.Experiment.load(None, ["ray.address=auto"])
+    assert (caught.value.code, caught.value.key) == ("config.conflict", "ray.address")
+    assert 'engine.name = "pool"' in str(caught.value)
     experiment = fr.Experiment.load(None, ["ray.address=auto", "engine.name=ray", "engine.workers=3"])
     assert fr.Experiment(**experiment.tables()) == experiment
     assert "ray" not in fr.Experiment().tables(), "only who uses it hears of it"

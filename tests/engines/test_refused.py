@@ -78,8 +78,10 @@ def test_nor_does_the_one_at_which_the_run_ends(name: str) -> None:
             Server(f, f.w, f.b, f.counters, Average()), Lying(engine, spoiled(0, 0)).cohort(0, EVERYONE)
         )
         replies = exchange.run("train", {"w": f.w})
-        with pytest.raises(Diverged, match="client 3"):
+        with pytest.raises(Diverged) as error:
             list(replies)
+        assert (error.value.code, error.value.key) == ("reply.not_finite", "engine.min_replies")
+        assert "client 3" in str(error.value)
         assert 3 not in engine.memories
 
 

@@ -406,14 +406,16 @@ def test_a_damaged_partition_is_said_where_it_would_be_drawn(tmp_path: Path) -> 
     run = write_run(Experiment(run={"rounds": 1}), tmp_path / "run", lambda r: 0.5)
     (run / "partition.json").write_text('{"hash": "ab", "counts": 3}')
     text = Page(write_report([run])[0]).section("partition").words
-    assert f"is not drawn: {run / 'partition.json'} is damaged (counts are no table of clients by classes)" in text
+    assert str(run / "partition.json") in text
+    assert "counts" in text
 
 
 def test_a_page_that_cannot_be_written(tmp_path: Path) -> None:
     folder = write_run(Experiment(), tmp_path / "run", lambda r: 0.5, finished=False)
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"cannot write .*file/page.html: "):
+    with pytest.raises(UserError) as error:
         write_report([folder], tmp_path / "file" / "page.html")
+    assert (error.value.code, error.value.key) == ("report.cannot_write", str(tmp_path / "file" / "page.html"))
 
 
 def test_several_runs_are_one_comparison(tmp_path: Path) -> None:
@@ -441,8 +443,9 @@ def test_runs_of_one_method_go_by_their_folders(tmp_path: Path) -> None:
     marked = [mark.words for mark in page.section("configuration").all("mark")]
     assert marked == ["mu = 0.01", "mu = 1.0"]
     shutil.copytree(tmp_path / "weak", tmp_path / "copy")
-    with pytest.raises(UserError, match="are the same run"):
+    with pytest.raises(UserError) as error:
         write_report([tmp_path / "weak", tmp_path / "copy"], tmp_path / "twice.html")
+    assert (error.value.code, error.value.key) == ("report.duplicate_run", str(tmp_path / "copy"))
 
 
 @pytest.mark.parametrize("module", [curves, facts, markup, pictures, settings], ids=lambda m: m.__name__)

@@ -74,8 +74,10 @@ def test_columns_that_are_groups_share_a_run(tmp_path: Path) -> None:
     rounds.write_text(json.dumps(line) + "\n")
     assert [o.curve() for o in load(folder).outcomes()] == [[(1, 0.25)], [(1, 0.75)], [(1, 0.5)]]
     rounds.write_text(json.dumps(line | {"groups": {"webcam": 1.0}}) + "\n")
-    with pytest.raises(fr.UserError, match="no group 'amazon' in the test set; it has webcam"):
+    with pytest.raises(fr.UserError) as error:
         load(folder).outcomes("FedAvg", "Amazon")[0].curve()
+    assert (error.value.code, error.value.key) == ("study.unknown_group", "columns.Amazon.group")
+    assert "webcam" in str(error.value), "the groups that there are"
 
 
 def test_a_run_that_failed_in_its_first_round_has_no_curve(tmp_path: Path) -> None:
@@ -92,36 +94,37 @@ SUMMARY = json.dumps(
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "reason"),
+    ("file", "content", "fact"),
     [
-        ("summary.json", "{", "is not valid JSON"),
-        ("summary.json", "[1]", "is no JSON object"),
-        ("summary.json", b"\xff\xfe", "can't decode"),
-        ("rounds.jsonl", '{"round": 1}\n{"rou', "line 2 is not valid JSON"),
-        ("rounds.jsonl", '{"accuracy": 1}\n', "line 1 is about no round"),
-        ("partition.json", "nonsense", "is not valid JSON"),
-        ("summary.json", "{}", "it has no rounds"),
-        ("summary.json", SUMMARY.replace("1.5", '"long"'), "seconds is no number"),
-        ("summary.json", SUMMARY.replace("0.5", "[0.5]"), "final is no number"),
-        ("summary.json", SUMMARY.replace("best", "beast"), "it has no best"),
-        ("rounds.jsonl", '{"round": 1, "accuracy": "high", "clients": [0]}', "accuracy in line 1 is no number"),
-        ("rounds.jsonl", '{"round": 1, "accuracy": 0.5}', "line 1 has no list of clients"),
-        ("rounds.jsonl", '{"round": 1, "clients": ["a"]}', "line 1 has no list of clients"),
-        ("rounds.jsonl", '{"round": 1, "clients": [0], "groups": {"a": null}}', "groups in line 1 are no numbers"),
-        ("partition.json", '{"hash": "ab", "counts": 3}', "counts are no table of clients by classes"),
-        ("partition.json", '{"hash": "ab", "counts": [[1, 2], [3]]}', "counts are no table of clients by classes"),
-        ("partition.json", '{"counts": [[1]]}', "it has no hash"),
-        ("probes/local.jsonl", "7\n", "line 1 is no JSON object"),
+        ("summary.json", "{", "JSON"),
+        ("summary.json", "[1]", "JSON"),
+        ("summary.json", b"\xff\xfe", "decode"),
+        ("rounds.jsonl", '{"round": 1}\n{"rou', "line 2"),
+        ("rounds.jsonl", '{"accuracy": 1}\n', "line 1"),
+        ("partition.json", "nonsense", "JSON"),
+        ("summary.json", "{}", "rounds"),
+        ("summary.json", SUMMARY.replace("1.5", '"long"'), "seconds"),
+        ("summary.json", SUMMARY.replace("0.5", "[0.5]"), "final"),
+        ("summary.json", SUMMARY.replace("best", "beast"), "best"),
+        ("rounds.jsonl", '{"round": 1, "accuracy": "high", "clients": [0]}', "accuracy in line 1"),
+        ("rounds.jsonl", '{"round": 1, "accuracy": 0.5}', "clients"),
+        ("rounds.jsonl", '{"round": 1, "clients": ["a"]}', "clients"),
+        ("rounds.jsonl", '{"round": 1, "clients": [0], "groups": {"a": null}}', "groups in line 1"),
+        ("partition.json", '{"hash": "ab", "counts": 3}', "counts"),
+        ("partition.json", '{"hash": "ab", "counts": [[1, 2], [3]]}', "counts"),
+        ("partition.json", '{"counts": [[1]]}', "hash"),
+        ("probes/local.jsonl", "7\n", "line 1"),
     ],
 )
-def test_a_damaged_file_is_named(tmp_path: Path, file: str, content: str | bytes, reason: str) -> None:
+def test_a_damaged_file_is_named(tmp_path: Path, file: str, content: str | bytes, fact: str) -> None:
     path = write_run(fr.Experiment(run={"rounds": 2}), tmp_path / "a", lambda number: 0.5) / file
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(content.encode() if isinstance(content, str) else content)
-    with pytest.raises(fr.UserError, match=reason) as error:
+    with pytest.raises(fr.UserError) as error:
         [(outcome.classes, outcome.probe("local")) for outcome in load(tmp_path / "a").outcomes()]
-    assert str(path) in str(error.value)
-    assert "run the cell again" in str(error.value)
+    assert (error.value.code, error.value.key) == ("run.damaged_file", str(path))
+    assert error.value.hint is not None
+    assert fact in error.value.message.removeprefix(str(path))
 
 
 @pytest.mark.parametrize("summary", [SUMMARY, SUMMARY.replace("0.5", "null")])
@@ -134,5 +137,6 @@ def test_a_run_that_was_never_evaluated_is_whole(tmp_path: Path, summary: str) -
 
 
 def test_other_folders_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(fr.UserError, match="neither a run directory nor the folder of a study"):
+    with pytest.raises(fr.UserError) as error:
         load(tmp_path)
+    assert (error.value.code, error.value.key) == ("study.not_found", str(tmp_path))

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import fedrecall as fr
+from fedrecall.core.exchange import Diverged
 from fedrecall.experiment.directory import fresh
 from fedrecall.experiment.record import summarise
 
@@ -124,8 +125,9 @@ def test_a_personal_method_is_scored_by_its_clients_models(tmp_path: Path) -> No
     assert result.summary["final"] > 0.3
     assert result.rounds[-1]["bytes_up"] == 4 * 10 * 200, "prototypes only"
     assert not (tmp_path / "a" / "model.safetensors").exists()
-    with pytest.raises(fr.UserError, match="personal models"):
+    with pytest.raises(fr.UserError) as error:
         result.model()
+    assert (error.value.code, error.value.key) == ("method.no_global_model", "method")
 
 
 def test_evaluating_less_often(tmp_path: Path) -> None:
@@ -164,8 +166,9 @@ def test_auxiliary_set() -> None:
     [{"name": "fedcad"}, {"name": "fedssd"}, {"name": "fedgkd", "vote": True}, {"name": "grid", "trust": "class"}],
 )
 def test_methods_that_need_auxiliary_data_say_so(method: dict[str, object], tmp_path: Path) -> None:
-    with pytest.raises(fr.UserError, match=r"needs auxiliary data: set data\.aux_per_class"):
+    with pytest.raises(fr.UserError) as error:
         fr.run(fr.Experiment(method=method, data={"aux_per_class": 0}), out=tmp_path / "a")
+    assert (error.value.code, error.value.key) == ("config.conflict", "data.aux_per_class")
     assert not (tmp_path / "a").exists()
     assert fr.run(fr.Experiment(**QUICK, method={"name": "fedcad", "estimate": "local"}, data={"aux_per_class": 0}))
 
@@ -178,14 +181,18 @@ def test_what_was_given_in_python_is_named_and_must_be_given_again(tmp_path: Pat
     tables = tomllib.loads((tmp_path / "a" / "config.toml").read_text())
     assert tables["data"]["name"] == tables["model"]["name"] == tables["federation"]["partition"]["name"] == "own"
     for missing in own:
-        with pytest.raises(fr.UserError, match=f"given in Python.*pass it again.*{missing}="):
+        with pytest.raises(fr.UserError) as error:
             fr.run(tmp_path / "a" / "config.toml", **{k: v for k, v in own.items() if k != missing})
+        assert (error.value.code, error.value.key) == ("config.needs_python_object", missing)
+        assert f"{missing}=" in str(error.value.hint)
     fr.run(tmp_path / "a" / "config.toml", **own)
 
 
 def test_a_run_in_which_nobody_trains_is_refused() -> None:
-    with pytest.raises(fr.UserError, match=r"no client made a step.*local\.drop_last"):
+    with pytest.raises(fr.UserError) as error:
         fr.run(fr.Experiment(local={"batch": 5000, "drop_last": True}))
+    assert (error.value.code, error.value.key) == ("round.no_training_step", "local.drop_last")
+    assert "5000" in str(error.value)
 
 
 def test_own_arrays_own_module_and_a_client_column() -> None:
@@ -214,24 +221,31 @@ def test_flower_partitioner_is_accepted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tables", "message"),
+    ("tables", "code", "key", "fact"),
     [
-        ({"data": {"name": "cifar"}}, 'unknown data set "cifar": did you mean "cifar10"'),
-        ({"model": {"name": "cnn"}}, 'model "cnn" needs images of at least 16x16, these are 8x8'),
-        ({"federation": {"clients": 2000}}, "2000 clients, but the data has 1433 samples"),
-        ({"federation": {"clients": 500}}, "min_size"),
-        ({"federation": {"partition": {"name": "shards", "s": 3}, "clients": 7}}, "shards"),
-        ({"federation": {"partition": {"name": "groups"}}}, "groups"),
-        ({"data": {"name": "table", "label": "y"}}, 'data.name = "table" needs data.path'),
-        ({"data": {"augment": "moon"}}, "moon"),
-        ({"data": {"name": "mnist", "root": "nowhere"}}, "nowhere"),
+        ({"data": {"name": "cifar"}}, "config.unknown_name", "data.name", '"cifar10"'),
+        ({"model": {"name": "cnn"}}, "model.unsupported_input", "model.name", "16x16"),
+        ({"federation": {"clients": 2000}}, "partition.too_many_clients", "federation.clients", "1433"),
+        ({"federation": {"clients": 500}}, "partition.too_many_clients", "federation.clients", "min_size"),
+        (
+            {"federation": {"partition": {"name": "shards", "s": 3}, "clients": 7}},
+            "partition.not_divisible",
+            "federation.partition.s",
+            "7",
+        ),
+        ({"federation": {"partition": {"name": "groups"}}}, "partition.missing_groups", "federation.partition", ""),
+        ({"data": {"name": "table", "label": "y"}}, "config.missing_key", "data.path", "table"),
+        ({"data": {"augment": "moon"}}, "config.conflict", "data.augment", "moon"),
+        ({"data": {"name": "mnist", "root": "nowhere"}}, "data.not_found", "nowhere", "mnist"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_written(
-    tables: dict[str, object], message: str, tmp_path: Path
+    tables: dict[str, object], code: str, key: str, fact: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(fr.UserError, match=message) as error:
+    with pytest.raises(fr.UserError) as error:
         fr.run(fr.Experiment(**tables), out=tmp_path / "out")
+    assert (error.value.code, error.value.key) == (code, key)
+    assert fact in str(error.value)
     assert "\n" not in str(error.value)
     assert not (tmp_path / "out").exists()
 
@@ -239,12 +253,15 @@ def test_what_cannot_be_is_refused_before_anything_is_written(
 def test_a_directory_that_holds_another_run_is_refused(tmp_path: Path) -> None:
     fr.run(fr.Experiment(**QUICK), out=tmp_path / "a")
     before = {p.name: p.read_bytes() for p in (tmp_path / "a").iterdir()}
-    with pytest.raises(fr.UserError, match="holds another run: choose another --out"):
+    with pytest.raises(fr.UserError) as error:
         fr.run(fr.Experiment(**QUICK), out=tmp_path / "a")
+    assert (error.value.code, error.value.key) == ("run.directory_not_empty", str(tmp_path / "a"))
+    assert "--out" in str(error.value.hint)
     assert {p.name: p.read_bytes() for p in (tmp_path / "a").iterdir()} == before
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(fr.UserError, match="is a file: choose another --out"):
+    with pytest.raises(fr.UserError) as error:
         fr.run(fr.Experiment(**QUICK), out=tmp_path / "file")
+    assert (error.value.code, error.value.key) == ("run.not_a_directory", str(tmp_path / "file"))
 
 
 def test_runs_that_begin_in_the_same_second_have_folders_of_their_own(
@@ -257,10 +274,11 @@ def test_runs_that_begin_in_the_same_second_have_folders_of_their_own(
 
 
 def test_a_run_that_diverges_is_recorded_as_failed(tmp_path: Path) -> None:
-    with pytest.raises(fr.UserError, match="not finite"):
+    with pytest.raises(Diverged) as error:
         fr.run(fr.Experiment(run={"rounds": 9}, local={"lr": 1e6, "epochs": 1}), out=tmp_path / "a")
+    assert error.value.code in ("round.diverged", "reply.not_finite")
     summary = json.loads((tmp_path / "a" / "summary.json").read_text())
-    assert "not finite" in summary["failed"]
+    assert summary["failed"] == str(error.value)
     assert summary["rounds"] < 9
     assert tomllib.loads((tmp_path / "a" / "config.toml").read_text())["local"]["lr"] == 1e6
 

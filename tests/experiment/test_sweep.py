@@ -115,20 +115,25 @@ def test_a_part_leaves_the_whole_as_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "key", "fact"),
     [
-        ({"base": BASE | {"local": {"epochs": 3}}}, r"local.epochs = 1, not 3"),
-        ({"fraction": 0.5}, r"fraction = 1.0, not 0.5"),
-        ({"id": "t"}, r"id = s, not t"),
-        ({"rows": {"FedAvg": {"local": {"lr": 0.5}}}}, r"FedAvg: local.lr = \(not set\), not 0.5"),
-        ({"columns": {"digits": {"data": {"aux_per_class": 1}}}}, r"digits: data.aux_per_class = \(not set\), not 1"),
+        ({"base": BASE | {"local": {"epochs": 3}}}, "local.epochs", "1, not 3"),
+        ({"fraction": 0.5}, "fraction", "1.0, not 0.5"),
+        ({"id": "t"}, "id", "s, not t"),
+        ({"rows": {"FedAvg": {"local": {"lr": 0.5}}}}, "rows.FedAvg.local.lr", "(not set), not 0.5"),
+        ({"columns": {"digits": {"data": {"aux_per_class": 1}}}}, "columns.digits.data.aux_per_class", "not 1"),
     ],
 )
-def test_another_study_in_the_same_folder_is_refused_by_its_key(tmp_path: Path, changes: dict, message: str) -> None:
+def test_another_study_in_the_same_folder_is_refused_by_its_key(
+    tmp_path: Path, changes: dict, key: str, fact: str
+) -> None:
     settle(study(), tmp_path / "s")
     before = (tmp_path / "s" / "study.toml").read_bytes()
-    with pytest.raises(fr.UserError, match=message):
+    with pytest.raises(fr.UserError) as error:
         sweep(study(**changes), tmp_path / "s", Watch())
+    assert (error.value.code, error.value.key) == ("study.other_settings", key)
+    assert fact in str(error.value)
+    assert str(tmp_path / "s") in str(error.value)
     assert (tmp_path / "s" / "study.toml").read_bytes() == before
 
 
@@ -141,16 +146,19 @@ def test_where_it_is_computed_may_change(tmp_path: Path) -> None:
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
-    with pytest.raises(fr.UserError, match="not empty and holds no study"):
+    with pytest.raises(fr.UserError) as error:
         sweep(study(), tmp_path, Watch())
+    assert (error.value.code, error.value.key) == ("study.directory_not_empty", str(tmp_path))
     (tmp_path / "file").touch()
-    with pytest.raises(fr.UserError, match="cannot make the folder"):
+    with pytest.raises(fr.UserError) as error:
         sweep(study(), tmp_path / "file", Watch())
+    assert (error.value.code, error.value.key) == ("study.cannot_write", str(tmp_path / "file"))
 
 
 def test_nothing_runs_before_all_of_it_is_valid(tmp_path: Path) -> None:
-    with pytest.raises(fr.UserError, match='unknown method "fedprx"'):
+    with pytest.raises(fr.UserError) as error:
         sweep(study(rows=ROWS | {"x": {"method": {"name": "fedprx"}}}), tmp_path / "s", Watch())
+    assert (error.value.code, error.value.key) == ("config.unknown_name", "method.name")
     assert not (tmp_path / "s").exists()
 
 
@@ -161,7 +169,7 @@ def test_a_run_that_diverges_is_a_result(tmp_path: Path) -> None:
     assert len(heard.begun) == 2
     wild, fedavg = load(tmp_path / "s").outcomes()
     assert wild.diverged
-    assert "not finite" in wild.summary["failed"]
+    assert "finite" in wild.summary["failed"]
     assert not fedavg.diverged
     again = Heard()
     sweep(study(rows=rows, seeds=(0,)), tmp_path / "s", again)
@@ -176,8 +184,11 @@ def test_what_cannot_run_stops_nothing_else(tmp_path: Path) -> None:
     refused = sweep(study(columns=columns, seeds=(0,)), tmp_path / "s", heard)
     reasons = {reason: [cell.column for cell in cells] for reason, cells in refused.items()}
     assert list(reasons.values()) == [["gone", "gone"], ["idle", "idle"]]
+    assert refused.first is not None
+    assert refused.first.code == "data.not_found"
+    assert str(refused.first) == next(iter(reasons))
     assert "nowhere" in next(iter(reasons))
-    assert "no client made a step" in list(reasons)[1]
+    assert "local.drop_last" in list(reasons)[1]
     assert set(heard.reasons) == {f"cells/{r}/{c}/seed-0" for r in ("fedavg", "fedprox") for c in ("gone", "idle")}
     assert [o.cell.column for o in load(tmp_path / "s").outcomes()] == ["digits", "digits"], "no result, no cell"
 
@@ -207,11 +218,16 @@ def test_a_cell_starts_from_the_model_of_another(tmp_path: Path) -> None:
 def test_what_starts_from_a_failed_run_is_refused(tmp_path: Path) -> None:
     rows = {"wild": {"local": {"lr": 1e9}}, "after": {"start": "wild"}}
     refused = sweep(study(rows=rows, seeds=(0,)), tmp_path / "s", Watch())
-    assert list(refused) == ["it starts from cells/wild/digits/seed-0, which failed"]
+    assert len(refused) == 1
+    assert refused.first is not None
+    assert (refused.first.code, refused.first.key) == ("study.start_failed", "cells/wild/digits/seed-0")
     gone = {"data": {"name": "mnist", "root": str(tmp_path / "nowhere")}}
     rows = {"before": gone, "after": {"start": "before"} | gone}
     refused = sweep(study(rows=rows, seeds=(0,)), tmp_path / "t", Watch())
-    assert list(refused)[1] == "it starts from cells/before/digits/seed-0, which cannot be run"
+    assert [[cell.row for cell in cells] for cells in refused.values()] == [["before"], ["after"]]
+    assert refused.first is not None
+    assert refused.first.code == "data.not_found", "the cause comes first"
+    assert "cells/before/digits/seed-0" in list(refused)[1]
 
 
 def test_what_was_left_without_its_first_files_is_run_anew(tmp_path: Path) -> None:

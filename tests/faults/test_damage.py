@@ -76,15 +76,15 @@ def test_the_disk_is_full(small_disk: Path, tmp_path: Path, tally) -> None:
     for i, size in enumerate(sizes):
         out = small_disk / str(i)
         resize(small_disk, f"{size}k")
-        said = ""
+        code = said = ""
         try:
             fr.run(given, out=out)
         except fr.UserError as error:
-            said = str(error)
+            code, said = error.code, str(error)
         resize(small_disk, "64m")
         count.note("stopped" if said else "fitted")
         if said:
-            assert "the disk is full" in said or "cannot begin" in said
+            assert code in ("run.disk_full", "run.cannot_write")
             assert "\n" not in said
             fr.run(given, out=out, resume=(out / "environment.json").exists())
         count.add(difference(out, expected))
@@ -99,9 +99,9 @@ def limited(given: dict[str, object], out: Path, size: int, told: Connection) ->
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
     try:
         fr.run(given, out=out)
-        told.send("")
+        told.send(("", ""))
     except fr.UserError as error:
-        told.send(str(error))
+        told.send((error.code, str(error)))
 
 
 def test_files_may_not_grow(tmp_path: Path, tally) -> None:
@@ -117,11 +117,11 @@ def test_files_may_not_grow(tmp_path: Path, tally) -> None:
         child = multiprocessing.get_context("fork").Process(target=limited, args=(given, out, size, theirs))
         child.start()
         theirs.close()
-        said = ours.recv()
+        code, said = ours.recv()
         child.join()
         count.note("stopped" if said else "fitted")
         if said:
-            assert "the disk is full" in said or "cannot begin" in said
+            assert code in ("run.disk_full", "run.cannot_write")
             assert "\n" not in said
             fr.run(given, out=out, resume=(out / "environment.json").exists())
         count.add(difference(out, expected))

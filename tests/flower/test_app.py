@@ -51,8 +51,9 @@ def test_the_documented_commands_exist() -> None:
 
 def test_a_folder_that_is_in_use_is_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "kept").write_text("")
-    with pytest.raises(UserError, match="exists and is not empty"):
+    with pytest.raises(UserError) as error:
         new(tmp_path, None)
+    assert (error.value.code, error.value.key) == ("flower.directory_not_empty", str(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
 
 
@@ -62,19 +63,36 @@ def test_what_was_meant_for_another_engine_is_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "message"),
+    ("config", "code", "key", "fact"),
     [
-        ({}, "client = NUMBER is missing"),
-        ({"client": True, "state": "s"}, "client = NUMBER is missing"),
-        ({"client": 0}, 'state = "FOLDER" is missing'),
-        ({"client": 0, "state": "s", "foldr": "x"}, 'unknown key of the node-config "foldr": did you mean "folder"'),
-        ({"client": 0, "state": "s", "folder": "x", "table": "y"}, "give one of folder and table"),
-        ({"client": 0, "state": "s", "label": "x"}, "label is the column of a table"),
+        ({}, "flower.invalid_node_config", "node-config.client", "client = NUMBER"),
+        ({"client": True, "state": "s"}, "flower.invalid_node_config", "node-config.client", "client = NUMBER"),
+        ({"client": 0}, "flower.invalid_node_config", "node-config.state", 'state = "FOLDER"'),
+        ({"client": 0, "state": "s", "foldr": "x"}, "config.unknown_key", "node-config.foldr", '"folder"'),
+        (
+            {"client": 0, "state": "s", "folder": "x", "table": "y"},
+            "flower.invalid_node_config",
+            "node-config.table",
+            "folder",
+        ),
+        ({"client": 0, "state": "s", "label": "x"}, "flower.invalid_node_config", "node-config.label", "table"),
     ],
 )
-def test_a_node_that_is_told_nonsense_says_so(config: dict[str, object], message: str) -> None:
-    with pytest.raises(UserError, match=message):
+def test_a_node_that_is_told_nonsense_says_so(config: dict[str, object], code: str, key: str, fact: str) -> None:
+    with pytest.raises(UserError) as error:
         Node.read(config)
+    assert (error.value.code, error.value.key) == (code, key)
+    assert fact in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("app", "key"),
+    [({}, "experiment"), ({"experiment": "= no TOML"}, "experiment"), ({"experiment": ""}, "engine.name")],
+)
+def test_an_app_without_an_experiment_for_flower_is_refused(app: dict[str, str], key: str) -> None:
+    with pytest.raises(UserError) as error:
+        configured(app)
+    assert (error.value.code, error.value.key) == ("flower.invalid_app", key)
 
 
 def pictures(folder: Path, classes: dict[str, int]) -> Path:
@@ -97,8 +115,10 @@ def test_a_nodes_own_folder_is_numbered_as_everyones(tmp_path: Path) -> None:
     assert world.classes == 3
     reply = world.perform(f, "train", 1, 0, {"w": f.w}, None)
     assert reply.n == 12
-    with pytest.raises(UserError, match='a class "cat" that the server\'s do not; the classes are dog, owl'):
+    with pytest.raises(UserError) as error:
         dealt_to(node, experiment, ("dog", "owl"))
+    assert (error.value.code, error.value.key) == ("data.unknown_class", "cat")
+    assert "dog, owl" in str(error.value)
 
 
 def test_a_nodes_own_table(tmp_path: Path) -> None:
@@ -108,8 +128,10 @@ def test_a_nodes_own_table(tmp_path: Path) -> None:
     dealt = dealt_to(Node(0, tmp_path, table=file, label="kind"), experiment, ("a", "b", "c"))
     assert dealt.dataset.shape == (2,)
     assert torch.bincount(dealt.clients.y, minlength=3).tolist() == [8, 8, 0]
-    with pytest.raises(UserError, match='column "kind" has words, and another node may have other words'):
+    with pytest.raises(UserError) as error:
         dealt_to(Node(0, tmp_path, table=file, label="x"), experiment)
+    assert (error.value.code, error.value.key) == ("data.text_column", str(file))
+    assert '"kind"' in str(error.value)
 
 
 def test_rows_of_the_configured_data(tmp_path: Path) -> None:
@@ -119,10 +141,13 @@ def test_rows_of_the_configured_data(tmp_path: Path) -> None:
     assert dealt.partition.rows(1).tolist() == [5, 7, 1400]
     for wrong in ("5 5", "-1", "99999", "a", ""):
         (tmp_path / "rows.txt").write_text(wrong)
-        with pytest.raises(UserError, match="index"):
+        with pytest.raises(UserError) as error:
             dealt_to(Node(1, tmp_path, index=tmp_path / "rows.txt"), experiment)
+        assert (error.value.code, error.value.key) == ("flower.invalid_node_config", "node-config.index")
 
 
 def test_a_number_beyond_the_federation_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"client = 3, but federation.clients = 3: 0 to 2"):
+    with pytest.raises(UserError) as error:
         dealt_to(Node(3, tmp_path), Experiment(federation={"clients": 3}))
+    assert (error.value.code, error.value.key) == ("flower.invalid_node_config", "node-config.client")
+    assert "0 to 2" in str(error.value)

@@ -58,20 +58,21 @@ def test_a_lost_reply_is_rolled_back(config: Path, tmp_path: Path) -> None:
     assert [line["replies"] for line in lines(tmp_path)] == [3, 2, 3]
     (note,) = (tmp_path / "run" / "failures").iterdir()
     assert note.name.startswith("round-2-client-")
-    assert "no answer within 1 s (engine.timeout)" in note.read_text()
+    assert note.read_text().startswith("reply.timeout: ")
+    assert "engine.timeout = 1" in note.read_text()
     lost = int(note.stem.rpartition("-")[2])
     assert same(tmp_path, serial_without(config, changes, {(2, lost, "train")}))
 
 
 @pytest.mark.parametrize(
-    ("record", "name", "reason"),
+    ("record", "name"),
     [
-        ("up", "w", "its w is not finite"),
-        ("up", "dc", "its dc is not finite"),
-        ("report", "loss", "its training loss is not finite"),
+        ("up", "w"),
+        ("up", "dc"),
+        ("report", "loss"),
     ],
 )
-def test_a_refused_reply_is_rolled_back(record: str, name: str, reason: str, config: Path, tmp_path: Path) -> None:
+def test_a_refused_reply_is_rolled_back(record: str, name: str, config: Path, tmp_path: Path) -> None:
     """Its node goes back to the memory that the server has the receipt of: as if it had not taken part."""
     changes = "method.name=scaffold engine.min_replies=2"
     grid, asked = federation(tmp_path, config, changes), [0]
@@ -87,7 +88,7 @@ def test_a_refused_reply_is_rolled_back(record: str, name: str, reason: str, con
     federate(grid)
     assert [line["replies"] for line in lines(tmp_path)] == [3, 2, 3]
     (refused,) = lines(tmp_path)[1]["refused"]
-    assert refused["reason"] == reason
+    assert f"{name} is not finite" in refused["reason"]
     assert same(tmp_path, serial_without(config, changes, {(2, refused["client"], "train")}))
 
 
@@ -102,7 +103,8 @@ def test_a_node_that_is_away_is_noted_and_comes_back_with_its_memory(config: Pat
     grid.get_node_ids = roll
     federate(grid)
     assert [line["replies"] for line in lines(tmp_path)] == [3, 2, 3, 3]
-    assert "its node is not connected" in (tmp_path / "run" / "failures" / "round-2-client-1.txt").read_text()
+    why = (tmp_path / "run" / "failures" / "round-2-client-1.txt").read_text()
+    assert why.startswith("reply.not_connected: ")
     assert same(tmp_path, serial_without(config, changes, {(2, 1, "train")}))
 
 
@@ -124,14 +126,18 @@ def test_without_min_replies_a_failure_ends_the_run_which_can_go_on(config: Path
         return Message(Error(5, "node unavailable"), reply_to=grid.sent[-1]) if asked[0] == 3 + 6 + 1 else reply
 
     grid.fate = break_in_round_3
-    with pytest.raises(UserError, match=r"round 3: client \d failed: Flower reports error 5: node unavailable"):
+    with pytest.raises(UserError) as error:
         federate(grid)
+    assert error.value.code == "reply.transport_error"
+    for fact in ("round 3", "error 5", "node unavailable"):
+        assert fact in str(error.value)
     assert len(lines(tmp_path)) == 2
     grid.fate = lambda node, reply: reply
     federate(grid)
     assert same(tmp_path, serial(config, changes)), "with the memories of the checkpoint"
-    with pytest.raises(UserError, match="is finished"):
+    with pytest.raises(UserError) as error:
         federate(grid)
+    assert error.value.code == "run.finished"
 
 
 def test_a_memory_that_is_gone_is_noticed(config: Path, tmp_path: Path) -> None:
@@ -148,14 +154,17 @@ def test_a_memory_that_is_gone_is_noticed(config: Path, tmp_path: Path) -> None:
     federate(grid)
     assert [line["replies"] for line in lines(tmp_path)] == [3, 2, 2]
     why = (tmp_path / "run" / "failures" / "round-2-client-2.txt").read_text()
-    assert "the memory of round 1, exchange 1 is not on this node" in why
+    assert why.startswith("run.missing_client_state: ")
+    assert "round 1, exchange 1" in why
 
 
 def test_two_nodes_of_one_number_are_refused(config: Path, tmp_path: Path) -> None:
     grid = federation(tmp_path, config)
     grid.nodes[102]["client"] = 1
-    with pytest.raises(UserError, match="two nodes say that they hold client 1"):
+    with pytest.raises(UserError) as error:
         federate(grid)
+    assert (error.value.code, error.value.key) == ("flower.duplicate_client", "node-config")
+    assert "client = 1" in str(error.value)
 
 
 def test_a_second_node_of_a_number_that_comes_later_is_named(config: Path, tmp_path: Path) -> None:
@@ -164,8 +173,11 @@ def test_a_second_node_of_a_number_that_comes_later_is_named(config: Path, tmp_p
     grid.nodes[102]["client"] = 1
     looks = iter(range(100))
     grid.get_node_ids = lambda: [100, 101] if next(looks) == 0 else [100, 101, 102]
-    with pytest.raises(UserError, match="missing: 2; node 101: node 102 has taken its place as client 1"):
+    with pytest.raises(UserError) as error:
         federate(grid)
+    assert (error.value.code, error.value.key) == ("flower.too_few_clients", "engine.timeout")
+    for fact in ("missing: 2;", "node 101: node 102", "client 1"):
+        assert fact in str(error.value)
 
 
 def test_a_hello_that_is_lost_is_said_again(config: Path, tmp_path: Path) -> None:
@@ -181,10 +193,11 @@ def test_a_client_that_never_comes_is_named(config: Path, tmp_path: Path) -> Non
     grid.run_config["set"] = "engine.timeout=0.5"
     grid.online -= {102}
     grid.nodes[101]["clint"] = 1
-    with pytest.raises(
-        UserError, match=r"1 of 3 clients came within 0.5 s, 3 are needed; missing: 1, 2; node 101: .*clint"
-    ):
+    with pytest.raises(UserError) as error:
         federate(grid)
+    assert (error.value.code, error.value.key) == ("flower.too_few_clients", "engine.timeout")
+    for fact in ("1 of 3 clients", "0.5 s", "3 are needed", "missing: 1, 2;", "node 101: ", "clint"):
+        assert fact in str(error.value)
 
 
 def test_a_node_of_data_of_its_own(config: Path, tmp_path: Path) -> None:
@@ -202,8 +215,10 @@ def test_a_node_of_data_of_its_own(config: Path, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "partition.json").read_text())["law"] == {"name": "nodes"}
     del grid.nodes[101]["table"]
     grid.run_config["out"] = str(tmp_path / "other")
-    with pytest.raises(UserError, match="some nodes have data of their own and others"):
+    with pytest.raises(UserError) as error:
         federate(grid)
+    assert (error.value.code, error.value.key) == ("flower.mixed_data", "node-config")
+    assert "0, 2" in str(error.value), "the clients with data of their own"
 
 
 def test_two_exchanges_a_round(config: Path, tmp_path: Path) -> None:

@@ -37,20 +37,22 @@ def test_what_is_written_is_read_by_its_version(store: Store) -> None:
 
 def test_a_memory_that_is_not_there_is_noticed(store: Store) -> None:
     store.write(Version(1, 0), memory(1))
-    with pytest.raises(
-        UserError, match=r"memory of round 3, exchange 1 is not on this node; .* has round 2, exchange 1"
-    ):
-        store.read(Version(2, 0))
-    with pytest.raises(UserError, match="has nothing"):
-        Store.of(store.folder, RUN, 5).read(Version(0, 0))
+    other = Store.of(store.folder, RUN, 5)
+    for place, version, found in ((store, Version(2, 0), "round 2, exchange 1"), (other, Version(0, 0), "nothing")):
+        with pytest.raises(UserError) as error:
+            place.read(version)
+        assert (error.value.code, error.value.key) == ("run.missing_client_state", str(place.folder))
+        assert str(version) in str(error.value)
+        assert found in str(error.value)
 
 
 def test_a_damaged_memory_is_noticed(store: Store) -> None:
     store.write(Version(1, 0), memory(1))
     (file,) = store.folder.iterdir()
     file.write_bytes(file.read_bytes()[:20])
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(UserError) as error:
         store.read(Version(1, 0))
+    assert (error.value.code, error.value.key) == ("run.unreadable_client_state", str(file))
 
 
 def test_what_was_never_acknowledged_goes(store: Store) -> None:
@@ -78,8 +80,9 @@ def test_an_empty_memory_needs_no_file(store: Store) -> None:
 
 @pytest.mark.parametrize("run", ["", "../../etc", "0" * 31, RUN.upper(), RUN + "/x"])
 def test_a_key_cannot_lead_out_of_the_folder(run: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no key of a run"):
+    with pytest.raises(UserError) as error:
         Store.of(tmp_path, run, 0)
+    assert error.value.code == "flower.invalid_run_key"
 
 
 KILLED = """

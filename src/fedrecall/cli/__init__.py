@@ -45,10 +45,14 @@ def _options(
 
 
 def main() -> None:
-    """Run the command line; what the user can fix is one line and exit code 2."""
+    """Run the command line. A `UserError` is one line on standard error, with --json also JSON, and exit code 2."""
     try:
         with complete.whole_words():
             app()
     except UserError as error:
         typer.echo(f"error: {error}", err=True)
+        if "--json" in sys.argv[1:]:
+            from fedrecall.experiment import machine
+
+            machine.print_error(error)
         sys.exit(2)

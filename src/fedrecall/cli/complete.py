@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from io import StringIO
 
+from fedrecall.errors import explanations
 from fedrecall.experiment import shipped, source
 
 Offers = list[tuple[str, str]]  # what can be typed, and what it means
@@ -25,6 +26,11 @@ def data(incomplete: str) -> Offers:
 def experiments(incomplete: str) -> list[str]:
     """What can be reproduced."""
     return [name for name in shipped.ids() if name.startswith(incomplete)]
+
+
+def codes(incomplete: str) -> Offers:
+    """Error codes."""
+    return [(code, text) for code, text in explanations().items() if code.startswith(incomplete)]
 
 
 def settings(incomplete: str) -> Offers:

@@ -71,7 +71,8 @@ def reproduce(
         conduct.list_experiments(as_json=as_json)
         return
     if which is None:
-        raise UserError("which table or figure? fedrecall reproduce --list shows all")
+        hint = "name a table or figure; fedrecall reproduce --list prints all of them"
+        raise UserError("cli.missing_argument", "reproduce requires the argument ID", "ID", hint)
     conduct.reproduce_and_show(
         which,
         fraction=fraction,

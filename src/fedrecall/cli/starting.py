@@ -4,9 +4,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from fedrecall.cli import complete
 from fedrecall.cli.options import Json
+from fedrecall.errors import explanations, unknown
 
 
 def init(
@@ -41,11 +43,32 @@ def init(
     typer.echo(f"  fedrecall run {file}")
 
 
-def doctor(as_json: Json = False) -> None:
+def doctor(
+    explain: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CODE", help="Explain an error code instead, e.g. config.conflict.", autocompletion=complete.codes
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
     """Say what is installed, what works, and what is missing.
 
     Packages, engines, workers, devices, memory, disk and data sets, each with how to get it.
     """
+    if explain is not None:
+        from fedrecall.experiment import machine
+
+        known = explanations()
+        if explain not in known:
+            area = explain.partition(".")[0]
+            near = [code for code in known if code.startswith(f"{area}.")] or known
+            raise unknown("error code", explain, near, "cli.unknown_error_code", "--explain")
+        if as_json:
+            machine.print_json({"code": explain, "explanation": known[explain]})
+        else:
+            machine.console().print(Text(f"{explain}: {known[explain]}"))
+        return
     from fedrecall.experiment.diagnosis import examine_and_show
 
     if not examine_and_show(as_json):

@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from fedrecall.core.robust import Asked, Rule
-from fedrecall.core.screen import Refusal, Screen
+from fedrecall.core.screen import Reason, Refusal, Screen
 from fedrecall.core.types import Mean, Payload, Reply, Sample, Server
 from fedrecall.errors import UserError
 
 
 class Diverged(UserError):
-    """A loss is no longer a finite number: the run cannot go on."""
+    """The training diverged: a loss, a reply or the global model is not finite or out of range."""
 
 
 @dataclass(frozen=True)
@@ -88,9 +88,12 @@ class Exchange:
                 yield reply
         if self.replies < (least or 1):
             some = f"{self.replies} of" if self.replies else "none of"
-            wanted = f"; engine.min_replies = {least}" if least is not None else ""
+            wanted = f", engine.min_replies = {least}" if least is not None else ""
             raise UserError(
-                f"round {self._server.t + 1}: {some} the {self._cohort.size} clients replied{wanted}{self._because()}"
+                "round.too_few_replies",
+                f"round {self._server.t + 1}: {some} the {self._cohort.size} clients replied{wanted}{self._because()}",
+                "engine.min_replies",
+                "check the clients that did not reply" + ("" if least is None else ", or lower engine.min_replies"),
             )
 
     def _is_sound(self, reply: Reply, task: str, down: Payload) -> bool:
@@ -103,24 +106,29 @@ class Exchange:
         if reply.client is not None:
             self._cohort.refuse(reply.client)
         if screen.min_replies is not None:
-            self.refused.append(Refusal(reply.client, reason or "its training loss is not finite"))
+            unsound = reason or Reason("reply.not_finite", "the training loss is not finite")
+            self.refused.append(Refusal(reply.client, unsound))
             return False
-        if lost:
-            raise Diverged(
-                f"round {number}: a client's training loss is not finite; the run stops here: "
-                "try a smaller local.lr, or weaker settings of the method"
-            )
         who = "a client" if reply.client is None else f"client {reply.client}"
+        if reason is None or lost:
+            raise Diverged(
+                "round.diverged",
+                f"round {number}: the training loss of {who} is not finite, the run stops",
+                "local.lr",
+                "use a smaller local.lr, or smaller weights in the method's loss",
+            )
         raise Diverged(
-            f"round {number}: the reply of {who} is refused: {reason}; the run stops here: try a smaller local.lr, "
-            "or let rounds go on without such replies: engine.min_replies"
+            reason.code,
+            f"round {number}: the reply of {who} is rejected, the run stops: {reason}",
+            "engine.min_replies",
+            "use a smaller local.lr, or set engine.min_replies to continue rounds without rejected replies",
         )
 
     def _because(self) -> str:
         if not self.refused:
             return ""
         last = self.refused[-1]
-        return f"; {len(self.refused)} were refused, the last (of client {last.client}) because {last.reason}"
+        return f", {len(self.refused)} rejected, the last one of client {last.client} ({last.code}: {last.reason})"
 
     def _without_buffers(self, reply: Reply) -> Reply:
         up = dict(reply.up)

@@ -29,9 +29,13 @@ class Flat:
         """Take over a module whose forward gives (features, logits); w, b and counters are its first values."""
         weights, buffers, counters = _weights(model), _buffers(model), _counters(model)
         if not weights or len({t.dtype for t in [*weights, *buffers]}) > 1:
+            found = ", ".join(sorted({str(t.dtype).removeprefix("torch.") for t in [*weights, *buffers]})) or "none"
             raise UserError(
-                "the model's trainable parameters and float buffers must exist and be of one type: "
-                "convert it first, e.g. with model.float()"
+                "model.unsupported_parameters",
+                "a model needs trainable parameters, and its parameters and float buffers must have one dtype "
+                f"({len(weights)} trainable tensors, dtypes: {found})",
+                "model",
+                "convert the model, for example with model.float()" if weights else "add a layer with parameters",
             )
         self.model = model.train()
         self.w = _vector(weights, weights[0].dtype)

@@ -44,14 +44,15 @@ class Method:
         for f in fields(self):
             value = getattr(self, f.name)
             if isinstance(value, int | float):
-                self._require(isfinite(value), f"a finite {f.name}")
-                self._require(value >= 0 or f.name not in WEIGHTS, f"{f.name} >= 0")
-                self._require(value > 0 or f.name not in TEMPERATURES, f"{f.name} > 0")
+                self._require(isfinite(value), f.name, f"{f.name} must be finite")
+                self._require(value >= 0 or f.name not in WEIGHTS, f.name, f"{f.name} must be >= 0")
+                self._require(value > 0 or f.name not in TEMPERATURES, f.name, f"{f.name} must be > 0")
 
-    def _require(self, holds: bool, what: str) -> None:
-        """Refuse hyper-parameters for which `what` does not hold."""
+    def _require(self, holds: bool, name: str, what: str) -> None:
+        """Raise an error for the hyper-parameter `name` if `what` does not hold."""
         if not holds:
-            raise UserError(f"{type(self).__name__} needs {what}, not {self}")
+            key = f"method.{name}"
+            raise UserError("config.invalid_value", f"{key} = {getattr(self, name)}: {what} in {self}", key)
 
     # --- server ---------------------------------------------------------------------------
     def init(self, w: Tensor) -> Payload:
@@ -115,10 +116,10 @@ class Method:
         return {}
 
     def doubt(self, reply: Reply) -> str | None:
-        """Why a reply cannot be honest, by what its names mean to this method; None if it may be.
+        """Return the reason for rejecting a reply by the method's own rules, or None if the reply is valid.
 
-        The core has looked at names, types, shapes, finiteness and lengths. Asked only where a round may go on without
-        a reply, or replies come from other machines.
+        The core has validated names, types, shapes, finiteness and norms before. Called only where a round may continue
+        without a reply, or replies come from other machines. A `Reason` has a code; a plain text gets `reply.rejected`.
         """
         return None
 

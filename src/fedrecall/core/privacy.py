@@ -31,8 +31,14 @@ class Gaussian:
     source: Literal["seed", "system"] = "seed"  # of the noise: only the system's cannot be foretold from run.seed
 
     def __post_init__(self) -> None:
-        if not (0 < self.clip < math.inf and 0 < self.noise < math.inf and 0 < self.delta < 1):
-            raise UserError("server.privacy: clip and noise must be above 0 and finite, and delta between 0 and 1")
+        for name, most, range_ in (
+            ("clip", math.inf, "above 0 and finite"),
+            ("noise", math.inf, "above 0 and finite"),
+            ("delta", 1, "between 0 and 1"),
+        ):
+            key, value = f"server.privacy.{name}", getattr(self, name)
+            if not 0 < value < most:
+                raise UserError("config.invalid_value", f"{key} = {value}: it must be {range_}", key)
 
 
 @dataclass(frozen=True)
@@ -52,8 +58,10 @@ class Private:
             if set(reply.up) != {"w"} or "w" not in asked.down:
                 beside = ", ".join(sorted(set(reply.up) - {"w"})) or "no weights"
                 raise UserError(
-                    f"server.privacy covers the weights alone, and replies to the task {asked.task} carry {beside}: "
-                    "choose a method and a model that send nothing else (see docs/privacy.md)"
+                    "privacy.not_covered",
+                    f"server.privacy covers only the weights w, but replies to the task {asked.task} have {beside}",
+                    "server.privacy",
+                    "choose a method and a model that send nothing else (see docs/privacy.md)",
                 )
             update = clipped(reply.up["w"] - asked.down["w"], self.privacy.clip).double()
             total = update if total is None else total + update

@@ -61,7 +61,8 @@ class TrimmedMean:
 
     def __post_init__(self) -> None:
         if not 0 <= self.share < 0.5:
-            raise UserError(f"server.robust.share = {self.share}: it must be at least 0 and below 0.5")
+            key = "server.robust.share"
+            raise UserError("config.invalid_value", f"{key} = {self.share}: it must be at least 0 and below 0.5", key)
 
     def apply(self, replies: Iterator[Reply], asked: Asked) -> Iterator[Reply]:
         """The same number of replies, each with the trimmed mean in place of its own numbers."""
@@ -79,7 +80,8 @@ class Clip:
 
     def __post_init__(self) -> None:
         if self.norm is not None and not self.norm > 0:
-            raise UserError(f"server.robust.norm = {self.norm}: it must be above 0")
+            key = "server.robust.norm"
+            raise UserError("config.invalid_value", f"{key} = {self.norm}: it must be above 0", key)
 
     def apply(self, replies: Iterator[Reply], asked: Asked) -> Iterator[Reply]:
         """w^t + min(1, norm / ||w - w^t||) (w - w^t) of each."""
@@ -106,8 +108,10 @@ class Krum:
     keep: int = 1  # m: replies that count; more than one is multi-Krum
 
     def __post_init__(self) -> None:
-        if self.attackers < 0 or self.keep < 1:
-            raise UserError("server.robust: krum needs attackers >= 0 and keep >= 1")
+        for name, least in (("attackers", 0), ("keep", 1)):
+            key, value = f"server.robust.{name}", getattr(self, name)
+            if value < least:
+                raise UserError("config.invalid_value", f"{key} = {value}: it must be at least {least}", key)
 
     @property
     def least(self) -> int:
@@ -119,8 +123,11 @@ class Krum:
         kept = list(replies)
         if len(kept) < self.least:
             raise UserError(
-                f"round {asked.t + 1}: krum with attackers = {self.attackers} and keep = {self.keep} needs "
-                f"{self.least} replies, and {len(kept)} came: lower them, or sample more clients"
+                "robust.too_few_replies",
+                f"round {asked.t + 1}: krum with server.robust.attackers = {self.attackers} and server.robust.keep = "
+                f"{self.keep} needs {self.least} replies, but {len(kept)} were received",
+                "server.robust",
+                "lower attackers or keep, or sample more clients",
             )
         points = [_point(r.up) for r in kept]
         far = torch.tensor([[length(a - b) ** 2 for b in points] for a in points], dtype=torch.float64)

@@ -57,11 +57,21 @@ def rounds(method: Method, server: Server, engine: Engine, plan: Plan, guard: Gu
         exchange = Exchange(server, engine.cohort(t, clients), guard)
         server = replace(exchange.settle(method.round(server, exchange)), t=t + 1)
         if not server.state.isfinite().all():
-            raise Diverged(f"round {server.t}: the global model is not finite: try a smaller local.lr or server.lr")
+            raise Diverged(
+                "round.diverged",
+                f"round {server.t}: the global model is not finite",
+                "local.lr",
+                "use a smaller local.lr or server.lr",
+            )
         due = not method.personal and (server.t % plan.evaluate_every == 0 or server.t == plan.rounds)
         score = engine.evaluate(server.state) if due else None
         if score is not None and not math.isfinite(score.loss):
-            raise Diverged(f"round {server.t}: the global model's test loss is not finite: try a smaller local.lr")
+            raise Diverged(
+                "round.diverged",
+                f"round {server.t}: the test loss of the global model is not finite",
+                "local.lr",
+                "use a smaller local.lr",
+            )
         yield Round(
             server.t,
             server,

@@ -3,25 +3,53 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 
 from fedrecall.core.types import Payload, Reply
 
 Form = dict[str, tuple[torch.dtype, torch.Size]]  # of every tensor in a reply, by name
-Look = Callable[[Reply], str | None]  # why a reply is refused, by whoever knows more of it than its form
 CORE = ("w", "b", "counters")  # what goes down and comes up under the same name: its change counts
 ABSURD = 1000.0  # times the global weights' own length (and 1): no honest round carries a client so far
 ABSURD_BESIDE = 1e6  # the same of all that goes beside the weights, whose scale is the method's affair
 ABSURDLY_MANY = 10**9  # examples, where nobody knows how many a client can have
 
 
+class Reason(str):
+    """Reason for rejecting a reply: a text with a stable code. It is a string, so files and messages store its text.
+
+    >>> reason = Reason("reply.not_finite", "w is not finite")
+    >>> reason.code, str(reason)
+    ('reply.not_finite', 'w is not finite')
+    """
+
+    code: str
+
+    def __new__(cls, code: str, text: str) -> Self:
+        """Return the text with its code."""
+        reason = super().__new__(cls, text)
+        reason.code = code
+        return reason
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, str]]:
+        """Return the class and the arguments with which a copy is made."""
+        return type(self), (self.code, str(self))
+
+
+Look = Callable[[Reply], str | None]  # a check beyond the form: the reason for rejecting a reply, or None
+
+
 class Refusal(NamedTuple):
-    """A reply that was left out, and why."""
+    """A rejected reply: its client and the reason."""
 
     client: int | None
-    reason: str
+    reason: Reason
+
+    @property
+    def code(self) -> str:
+        """Code of the reason."""
+        return self.reason.code
 
 
 @dataclass(frozen=True)
@@ -40,24 +68,31 @@ class Screen:
     form: Callable[[str, Payload], Form] | None = None  # of the replies to a task, given what goes down
     looks: tuple[Look, ...] = ()  # closer ones, at replies that have the right form
 
-    def why_not(self, reply: Reply, task: str, down: Payload) -> str | None:
-        """Why a reply to this task is refused; None if it is not."""
+    def why_not(self, reply: Reply, task: str, down: Payload) -> Reason | None:
+        """Return the reason for rejecting a reply to this task, or None if the reply is valid."""
         most = self.max_examples or ABSURDLY_MANY
         if type(reply.n) is not int or not 1 <= reply.n <= most:
-            return f"it says that it has {str(reply.n)[:40]} examples, which is not from 1 to {most}"
+            return Reason(
+                "reply.invalid_example_count",
+                f"number of examples = {str(reply.n)[:40]}: it must be a whole number from 1 to {most}",
+            )
         if self.form is not None and (wrong := _misshapen(reply.up, self.form(task, down))):
             return wrong
         for name in CORE:
             if name in reply.up and name in down and reply.up[name].shape != down[name].shape:
-                return f"its {name} is {list(reply.up[name].shape)}, not {list(down[name].shape)}"
+                return Reason(
+                    "reply.wrong_shape",
+                    f"{name} has shape {list(reply.up[name].shape)}, expected {list(down[name].shape)}",
+                )
         for name, t in reply.up.items():
             if not t.isfinite().all():
-                return f"its {name} is not finite"
+                return Reason("reply.not_finite", f"{name} is not finite")
         if wrong := self._too_far(reply.up, down):
             return wrong
-        return next((wrong for look in self.looks if (wrong := look(reply))), None)
+        found = next((text for look in self.looks if (text := look(reply))), None)
+        return found if found is None or isinstance(found, Reason) else Reason("reply.rejected", found)
 
-    def _too_far(self, up: Payload, down: Payload) -> str | None:
+    def _too_far(self, up: Payload, down: Payload) -> Reason | None:
         if self.min_replies is None and self.max_norm is None:
             return None
         reach = 1 + (length(down["w"]) if "w" in down else 0.0) if self.min_replies is not None else math.inf
@@ -65,7 +100,8 @@ class Screen:
             limit = self.max_norm or ABSURD * reach if name == "w" else ABSURD_BESIDE * reach
             norm = length(t - down[name] if name in CORE and name in down else t)
             if not norm <= limit:
-                return f"its {'update' if name == 'w' else name} has norm {norm:.3g}, above {limit:.3g}"
+                what = "the update of w" if name == "w" else name
+                return Reason("reply.norm_too_large", f"{what} has norm {norm:.3g}, above the limit of {limit:.3g}")
         return None
 
 
@@ -79,13 +115,15 @@ def form_of(up: Payload) -> Form:
     return {name: (t.dtype, t.shape) for name, t in up.items()}
 
 
-def _misshapen(up: Payload, form: Form) -> str | None:
-    """What is wrong with the names, types and shapes of a reply."""
+def _misshapen(up: Payload, form: Form) -> Reason | None:
+    """Return what is wrong with the names, types and shapes of a reply, or None."""
     if missing := sorted(form.keys() - up.keys()):
-        return f"it lacks {', '.join(missing)}"
+        return Reason("reply.missing_tensor", f"missing tensors: {', '.join(missing)}")
     if surplus := sorted(up.keys() - form.keys()):
-        return f"it carries {' '.join(', '.join(surplus).split())[:80]}, which nobody asked for"
+        names = " ".join(", ".join(surplus).split())[:80]
+        return Reason("reply.unexpected_tensor", f"unexpected tensors: {names}")
     for name, (dtype, shape) in form.items():
         if up[name].dtype != dtype or up[name].shape != shape:
-            return f"its {name} is {up[name].dtype} {list(up[name].shape)}, not {dtype} {list(shape)}"
+            got = f"{up[name].dtype} {list(up[name].shape)}"
+            return Reason("reply.wrong_shape", f"{name} is {got}, expected {dtype} {list(shape)}")
     return None

@@ -139,7 +139,12 @@ class Server:
     def evidence(self) -> Examples:
         """The auxiliary examples, for a method that cannot do without."""
         if self.aux is None or not len(self.aux):
-            raise UserError("this method needs auxiliary data: set data.aux_per_class")
+            raise UserError(
+                "method.needs_auxiliary_data",
+                "the method needs auxiliary data at the server",
+                "data.aux_per_class",
+                "set data.aux_per_class",
+            )
         return self.aux
 
     def mean(self, replies: Iterable[Reply], uniform: Collection[str] = ()) -> Payload:

@@ -30,13 +30,25 @@ class Transform:
 
     def __post_init__(self) -> None:
         if (self.mean is None) != (self.std is None) or len(self.mean or ()) != len(self.std or ()):
-            raise UserError("augment: mean and std go together and need one value per channel each")
+            raise UserError(
+                "config.conflict",
+                f"data.augment: mean = {self.mean} and std = {self.std} do not fit together",
+                "data.augment.std",
+                "set both, with one value per channel each",
+            )
         if any(s <= 0 for s in self.std or ()):
-            raise UserError(f"augment: std must be above zero, not {self.std}")
+            raise UserError(
+                "config.invalid_value",
+                f"data.augment.std = {self.std}: a value is not positive",
+                "data.augment.std",
+                "use values above 0",
+            )
         if self.pad_mode not in ("zero", "reflect"):
-            raise unknown("augment.pad_mode", self.pad_mode, ["zero", "reflect"])
-        if min(self.pad, self.rotate, self.cutout) < 0:
-            raise UserError("augment: pad, rotate and cutout must not be negative")
+            raise unknown("augment.pad_mode", self.pad_mode, ["zero", "reflect"], key="data.augment.pad_mode")
+        for field in ("pad", "rotate", "cutout"):
+            if (value := getattr(self, field)) < 0:
+                key = f"data.augment.{field}"
+                raise UserError("config.invalid_value", f"{key} = {value}: negative", key, "use 0 or more")
 
     @property
     def random(self) -> bool:
@@ -52,7 +64,11 @@ class Transform:
             if x.ndim < 2 or x.shape[1] != len(self.mean):
                 channels = x.shape[1] if x.ndim > 1 else 0
                 raise UserError(
-                    f"augment: mean and std have {len(self.mean)} values, but the data has {channels} channels"
+                    "data.shape_mismatch",
+                    f"data.augment.mean = {self.mean}: mean and std have {len(self.mean)} values, but the data has "
+                    f"{channels} channels",
+                    "data.augment.mean",
+                    "use one value per channel",
                 )
             scale, shift = _affine(self.mean, self.std, x.ndim, 255.0 if byte else 1.0)
             x = x.mul_(scale).add_(shift) if byte else (x * scale).add_(shift)
@@ -65,7 +81,12 @@ class Transform:
         """Training time. Drawn in this order: crop rows, crop columns, flips, angles, cutout rows, cutout columns."""
         if x.ndim != 4:
             shape = list(x.shape[1:])
-            raise UserError(f'augmentation needs images [channels, height, width], not {shape}; use augment = "none"')
+            raise UserError(
+                "config.conflict",
+                f"data.augment: augmentation needs images [channels, height, width], and the inputs are {shape}",
+                "data.augment",
+                'set data.augment = "none"',
+            )
         if self.pad or self.flip or self.rotate:
             x = self._move(x, rng)
         out = self.plain(x)
@@ -75,7 +96,12 @@ class Transform:
         """Crop, flip, rotate: follow each pixel of the result back through the three, last one first."""
         b, c, h, w = x.shape
         if self.pad_mode == "reflect" and self.pad >= min(h, w):
-            raise UserError(f"augment.pad = {self.pad} cannot be reflected in images of {h} x {w}; make it smaller")
+            raise UserError(
+                "config.invalid_value",
+                f"data.augment.pad = {self.pad}: too large to reflect images of {h} x {w}",
+                "data.augment.pad",
+                f"use at most {min(h, w) - 1}",
+            )
         dy = torch.randint(2 * self.pad + 1, (b, 1, 1), generator=rng) - self.pad if self.pad else 0
         dx = torch.randint(2 * self.pad + 1, (b, 1, 1), generator=rng) - self.pad if self.pad else 0
         flip = torch.randint(2, (b, 1, 1), generator=rng).bool() if self.flip else None
@@ -184,11 +210,14 @@ def transform_for(augment: str | Mapping[str, object], dataset: str, plain: Tran
     if augment == "none":
         return plain
     if augment not in PRESETS:
-        raise unknown("augmentation", augment, ["none", *PRESETS])
+        raise unknown("augmentation", augment, ["none", *PRESETS], key="data.augment")
     if dataset not in PRESETS[augment]:
         raise UserError(
-            f'the augmentation "{augment}" has no transforms for data set "{dataset}", only for '
-            f'{", ".join(sorted(PRESETS[augment]))}; use "none" or give fields, such as {{ pad = 4, flip = true }}'
+            "config.conflict",
+            f'data.augment = "{augment}": the preset has no transforms for data set "{dataset}", only for '
+            f"{', '.join(sorted(PRESETS[augment]))}",
+            "data.augment",
+            'use "none" or set fields, such as { pad = 4, flip = true }',
         )
     return PRESETS[augment][dataset]
 
@@ -199,10 +228,10 @@ def _with_fields(plain: Transform, given: Mapping[str, object]) -> Transform:
     values = {f.name: getattr(plain, f.name) for f in fields(plain)}
     for key in given:
         if key not in values:
-            raise unknown("key of augment", key, values)
+            raise unknown("key of augment", key, values, "config.unknown_key", f"data.augment.{key}")
     try:
         return TypeAdapter(Transform).validate_python({**values, **given})
     except ValidationError as error:
         first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise UserError(f"augment.{key} = {first['input']!r}: {first['msg']}") from None
+        key = ".".join(["data.augment", *(str(part) for part in first["loc"])])
+        raise UserError("config.invalid_value", f"{key} = {first['input']!r}: {first['msg']}", key) from None

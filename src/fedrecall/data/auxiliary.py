@@ -17,15 +17,23 @@ def auxiliary(labels: Tensor, per_class: int, mode: str, rng: np.random.Generato
     if mode not in ("overlap", "holdout"):
         raise unknown("data.aux", mode, ["overlap", "holdout"])
     if per_class < 0:
-        raise UserError(f"data.aux_per_class = {per_class} must not be negative; 0 means no auxiliary set")
+        raise UserError(
+            "config.invalid_value",
+            f"data.aux_per_class = {per_class}: negative",
+            "data.aux_per_class",
+            "use 0 or more; 0 means no auxiliary set",
+        )
     y = labels.numpy()
     taken = np.zeros(len(y), dtype=bool)
     for c in np.unique(y):
         rows = np.flatnonzero(y == c)
         if mode == "holdout" and 0 < per_class >= len(rows):
             raise UserError(
-                f'data.aux = "holdout" with aux_per_class = {per_class} would leave the clients nothing of class {c}, '
-                f'which has {len(rows)} training examples; lower aux_per_class or use aux = "overlap"'
+                "data.cannot_hold_out",
+                f'data.aux_per_class = {per_class}: with data.aux = "holdout" the clients have no example of class {c} '
+                f"left, which has {len(rows)} training examples",
+                "data.aux_per_class",
+                'lower it, or use data.aux = "overlap"',
             )
         taken[rng.permutation(rows)[:per_class]] = True
     left = ~taken if mode == "holdout" else np.ones_like(taken)

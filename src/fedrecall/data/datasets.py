@@ -46,32 +46,49 @@ class Dataset:
         self._check("training", self.train_x, self.train_y, self.train_groups)
         self._check("test", self.test_x, self.test_y, self.test_groups)
         if self.train_x.shape[1:] != self.test_x.shape[1:] or self.train_x.dtype != self.test_x.dtype:
-            raise self._bad(
+            raise self._invalid(
+                "data.shape_mismatch",
                 f"training examples are {list(self.train_x.shape[1:])} {self.train_x.dtype}, test examples "
-                f"{list(self.test_x.shape[1:])} {self.test_x.dtype}; both must be alike"
+                f"{list(self.test_x.shape[1:])} {self.test_x.dtype}",
+                "test_x",
+                "use one shape and type for both",
             )
 
     def _check(self, part: str, x: Tensor, y: Tensor, groups: Tensor | None) -> None:
+        field = "train" if part == "training" else "test"
         if len(x) == 0:
-            raise self._bad(f"there are no {part} examples; give at least one")
+            raise self._invalid("data.empty", f"there are no {part} examples", f"{field}_x", "pass at least one")
         if x.dtype not in (torch.uint8, torch.float32):
-            raise self._bad(f"{part} inputs are {x.dtype}; give uint8 images or float32 numbers")
+            hint = "pass uint8 images or float32 numbers"
+            raise self._invalid("data.invalid_inputs", f"{part} inputs are {x.dtype}", f"{field}_x", hint)
         if x.dtype == torch.float32 and not torch.isfinite(x).all():
-            raise self._bad(f"{part} inputs have values that are not finite (NaN or infinity); remove or replace them")
-        ids = [("labels", y, len(self.classes))]
+            raise self._invalid(
+                "data.not_finite",
+                f"{part} inputs have values that are not finite (NaN or infinity)",
+                f"{field}_x",
+                "remove or replace them",
+            )
+        ids = [("labels", f"{field}_y", y, len(self.classes))]
         if groups is not None:
-            ids.append(("groups", groups, len(self.group_names)))
-        for what, values, count in ids:
+            ids.append(("groups", f"{field}_groups", groups, len(self.group_names)))
+        for what, key, values, count in ids:
             if values.dtype != torch.int64 or values.ndim != 1:
-                raise self._bad(f"{part} {what} must be one vector of whole numbers (int64), not {values.dtype}")
+                raise self._invalid(
+                    "data.invalid_labels",
+                    f"{part} {what} are {values.dtype} of shape {list(values.shape)}",
+                    key,
+                    "pass one vector of whole numbers (int64)",
+                )
             if len(values) != len(x):
-                raise self._bad(f"there are {len(x)} {part} inputs but {len(values)} {part} {what}; give one for each")
+                message = f"there are {len(x)} {part} inputs but {len(values)} {part} {what}"
+                raise self._invalid("data.length_mismatch", message, key, f"pass one of the {what} for each input")
             low, high = int(values.min()), int(values.max())
             if low < 0 or high >= count:
-                raise self._bad(f"{part} {what} go from {low} to {high}, but must be in 0..{count - 1}")
+                message = f"{part} {what} go from {low} to {high}"
+                raise self._invalid("data.invalid_labels", message, key, f"use values in 0..{count - 1}")
 
-    def _bad(self, why: str) -> UserError:
-        return UserError(f'data "{self.name}": {why}')
+    def _invalid(self, code: str, message: str, key: str, hint: str) -> UserError:
+        return UserError(code, f'data "{self.name}": {message}', key, hint)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -199,17 +216,48 @@ def load(
     of every group. `seed` draws the part of every writer that FEMNIST is tested on; all other splits are fixed.
     """
     if name not in DATASETS:
-        raise unknown("data set", name, DATASETS)
+        raise unknown("data set", name, DATASETS, key="data.name")
     source = DATASETS[name]
     if classes is not None and name != "femnist":
-        raise UserError(f'data.classes is for femnist only; "{name}" always has all of its classes')
+        raise UserError(
+            "config.conflict",
+            f'data.classes = {classes}: only femnist has a choice of classes, not data.name = "{name}"',
+            "data.classes",
+            "remove data.classes",
+        )
     if classes not in (None, 10, 26, 62):
-        raise UserError(f"data.classes = {classes} is not possible for femnist; it is 10 (digits), 26 (letters) or 62")
-    if limit is not None and (source.group is None or limit < 1):
+        raise UserError(
+            "config.invalid_value",
+            f"data.classes = {classes}: not possible for femnist",
+            "data.classes",
+            "use 10 (digits), 26 (letters) or 62",
+        )
+    if limit is not None and source.group is None:
         grouped = ", ".join(key for key, value in DATASETS.items() if value.group)
-        raise UserError(f"data.limit = {limit} is a number of examples per group, at least 1, and only for {grouped}")
-    if size is not None and (size < 1 or name == "digits"):
-        raise UserError(f'data.size = {size} is not possible for "{name}"; leave it out')
+        raise UserError(
+            "config.conflict",
+            f'data.limit = {limit}: data.name = "{name}" has no groups to limit',
+            "data.limit",
+            f"remove data.limit, which is for {grouped}",
+        )
+    if limit is not None and limit < 1:
+        raise UserError(
+            "config.invalid_value",
+            f"data.limit = {limit}: not a number of examples per group",
+            "data.limit",
+            "use at least 1",
+        )
+    if size is not None and name == "digits":
+        raise UserError(
+            "config.conflict",
+            f"data.size = {size}: the images of digits cannot be resized",
+            "data.size",
+            "remove data.size",
+        )
+    if size is not None and size < 1:
+        raise UserError(
+            "config.invalid_value", f"data.size = {size}: not a size of images in pixels", "data.size", "use at least 1"
+        )
     if name == "digits":
         return _digits(source)
     folder = root or os.environ.get("FEDRECALL_DATA")
@@ -250,8 +298,10 @@ def _read(name: str, source: Source, where: dict[str, Place] | None, size: int |
         if place is None:
             if source.repo is None:
                 raise UserError(
-                    f'data set "{name}" is not on the Hugging Face hub; set data.root or FEDRECALL_DATA to a folder '
-                    f"that has a folder {' or '.join(source.folders)}"
+                    "data.not_found",
+                    f'data.name = "{name}": the data set is not on the Hugging Face hub',
+                    "data.root",
+                    f"set data.root or FEDRECALL_DATA to a folder that has a folder {' or '.join(source.folders)}",
                 )
             table = hub(source.repo, split, columns)
         elif isinstance(place, Path):
@@ -264,8 +314,8 @@ def _read(name: str, source: Source, where: dict[str, Place] | None, size: int |
         labels.append(y)
         if members is not None:
             groups.append([table.groups[m] for m in members] if table.groups else members)
-    numbers, classes = numbered(labels, classes, f'data "{name}": labels')
-    members_of, group_names = numbered(groups, None, f'data "{name}": groups') if groups else ([], ())
+    numbers, classes = numbered(labels, classes, "labels", name)
+    members_of, group_names = numbered(groups, None, "groups", name) if groups else ([], ())
     tensors |= {f"{part}.y": y for part, y in zip(("train", "test"), numbers, strict=False)}
     tensors |= {f"{part}.groups": g for part, g in zip(("train", "test"), members_of, strict=False)}
     return tensors, {"classes": json.dumps(classes), "groups": json.dumps(group_names)}

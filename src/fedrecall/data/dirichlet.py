@@ -34,7 +34,8 @@ class Drawn(NamedTuple):
 def require_positive(field: str, value: float) -> None:
     """Refuse a hyper-parameter of a partition that is zero, negative, infinite or not a number."""
     if not (isfinite(value) and value > 0):
-        raise UserError(f"federation.partition.{field} = {value} makes no sense: it must be a positive number")
+        key = f"federation.partition.{field}"
+        raise UserError("config.invalid_value", f"{key} = {value}: not a positive number", key, "use a value above 0")
 
 
 def log_gamma(alpha: float, shape: tuple[int, ...], rng: np.random.Generator) -> Floats:

@@ -12,7 +12,7 @@ from matplotlib.image import AxesImage
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
-from fedrecall.errors import UserError
+from fedrecall.errors import UserError, first_line
 
 Ints = NDArray[np.int64]
 
@@ -28,7 +28,12 @@ THOUSANDS = FuncFormatter(lambda value, _: f"{value:,.0f}")
 def draw(counts: Ints, path: Path, *, class_names: Sequence[str] | None = None, title: str | None = None) -> None:
     """Draw counts [N, K] to a PNG, SVG or PDF file, by the suffix of its name."""
     if path.suffix.lower() not in SUFFIXES:
-        raise UserError(f'cannot draw to "{path.name}": the name must end in {", ".join(SUFFIXES)}')
+        raise UserError(
+            "report.unsupported_format",
+            f'{path}: figures cannot be written as "{path.suffix}"',
+            str(path),
+            f"use a name that ends in {', '.join(SUFFIXES)}",
+        )
     N, K = counts.shape
     shown = counts[:MOST]
     if N > MOST:
@@ -70,7 +75,12 @@ def draw(counts: Ints, path: Path, *, class_names: Sequence[str] | None = None, 
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, bbox_inches="tight", pad_inches=0.06)
     except OSError as error:
-        raise UserError(f"cannot write the picture {path}: {error.strerror or error}") from error
+        raise UserError(
+            "report.cannot_write",
+            f"{path}: cannot write the figure: {error.strerror or first_line(error)}",
+            str(path),
+            "choose another path",
+        ) from error
 
 
 def cells(

@@ -81,31 +81,46 @@ def _select(x: Tensor, rows: Tensor) -> Tensor:
 
 
 def numbered(
-    columns: Iterable[Sequence[Any]], names: tuple[str, ...] | None, what: str
+    columns: Iterable[Sequence[Any]], names: tuple[str, ...] | None, what: str, data: str | None = None
 ) -> tuple[list[Tensor], tuple[str, ...]]:
     """Values of several splits as ids 0..K-1, with their names: the given ones, else the values in order."""
-    arrays = [_words_or_numbers(column, what) for column in columns]
+    where = f'data "{data}": {what}' if data else what
+    arrays = [_words_or_numbers(column, what, where) for column in columns]
     if len({a.dtype.kind for a in arrays if len(a)}) > 1:
-        raise UserError(f"{what} are numbers in one part of the data and words in another")
+        raise UserError(
+            "data.invalid_labels",
+            f"{where} are numbers in one part of the data and words in another",
+            what,
+            "use one kind in all parts",
+        )
     if names is None:
         values = np.unique(np.concatenate(arrays))
         return [torch.from_numpy(np.searchsorted(values, a)) for a in arrays], tuple(str(v) for v in values)
     for a in arrays:
         if a.dtype.kind != "i" or (len(a) and not 0 <= a.min() <= a.max() < len(names)):
             low, high = (a.min(), a.max()) if a.dtype.kind == "i" else (a[0], a[-1])
-            raise UserError(f"{what}: values from {low} to {high}, but they must be in 0..{len(names) - 1}")
+            raise UserError(
+                "data.invalid_labels",
+                f"{where} have values from {low} to {high}",
+                what,
+                f"use values in 0..{len(names) - 1}",
+            )
     return [torch.from_numpy(a) for a in arrays], names
 
 
-def _words_or_numbers(column: Sequence[Any], what: str) -> np.ndarray[Any, Any]:
+def _words_or_numbers(column: Sequence[Any], what: str, where: str) -> np.ndarray[Any, Any]:
     array = np.asarray(column)
     if array.dtype.kind == "O" and all(isinstance(value, str) for value in array):
         array = array.astype(str)  # words as pandas has them
     kind = array.dtype.kind
     whole = kind in "biu" or (kind == "f" and bool((np.isfinite(array) & (array == np.floor(array))).all()))
     if array.ndim != 1 or not (whole or kind in "SU"):
-        shape = "" if array.ndim == 1 else f", not of shape {list(array.shape)}: flatten a column, argmax one-hot rows"
-        raise UserError(f"{what} must be one whole number or word for each example, with none missing{shape}")
+        message = f"{where} are not one whole number or word for each example, with none missing"
+        if array.ndim == 1:
+            hint = "replace or remove the other values"
+        else:
+            message, hint = f"{message}; their shape is {list(array.shape)}", "flatten a column, argmax one-hot rows"
+        raise UserError("data.invalid_labels", message, what, hint)
     return array.astype(np.int64) if whole else array.astype(str)
 
 

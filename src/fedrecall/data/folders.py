@@ -24,7 +24,12 @@ def folder_table(
     groups = class_folders(folder) if grouped else {"": folder}
     names = classes or tuple(sorted({name for g in groups.values() for name in class_folders(g)}))
     if not names:
-        raise UserError(f"{folder} has no sub-folders; images belong in one folder per class, {folder.name}/<class>/")
+        raise UserError(
+            "data.empty",
+            f"{folder}: the folder has no sub-folders",
+            str(folder),
+            f"put the images in one folder per class, {folder.name}/<class>/",
+        )
     files: list[tuple[Path, str, str]] = []
     for group, below in groups.items():
         if annotated := _annotations(below):
@@ -32,9 +37,19 @@ def folder_table(
         else:
             files += [(f, name, group) for name, inner in class_folders(below).items() for f in image_files(inner)]
     if not files:
-        raise UserError(f"{folder} has no images in its class folders ({', '.join(sorted(_SUFFIXES))})")
+        raise UserError(
+            "data.empty",
+            f"{folder}: the class folders have no images",
+            str(folder),
+            f"put images there ({', '.join(sorted(_SUFFIXES))})",
+        )
     if new := {name for _, name, _ in files}.difference(names):
-        raise UserError(f'{folder} has a class "{min(new)}" that the training data does not have')
+        raise UserError(
+            "data.unknown_class",
+            f'{folder}: the training data does not have the class "{min(new)}"',
+            str(folder),
+            f"remove the class here, or add it to the training data (classes: {', '.join(names[:20])})",
+        )
     _require_inside([file for file, _, _ in files], within or folder)
 
     def chunks() -> Iterator[Chunk]:
@@ -56,8 +71,10 @@ def _require_inside(files: list[Path], folder: Path) -> None:
     for path in sorted({file.parent for file in files} | {file for file in files if file.is_symlink()}):
         if not path.resolve().is_relative_to(root):
             raise UserError(
-                f"{path} is a link to {path.resolve()}, outside of {folder}: put the images themselves there, or name "
-                "the folder that they are in"
+                "data.link_outside_folder",
+                f"{path}: a link to {path.resolve()}, which is outside of {folder}",
+                str(path),
+                "put the images themselves there, or name the folder that they are in",
             )
 
 

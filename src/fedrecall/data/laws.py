@@ -100,7 +100,12 @@ class Labels:
         rows = _rows_by_class(labels)
         C = len(rows)
         if self.k > C:
-            raise UserError(f"federation.partition.k = {self.k}, but the data has {C} classes: use k of at most {C}")
+            raise UserError(
+                "config.invalid_value",
+                f"federation.partition.k = {self.k}: the data has {C} classes",
+                "federation.partition.k",
+                f"use at most {C}",
+            )
         lot = rng.random((clients, C))
         lot[np.arange(clients), np.arange(clients) % C] = -1.0  # the smallest lots win: its own class always does
         takes = np.zeros((clients, C), dtype=bool)
@@ -143,7 +148,7 @@ class Shards:
         rows = _rows_by_class(labels)
         S, rest = divmod(self.s * clients, len(rows))
         if rest:
-            raise UserError(self._why_not(clients, len(rows)))
+            raise self._not_divisible(clients, len(rows))
         deal = np.empty(len(rows) * S, dtype=np.int64)
         deal[rng.permutation(len(deal))] = np.repeat(np.arange(clients), self.s)
         owner = np.empty(len(labels), dtype=np.int64)
@@ -151,13 +156,16 @@ class Shards:
             owner[r] = np.repeat(takers, even(len(r), S))
         return Assignment(owner)
 
-    def _why_not(self, clients: int, C: int) -> str:
+    def _not_divisible(self, clients: int, C: int) -> UserError:
         step_s, step_N = C // gcd(clients, C), C // gcd(self.s, C)
         s = max(1, round(self.s / step_s)) * step_s
         N = max(1, round(clients / step_N)) * step_N
-        return (
-            f"federation.partition.s = {self.s} with {clients} clients and {C} classes makes s*N/C ="
-            f" {self.s * clients / C:.3g} shards per class, which must be a whole number: use s = {s}, or {N} clients"
+        return UserError(
+            "partition.not_divisible",
+            f"federation.partition.s = {self.s}: with {clients} clients and {C} classes there are s*N/C ="
+            f" {self.s * clients / C:.3g} shards per class, which is not a whole number",
+            "federation.partition.s",
+            f"use federation.partition.s = {s}, or federation.clients = {N}",
         )
 
 
@@ -169,14 +177,18 @@ class Groups:
         """Client i is group i if there are as many; else the permuted groups are cut into nearly equal parts."""
         if groups is None:
             raise UserError(
-                "the groups partition needs to know the group of each sample, and this data has none: name the"
-                " column that holds it, or use another partition, such as iid or dirichlet"
+                "partition.missing_groups",
+                "federation.partition = groups: the data has no group of each sample",
+                "federation.partition",
+                "name the column that holds it (data.client), or use another partition, such as iid or dirichlet",
             )
         values, group = np.unique(groups, return_inverse=True)
         if clients > len(values):
             raise UserError(
-                f"{clients} clients, but the data has {len(values)} groups and a client gets whole ones:"
-                f" use at most {len(values)} clients"
+                "partition.too_many_clients",
+                f"federation.clients = {clients}: the data has {len(values)} groups, and a client gets whole groups",
+                "federation.clients",
+                f"use at most {len(values)} clients",
             )
         if clients == len(values):
             return Assignment(group.astype(np.int64))
@@ -244,7 +256,10 @@ def _rows_by_class(labels: Ints) -> Sequence[Ints]:
 
 def _require_min_size(min_size: int, clients: int, n: int) -> None:
     if clients * min_size > n:
-        fix = f"set federation.partition.min_size to at most {n // clients}, or use at most {n // min_size} clients"
         raise UserError(
-            f"{clients} clients of at least {min_size} samples need {clients * min_size}, the data has {n}: {fix}"
+            "partition.too_many_clients",
+            f"federation.clients = {clients}: with at least {min_size} samples each they need {clients * min_size}, and"
+            f" the data has {n}",
+            "federation.clients",
+            f"set federation.partition.min_size to at most {n // clients}, or use at most {n // min_size} clients",
         )

@@ -17,7 +17,7 @@ from torch.utils.data import Dataset as TorchDataset
 from fedrecall.data.datasets import DATASETS, Dataset
 from fedrecall.data.folders import folder_table
 from fedrecall.data.parts import Part, as_inputs, make_dataset, standardised
-from fedrecall.data.source import Columns, Table, class_folders, decoded, hub_table
+from fedrecall.data.source import Columns, Table, class_folders, decoded, hub_table, missing_column
 from fedrecall.errors import UserError, unknown
 
 if TYPE_CHECKING:
@@ -54,7 +54,12 @@ def from_arrays(
     if not standardise:
         return data
     if data.train_x.dtype == torch.uint8:
-        raise UserError(f'data "{name}": standardise is for numbers; images are brought into [0, 1] anyway')
+        raise UserError(
+            "config.conflict",
+            f'data "{name}": standardise = true: the inputs are images, which are scaled to [0, 1]',
+            "standardise",
+            "remove standardise",
+        )
     return standardised(data)
 
 
@@ -100,7 +105,12 @@ def from_huggingface(
     """
     splits = data if isinstance(data, dict) else {"train": data}
     if "train" not in splits:
-        raise UserError(f'data "{name}" has no split "train", only {", ".join(splits)}; pass one split')
+        raise UserError(
+            "data.not_found",
+            f'data "{name}": there is no split "train" (splits: {", ".join(splits)})',
+            "train",
+            "pass one split",
+        )
     other = next((splits[key] for key in _TEST_NAMES if key in splits), None)
     train, classes = _columns(splits["train"], inputs, label, client, size, name)
     apart = _columns(other, inputs, label, client, size, name)[0] if other is not None else test
@@ -117,11 +127,16 @@ def from_folder(
     >>> from_folder("no/such/folder")
     Traceback (most recent call last):
     ...
-    fedrecall.errors.UserError: no/such/folder is not a folder; give one that has a folder of images per class
+    fedrecall.errors.UserError: no/such/folder: not a folder: use one that has a folder of images per class
     """
     folder = Path(path).expanduser()
     if not folder.is_dir():
-        raise UserError(f"{folder} is not a folder; give one that has a folder of images per class")
+        raise UserError(
+            "data.not_found",
+            f"{folder}: not a folder",
+            str(folder),
+            "use one that has a folder of images per class",
+        )
     below = class_folders(folder)
     other = next((below[key] for key in _TEST_NAMES if key in below), None)
     if "train" not in below or other is None:
@@ -141,10 +156,13 @@ def as_dataset(data: Any) -> Dataset:
     if isinstance(data, str | Path):
         if Path(data).suffix.lower() in (".csv", ".parquet"):
             raise UserError(
-                f'{data} is a table: say which column is the label, with fedrecall.from_table("{data}", label=...)'
+                "data.missing_column",
+                f"{data}: the label column of the table is not named",
+                str(data),
+                f'name it with fedrecall.from_table("{data}", label=...)',
             )
         if not Path(data).expanduser().exists():
-            raise unknown("folder or data set", data, DATASETS)
+            raise unknown("folder or data set", data, DATASETS, key="data")
         return from_folder(data)
     hub = sys.modules.get("datasets")  # who has such an object has imported it
     if hub is not None and isinstance(data, hub.Dataset | hub.DatasetDict):
@@ -152,24 +170,42 @@ def as_dataset(data: Any) -> Dataset:
     if isinstance(data, TorchDataset):
         return from_torch(data)
     raise UserError(
-        f"data of type {type(data).__name__} is not understood; pass (x, y), (x, y, clients), a torch or Hugging Face "
-        "dataset, a folder of images, or, of a table, fedrecall.from_table(frame, label=...)"
+        "data.unsupported_type",
+        f"data of type {type(data).__name__} is not supported",
+        "data",
+        "pass (x, y), (x, y, clients), a torch or Hugging Face dataset, a folder of images, or, of a table, "
+        "fedrecall.from_table(frame, label=...)",
     )
 
 
 def _pairs(data: "TorchDataset[Any]", name: str) -> Part:
     if not hasattr(data, "__len__"):
-        raise UserError(f'data "{name}": a torch dataset must have a length and be indexed; streams are not possible')
+        raise UserError(
+            "data.unsupported_type",
+            f'data "{name}": the torch dataset is a stream, without length and index',
+            "data",
+            "pass a map-style dataset",
+        )
     xs, ys = [], []
     for i in range(len(data)):
         try:
             x, y = data[i]
         except (TypeError, ValueError):
-            raise UserError(f'data "{name}": item {i} of the torch dataset is not a pair (x, y)') from None
+            raise UserError(
+                "data.unsupported_type",
+                f'data "{name}": item {i} of the torch dataset is not a pair (x, y)',
+                "data",
+                "return pairs from the dataset",
+            ) from None
         xs.append(np.asarray(x))
         ys.append(y.item() if hasattr(y, "item") else y)
     if len({x.shape for x in xs}) > 1:
-        raise UserError(f'data "{name}": the inputs are not all of one shape; resize them in the torch dataset')
+        raise UserError(
+            "data.shape_mismatch",
+            f'data "{name}": the inputs are not all of one shape',
+            "inputs",
+            "resize them in the torch dataset",
+        )
     return Part(as_inputs(np.stack(xs) if xs else np.empty((0, 1)), name), ys)
 
 
@@ -178,14 +214,19 @@ def _columns(
 ) -> tuple[Part, tuple[str, ...] | None]:
     images = [column for column, feature in data.features.items() if type(feature).__name__ == "Image"]
     if inputs is None and len(images) != 1:
-        raise UserError(f'data "{name}": say which columns are the inputs; it has {", ".join(data.column_names)}')
+        raise UserError(
+            "data.missing_column",
+            f'data "{name}": the columns of the inputs are not named',
+            "inputs",
+            f"set inputs to one or more of {', '.join(data.column_names)}",
+        )
     chosen = images if inputs is None else [inputs] if isinstance(inputs, str) else list(inputs)
     table = hub_table(data, name, Columns(chosen[0], label, client))
     if chosen[0] in images:
         return _images(table._replace(total=len(data)), name, None, size)
     for column in chosen:
         if column not in data.column_names:
-            raise UserError(f'data "{name}" has no column "{column}"; it has {", ".join(data.column_names)}')
+            raise missing_column(name, column, data.column_names)
     rows = data.with_format("numpy")[:]
     x = rows[chosen[0]] if len(chosen) == 1 else np.column_stack([rows[column] for column in chosen])
     x = as_inputs(x if np.ndim(x) > 1 else np.reshape(x, (-1, 1)), name)

@@ -18,7 +18,7 @@ from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as dump_tensors
 
 from fedrecall.data.laws import PARTITIONS, GroupIds, Ints, Law
-from fedrecall.errors import UserError, needs_extra
+from fedrecall.errors import UserError, first_line, needs_extra
 from fedrecall.files import write
 
 log = logging.getLogger(__name__)
@@ -70,12 +70,17 @@ class Partition:
         """Samples by client and class [N, K]."""
         if len(labels) != self.samples:
             raise UserError(
-                f"the partition is of {self.samples} samples, these are {len(labels)} labels: another data set"
+                "partition.other_data",
+                f"{len(labels)} labels, but the partition is of {self.samples} samples",
+                "labels",
+                "use the data set that the partition was made for",
             )
         if len(labels) and not 0 <= labels.min() <= labels.max() < classes:
             raise UserError(
-                f"labels go from {labels.min()} to {labels.max()}; with {classes} classes they must lie in"
-                f" 0 to {classes - 1}: correct the labels, or the number of classes"
+                "data.invalid_labels",
+                f"labels go from {labels.min()} to {labels.max()}; {classes} classes have labels 0 to {classes - 1}",
+                "labels",
+                "correct the labels, or the number of classes",
             )
         owner = np.repeat(np.arange(len(self)), self.sizes)
         flat = np.bincount(owner * classes + labels[self.indices], minlength=len(self) * classes)
@@ -118,14 +123,25 @@ class Partition:
             partition = cls(arrays["indices"], arrays["offsets"], manifest["samples"], law, seed, notes)
             intact = partition.hash == manifest["hash"]
         except OSError as e:
-            raise UserError(f"cannot read the partition in {directory}: {e.strerror}; run the experiment anew") from e
+            raise UserError(
+                "partition.unreadable_file",
+                f"{directory}: cannot read the partition: {e.strerror or first_line(e)}",
+                str(directory),
+                "run the experiment again",
+            ) from e
         except (SafetensorError, KeyError, ValueError, TypeError, IndexError) as e:
             raise UserError(
-                f"the partition in {directory} is damaged: restore its files, or run the experiment anew"
+                "partition.damaged",
+                f"{directory}: the files of the partition are damaged",
+                str(directory),
+                "restore partition.json and partition.safetensors, or run the experiment again",
             ) from e
         if not intact:
             raise UserError(
-                f"the partition in {directory} was altered since it was saved (its hash differs): restore it"
+                "partition.altered",
+                f"{directory}: the partition changed after it was saved (its hash differs)",
+                str(directory),
+                "restore partition.json and partition.safetensors",
             )
         return partition
 
@@ -135,11 +151,23 @@ def make_partition(
 ) -> Partition:
     """Deal the samples out by a law. `seed` is only recorded: what is random comes from `rng`."""
     if clients < 1:
-        raise UserError(f"federation.clients = {clients}: a federation has at least one client")
+        raise UserError(
+            "config.invalid_value", f"federation.clients = {clients}: too few", "federation.clients", "use at least 1"
+        )
     if clients > len(labels):
-        raise UserError(f"{clients} clients, but the data has {len(labels)} samples: use at most {len(labels)} clients")
+        raise UserError(
+            "partition.too_many_clients",
+            f"federation.clients = {clients}: the data has {len(labels)} samples",
+            "federation.clients",
+            f"use at most {len(labels)} clients",
+        )
     if groups is not None and len(groups) != len(labels):
-        raise UserError(f"{len(labels)} labels, but {len(groups)} group entries: there must be one for each sample")
+        raise UserError(
+            "data.length_mismatch",
+            f"{len(labels)} labels but {len(groups)} groups",
+            "groups",
+            "pass one group for each sample",
+        )
     owner, notes = law.assign(labels, groups, clients, rng)
     if len(owner) != len(labels) or owner.max() >= clients:
         raise ValueError(f"{type(law).__name__} must name an owner below {clients} for each of {len(labels)} samples")
@@ -166,16 +194,28 @@ def from_flower(
         raise needs_extra("flwr-datasets", "flower-datasets") from e
     name = type(partitioner).__name__
     if not isinstance(partitioner, flower.Partitioner) or name.startswith("Vertical"):  # those divide columns
-        raise UserError(f"{name} is no flwr_datasets partitioner of samples: pass one such as IidPartitioner(10)")
+        raise UserError(
+            "partition.unsupported_partitioner",
+            f"{name}: not a flwr_datasets partitioner of samples",
+            name,
+            "pass one such as IidPartitioner(10)",
+        )
     if partitioner.is_dataset_assigned():
-        raise UserError(f"this {name} already has a data set and divides only once: pass a new one")
+        raise UserError(
+            "partition.unsupported_partitioner",
+            f"{name}: this partitioner already has a data set and divides only once",
+            name,
+            "pass a new one",
+        )
     column = getattr(partitioner, "_partition_by", "label")
     natural = isinstance(partitioner, flower.NaturalIdPartitioner | flower.GroupedNaturalIdPartitioner)
     by_group = column == group or (natural and column != "label")
     if by_group and groups is None:
         raise UserError(
-            f'{name} divides by "{column}", the group of each sample, and this data has no groups: name the column'
-            " that holds them, or use a partitioner that divides by label"
+            "partition.missing_groups",
+            f'{name}: the partitioner divides by "{column}", the group of each sample, and this data has no groups',
+            name,
+            "name the column that holds them, or use a partitioner that divides by label",
         )
     partitioner = deepcopy(partitioner)  # the caller's can then be used again
     try:
@@ -193,7 +233,12 @@ def from_flower(
         sizes = np.array([len(part) for part in parts], dtype=np.int64)
         return _finished(np.concatenate(parts), sizes, len(labels), _describe_flower(partitioner), seed, notes)
     except (ValueError, KeyError, TypeError, IndexError) as e:
-        raise UserError(f"{name} cannot divide this data: {' '.join(str(e).split())}") from e
+        raise UserError(
+            "partition.partitioner_failed",
+            f"{name}: the partitioner cannot divide this data ({' '.join(str(e).split())})",
+            name,
+            "change its arguments",
+        ) from e
 
 
 def _finished(
@@ -202,8 +247,11 @@ def _finished(
     """Build the partition that a law or a partitioner has decided on; refuse empty clients, say what is unusual."""
     if not sizes.all():
         raise UserError(
-            f"{np.count_nonzero(sizes == 0)} of {len(sizes)} clients would have no samples (client"
-            f" {np.argmin(sizes)} is the first) by the {law['name']} partition: use fewer clients or a milder skew"
+            "partition.empty_client",
+            f"federation.partition = {law['name']}: {np.count_nonzero(sizes == 0)} of {len(sizes)} clients would have"
+            f" no samples (client {np.argmin(sizes)} is the first)",
+            "federation.partition",
+            "use fewer clients or a milder skew",
         )
     unused = samples - len(indices)
     if unused and not notes:

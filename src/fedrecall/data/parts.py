@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedrecall.data.datasets import Dataset
 from fedrecall.data.examples import holdout, numbered
-from fedrecall.errors import UserError
+from fedrecall.errors import UserError, first_line
 
 
 @dataclass(frozen=True)
@@ -29,21 +29,41 @@ def make_dataset(name: str, train: Part, test: float | Part, classes: tuple[str,
     for part in parts:
         for what, values in (("labels", part.y), ("clients", part.clients)):
             if values is not None and len(values) != len(part.x):
-                raise UserError(f'data "{name}": {len(part.x)} inputs but {len(values)} {what}; give one for each')
-    labels, names = numbered([part.y for part in parts], classes, f'data "{name}": labels')
+                raise UserError(
+                    "data.length_mismatch",
+                    f'data "{name}": {len(part.x)} inputs but {len(values)} {what}',
+                    what,
+                    f"pass one of the {what} for each input",
+                )
+    labels, names = numbered([part.y for part in parts], classes, "labels", name)
     if len(names) == 1:
-        raise UserError(f'data "{name}": all labels are {names[0]}; there must be two classes or more')
+        raise UserError(
+            "data.one_class",
+            f'data "{name}": all labels are {names[0]}',
+            "labels",
+            "pass examples of two or more classes",
+        )
     known = [part.clients for part in parts if part.clients is not None]
-    groups, group_names = numbered(known, None, f'data "{name}": clients') if known else ([], ())
+    groups, group_names = numbered(known, None, "clients", name) if known else ([], ())
     x, y, g = train.x, labels[0], groups[0] if groups else None
     if isinstance(test, Part):
         test_groups = groups[-1] if len(groups) == len(parts) else None
         return Dataset(name, x, y, test.x, labels[1], names, g, test_groups, group_names)
     if not 0 < test < 1:
-        raise UserError(f'data "{name}": test = {test} is the share to hold out; it must be between 0 and 1')
+        raise UserError(
+            "config.invalid_value",
+            f'data "{name}": test = {test}: the share to hold out is out of range',
+            "test",
+            "use a value between 0 and 1",
+        )
     a, b = (rows.sort().values for rows in holdout(y, test, seed))
     if len(b) == 0:
-        raise UserError(f'data "{name}": no class has two examples, so none can be held out; give test data')
+        raise UserError(
+            "data.cannot_hold_out",
+            f'data "{name}": no class has two examples, so none can be held out',
+            "test",
+            "pass test data",
+        )
     return Dataset(
         name, x[a], y[a], x[b], y[b], names, None if g is None else g[a], None if g is None else g[b], group_names
     )
@@ -64,15 +84,25 @@ def as_inputs(x: Any, name: str) -> Tensor:
     try:
         array = x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x)
     except ValueError as error:
-        raise UserError(f'data "{name}": the inputs are not all of one shape ({error})') from error
+        raise UserError(
+            "data.shape_mismatch",
+            f'data "{name}": the inputs are not all of one shape ({first_line(error)})',
+            "inputs",
+            "bring them to one shape",
+        ) from error
     if array.dtype.kind in "OSU" and array.ndim > 0:
         raise UserError(
-            f'data "{name}": inputs must be numbers of shape [examples, ...], and there are words among them: turn '
-            "texts into vectors; fedrecall.from_table does what is needed for a table with columns of words"
+            "data.invalid_inputs",
+            f'data "{name}": inputs must be numbers of shape [examples, ...], and some are words',
+            "inputs",
+            "turn texts into vectors; for a table with columns of words use fedrecall.from_table",
         )
     if array.dtype.kind not in "biuf" or array.ndim < 2:
         raise UserError(
-            f'data "{name}": inputs must be numbers of shape [examples, ...], not {array.dtype} {list(array.shape)}'
+            "data.invalid_inputs",
+            f'data "{name}": inputs are {array.dtype} of shape {list(array.shape)}',
+            "inputs",
+            "pass numbers of shape [examples, ...]",
         )
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nor do we write to it

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedrecall.data.augment import Transform
-from fedrecall.errors import UserError
+from fedrecall.errors import UserError, first_line
 
 if TYPE_CHECKING:
     from datasets import Dataset as HubDataset
@@ -77,8 +77,10 @@ def places(name: str, source: Source, root: Path) -> dict[str, Place]:
     found = [root / f for f in source.folders if (root / f).is_dir()] or [root] * (root.name in source.folders)
     if not found:
         raise UserError(
-            f'{root} has no data set "{name}": there is no folder {" or ".join(source.folders)} in it; put the Parquet '
-            "files or the images there, or give neither data.root nor FEDRECALL_DATA to use the hub"
+            "data.not_found",
+            f'{root}: no data set "{name}": the folder has no folder {" or ".join(source.folders)}',
+            str(root),
+            "put the Parquet files or the images there, or set neither data.root nor FEDRECALL_DATA to use the hub",
         )
     return {split: _place(found[0], split, grouped=source.group is not None) for split in source.splits}
 
@@ -93,7 +95,12 @@ def _place(folder: Path, split: str, *, grouped: bool) -> Place:
             return folder / name
     if grouped and class_folders(folder):  # groups with classes in them, and no split above
         return folder
-    raise UserError(f"{folder} is incomplete: it has neither {split}-*.parquet nor a folder {split}/ of images")
+    raise UserError(
+        "data.not_found",
+        f"{folder}: the data set is incomplete: there is neither {split}-*.parquet nor a folder {split}/ of images",
+        str(folder),
+        "download the data set again",
+    )
 
 
 def parquet(files: Sequence[Path], columns: Columns) -> Table:
@@ -132,8 +139,10 @@ def hub(repo: str, split: str, columns: Columns) -> Table:
         stream = load_dataset(repo, split=split, revision=revision, streaming=True)
     except Exception as error:
         raise UserError(
-            f"cannot get {repo} from the Hugging Face hub ({_first_line(error)}); go online once, or set data.root or "
-            "FEDRECALL_DATA to a folder that has the data"
+            "data.download_failed",
+            f"{repo}: cannot download from the Hugging Face hub ({first_line(error)})",
+            repo,
+            "connect to the network once, or set data.root or FEDRECALL_DATA to a folder that has the data",
         ) from error
     known = (stream.info.splits or {}).get(split)
     table = hub_table(stream, f"{repo} {split}", columns)
@@ -151,7 +160,7 @@ def _table(batches: "Iterable[ArrowTable]", features: Mapping[str, object], wher
     image, label, group = columns
     for column in columns:
         if column is not None and features and column not in features:
-            raise UserError(f'{where} has no column "{column}"; it has {", ".join(sorted(features))}')
+            raise missing_column(where, column, sorted(features))
 
     def names(column: str | None) -> tuple[str, ...] | None:
         feature = None if column is None else features.get(column)
@@ -192,14 +201,20 @@ def decoded(
         shape = parts[0].shape[2:] if parts else arrays[0].shape[:2]
         for array, where in zip(arrays, chunk.where, strict=True):
             if array.shape[:2] != shape:
-                raise UserError(f"{where} has another size than the images before it; set size to resize all")
+                raise UserError(
+                    "data.shape_mismatch",
+                    f"{where}: the image is {array.shape[1]} x {array.shape[0]}, those before it"
+                    f" {shape[1]} x {shape[0]}",
+                    where,
+                    "set size (data.size, --size) to resize all images",
+                )
         depth = max(a.shape[2] for a in arrays)
         stacked = np.stack([a if a.shape[2] == depth else a.repeat(depth, axis=2) for a in arrays])
         parts.append(np.ascontiguousarray(stacked.transpose(0, 3, 1, 2)))
         labels += chunk.labels
         groups += chunk.groups or []
     if not parts:
-        raise UserError(f"{what} has no examples")
+        raise UserError("data.empty", f"{what}: there are no examples", what, "provide at least one")
     depth = max(p.shape[1] for p in parts)
     x = np.concatenate([p if p.shape[1] == depth else p.repeat(depth, axis=1) for p in parts])
     return torch.from_numpy(x), labels, groups or None
@@ -219,9 +234,9 @@ def _pixels(chunk: Chunk, channels: int | None, size: int | None) -> list[np.nda
                     image = image.resize((size, size), Image.Resampling.BILINEAR)
                 array = np.asarray(image)
             except UnidentifiedImageError as error:  # whose text is an address in memory
-                raise UserError(f"{where} is not an image that can be read: it has no known image format") from error
+                raise _undecodable(where, "its image format is unknown") from error
             except Exception as error:  # every image format fails in its own way on damaged bytes
-                raise UserError(f"{where} is not an image that can be read: {_first_line(error)}") from error
+                raise _undecodable(where, first_line(error)) from error
             arrays.append(array if array.ndim == 3 else array[:, :, None])
     return arrays
 
@@ -250,8 +265,20 @@ def _shown(table: Table, description: str) -> Iterator[Chunk]:
 
 def unreadable(where: object, error: Exception) -> UserError:
     """Stored examples that are damaged, or not there."""
-    return UserError(f"{where} cannot be read ({_first_line(error)}); get it again, it may be incomplete")
+    return UserError(
+        "data.unreadable_file",
+        f"{where}: cannot be read ({first_line(error)})",
+        str(where),
+        "download or copy it again, it may be incomplete",
+    )
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+def missing_column(where: str, column: str, columns: Iterable[str]) -> UserError:
+    """Return the error for a column that a table does not have."""
+    hint = f"use one of {', '.join(columns)}"
+    return UserError("data.missing_column", f'{where}: there is no column "{column}"', where, hint)
+
+
+def _undecodable(where: str, why: str) -> UserError:
+    hint = "replace or remove the image"
+    return UserError("data.unreadable_file", f"{where}: the image cannot be decoded ({why})", where, hint)

@@ -9,7 +9,8 @@ import torch
 
 from fedrecall.data.datasets import Dataset
 from fedrecall.data.parts import Part, make_dataset, standardised
-from fedrecall.errors import UserError
+from fedrecall.data.source import missing_column
+from fedrecall.errors import UserError, first_line
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -36,25 +37,34 @@ def from_table(
     """
     pandas = sys.modules.get("pandas")  # who has such an object has imported it
     if pandas is not None and isinstance(table, pandas.DataFrame):
-        name, file, columns = "table", "the table", _frame(table)
+        name, file, columns = "table", "table", _frame(table)
     else:
         path = Path(table).expanduser()
         name, file, columns = path.stem, str(path), read_table(path)
     for column in [label] if client is None else [label, client]:
         if column not in columns:
-            raise UserError(f'{file} has no column "{column}"; it has {", ".join(columns)}')
+            raise missing_column(file, column, columns)
     for column, values in columns.items():
         if values.null_count:
-            missing = f"{values.null_count} of {len(values)} rows"
-            raise UserError(f'{file}: column "{column}" has no value in {missing}; fill or drop them')
+            raise UserError(
+                "data.missing_value",
+                f'{file}: column "{column}" has no value in {values.null_count} of {len(values)} rows',
+                file,
+                "fill or drop them",
+            )
     blocks, numeric = [], []
     for column, values in columns.items():
         if column not in (label, client):
-            block, number = _features(values, f'{file}: column "{column}"')
+            block, number = _features(values, column, file)
             blocks.append(block)
             numeric += [number] * block.shape[1]
     if not blocks:
-        raise UserError(f"{file} has no columns besides label and client; there is nothing to learn from")
+        raise UserError(
+            "data.empty",
+            f"{file}: the table has no columns besides label and client",
+            file,
+            "add columns of features",
+        )
     x = torch.from_numpy(np.concatenate(blocks, axis=1))
     clients = None if client is None else columns[client].to_pylist()
     data = make_dataset(name, Part(x, columns[label].to_pylist(), clients), test, None, seed)
@@ -67,7 +77,9 @@ def read_table(file: Path) -> "dict[str, ChunkedArray]":
 
     kind = file.suffix.lower()
     if kind not in (".csv", ".parquet"):
-        raise UserError(f"{file} is neither .csv nor .parquet; a table must be one of them")
+        raise UserError(
+            "data.unsupported_type", f"{file}: not a table", str(file), "use a file that ends in .csv or .parquet"
+        )
     try:
         if kind == ".parquet":
             table = parquet.read_table(file)
@@ -75,7 +87,12 @@ def read_table(file: Path) -> "dict[str, ChunkedArray]":
             table = csv.read_csv(file, convert_options=csv.ConvertOptions(strings_can_be_null=True))
         return _by_name(table, file)
     except (OSError, ArrowException, UnicodeDecodeError) as error:  # names are decoded when they are asked for
-        raise UserError(f"{file} cannot be read as a table: {str(error).splitlines()[0]}") from error
+        raise UserError(
+            "data.unreadable_file",
+            f"{file}: cannot be read as a table: {first_line(error)}",
+            str(file),
+            "check the path and the file",
+        ) from error
 
 
 def _frame(table: "DataFrame") -> "dict[str, ChunkedArray]":
@@ -84,19 +101,30 @@ def _frame(table: "DataFrame") -> "dict[str, ChunkedArray]":
     from pyarrow import Table as ArrowTable
 
     try:
-        return _by_name(ArrowTable.from_pandas(table, preserve_index=False), "the table")
+        return _by_name(ArrowTable.from_pandas(table, preserve_index=False), "table")
     except (ArrowException, ValueError) as error:
-        raise UserError(f"the table's columns must be of numbers or words: {' '.join(str(error).split())}") from None
+        raise UserError(
+            "data.unsupported_type",
+            f"table: a column has other values than numbers or words ({' '.join(str(error).split())})",
+            "table",
+            "convert or drop the column",
+        ) from None
 
 
 def _by_name(table: "ArrowTable", file: object) -> "dict[str, ChunkedArray]":
     columns = dict(zip(table.column_names, table.columns, strict=True))
-    if len(columns) < table.num_columns or table.num_rows == 0:
-        raise UserError(f"{file} has no rows, or two columns of one name")
+    if len(columns) < table.num_columns:
+        names = table.column_names
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UserError(
+            "data.duplicate_column", f'{file}: two columns have the name "{twice}"', str(file), "rename one of them"
+        )
+    if table.num_rows == 0:
+        raise UserError("data.empty", f"{file}: the table has no rows", str(file), "provide at least one")
     return columns
 
 
-def _features(values: "ChunkedArray", what: str) -> tuple[np.ndarray[Any, np.dtype[np.float32]], bool]:
+def _features(values: "ChunkedArray", column: str, file: str) -> tuple[np.ndarray[Any, np.dtype[np.float32]], bool]:
     """A column as float32 [n, 1] if it is of numbers (then True), else as one column per word."""
     from pyarrow import types
 
@@ -104,13 +132,21 @@ def _features(values: "ChunkedArray", what: str) -> tuple[np.ndarray[Any, np.dty
     if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind):
         numbers = np.asarray(values.to_numpy(), dtype=np.float64)
         if not np.isfinite(numbers).all():
-            raise UserError(f"{what} has values that are not finite (NaN or infinity); fill or drop them")
+            raise UserError(
+                "data.not_finite",
+                f'{file}: column "{column}" has values that are not finite (NaN or infinity)',
+                file,
+                "fill or drop them",
+            )
         # Times and the like are too large for float32 before they are centred. The training part's own mean and
         # deviation, taken later, make this step disappear.
         return ((numbers - numbers.mean()) / (numbers.std() or 1.0)).astype(np.float32)[:, None], True
     words, ids = np.unique(np.asarray(values.to_pylist()).astype(str), return_inverse=True)
     if len(words) > _CATEGORIES:
         raise UserError(
-            f"{what} has {len(words)} different words, more than {_CATEGORIES}; drop it, or turn it into numbers"
+            "data.text_column",
+            f'{file}: column "{column}" has {len(words)} different words, more than {_CATEGORIES}',
+            file,
+            "drop it, or turn it into numbers",
         )
     return np.eye(len(words), dtype=np.float32)[ids], False

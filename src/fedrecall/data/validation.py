@@ -23,7 +23,12 @@ def hold_out(partition: Partition, share: float, seed: int, spared: Ints) -> tup
     lost = np.zeros(len(owner), dtype=bool)
     lost[free[out.numpy()]] = True
     if not lost.any():
-        raise UserError("no client has two examples that could be held out for validation: use fewer clients")
+        raise UserError(
+            "data.cannot_hold_out",
+            "no client has two examples, so none can be held out for validation",
+            "federation.clients",
+            "use fewer clients",
+        )
     offsets = np.concatenate(([0], np.cumsum(np.bincount(owner[~lost], minlength=len(partition)))))
     note = f"{lost.sum()} samples are held out for validation"
     kept = replace(partition, indices=partition.indices[~lost], offsets=offsets, notes=(*partition.notes, note))

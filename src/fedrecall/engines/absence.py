@@ -26,16 +26,22 @@ class Straggler:
     over: int = 0  # clients asked beyond those wanted: the first to answer are taken
 
     def __post_init__(self) -> None:
-        if not (0 <= self.spread < math.inf and 0 <= self.jitter < math.inf):
-            raise UserError("federation.straggler: spread and jitter must be at least 0")
-        if self.over < 0 or (self.deadline is not None and not self.deadline > 0):
-            raise UserError("federation.straggler: over must be at least 0, and deadline above 0")
+        for name in ("spread", "jitter"):
+            _require(0 <= getattr(self, name) < math.inf, name, getattr(self, name), "it must be at least 0 and finite")
+        _require(self.over >= 0, "over", self.over, "it must be at least 0")
+        _require(self.deadline is None or self.deadline > 0, "deadline", self.deadline, "it must be above 0")
 
     def time(self, seed: int, t: int, client: int, size: float) -> float:
         """When a client of so many examples, in units of the average, answers in round t."""
         speed = seeds.numpy_generator(seed, "absence", client).standard_normal()
         luck = seeds.numpy_generator(seed, "absence", client, t).standard_normal()
         return float(size * math.exp(self.spread * speed + self.jitter * luck))
+
+
+def _require(holds: bool, name: str, value: float | None, what: str) -> None:
+    if not holds:
+        key = f"federation.straggler.{name}"
+        raise UserError("config.invalid_value", f"{key} = {value}: {what}", key)
 
 
 LATENESS: dict[str, type[Straggler]] = {"lognormal": Straggler}

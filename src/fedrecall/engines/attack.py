@@ -122,6 +122,8 @@ def _moved(up: Payload, down: Payload, factor: float) -> Payload:
 
 def _require(share: float, scale: float = 1.0) -> None:
     if not 0 < share < 1:
-        raise UserError(f"federation.attack.share = {share}: it must be between 0 and 1")
+        key = "federation.attack.share"
+        raise UserError("config.invalid_value", f"{key} = {share}: it must be between 0 and 1", key)
     if not isfinite(scale):
-        raise UserError(f"federation.attack.scale = {scale}: it must be finite")
+        key = "federation.attack.scale"
+        raise UserError("config.invalid_value", f"{key} = {scale}: it must be finite", key)

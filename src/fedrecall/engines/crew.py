@@ -65,7 +65,12 @@ class ProcessCrew(Crew[ProcessHand]):
 
     def __init__(self, world: World, f: Flat, size: int, start: Start | None = None) -> None:
         if os.name == "nt":
-            raise UserError('the pool of worker processes needs Linux or macOS: set engine.name = "serial", or use WSL')
+            raise UserError(
+                "engine.unsupported_platform",
+                'engine.name = "pool": worker processes need Linux or macOS',
+                "engine.name",
+                'set engine.name = "serial", or use WSL',
+            )
         super().__init__()
         self._world, self._f, self._size = world, f, size
         self._start = start or best_start()
@@ -112,7 +117,10 @@ class ProcessCrew(Crew[ProcessHand]):
                 how = self.bury(hand)
                 if not hand.ready:
                     raise UserError(
-                        f"a worker process could not start ({how}; what it said is above): {ADVICE}"
+                        "engine.worker_start_failed",
+                        f"a worker process could not start ({how}; its output is above)",
+                        "engine.workers",
+                        ADVICE,
                     ) from None
                 yield hand, how
                 continue
@@ -127,14 +135,14 @@ class ProcessCrew(Crew[ProcessHand]):
         code = hand.process.exitcode
         _end([hand])
         if code is None:
-            return "it closed its line"
+            return "it closed its connection"
         if code >= 0:
-            return f"it ended with exit code {code}"
+            return f"exit code {code}"
         guess = {
-            signal.SIGKILL: ", perhaps by the system for want of memory",
-            signal.SIGSEGV: ", perhaps in writing to what came down, which is read-only",
+            signal.SIGKILL: ", perhaps by the system because memory ran out",
+            signal.SIGSEGV: ", perhaps by a write to the received payload, which is read-only",
         }
-        return f"it was killed by {signal.Signals(-code).name}{guess.get(signal.Signals(-code), '')}"
+        return f"killed by {signal.Signals(-code).name}{guess.get(signal.Signals(-code), '')}"
 
     def abandon(self) -> None:
         """End those at a job."""
@@ -148,7 +156,12 @@ class ProcessCrew(Crew[ProcessHand]):
 
     def _hire(self) -> ProcessHand:
         if multiprocessing.current_process().daemon:
-            raise UserError('this is a daemonic process, which can have no workers: set engine.name = "serial"')
+            raise UserError(
+                "engine.daemonic_process",
+                "this process is daemonic and cannot start worker processes",
+                "engine.name",
+                'set engine.name = "serial"',
+            )
         context = multiprocessing.get_context("fork") if self._start == "fork" else multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         process = context.Process(
@@ -158,10 +171,12 @@ class ProcessCrew(Crew[ProcessHand]):
             with _undisturbed():
                 process.start()
         except OSError as error:
-            raise UserError(f"cannot start a worker process ({error.strerror}): lower engine.workers") from error
+            what = f"cannot start a worker process ({error.strerror})"
+            raise UserError("engine.worker_start_failed", what, "engine.workers", "lower engine.workers") from error
         except Exception as error:  # whatever pickling says
             why = " ".join(str(error).split())
-            raise UserError(f"the method and the model cannot be sent to a worker process ({why}): {ADVICE}") from error
+            what = f"the method and the model cannot be sent to a worker process ({why})"
+            raise UserError("engine.cannot_pickle", what, "engine.name", ADVICE) from error
         finally:
             theirs.close()
         self._hired += 1

@@ -10,7 +10,7 @@ from fedrecall.core.exchange import Diverged
 from fedrecall.core.flat import chunks
 from fedrecall.core.types import Payload, Reply, Score
 from fedrecall.engines.cohort import Sampled
-from fedrecall.engines.faults import Attendance, Faults, Remote
+from fedrecall.engines.faults import CLIENT_FAILED, Attendance, Faults, Remote
 from fedrecall.engines.jobs import Answer, Job, Part, Task
 from fedrecall.engines.memory import Memories
 from fedrecall.engines.shift import Crew, H, Shift
@@ -44,7 +44,8 @@ class Crewed(Generic[H]):
         jobs = [Task(task, client, t, self.memories) for client in clients]
         for client, (said, payloads) in zip(clients, self._answers(jobs, down), strict=True):
             if "error" in said:
-                attendance.failed(client, said["error"], said["traceback"], cause=Remote(said["traceback"]))
+                cause = Remote(said["traceback"])
+                attendance.failed(client, said["error"], said["traceback"], cause=cause, code=said["code"])
                 continue
             yield Reply(payloads["up"], said["n"], payloads["memory"], payloads["report"], client)
 
@@ -56,7 +57,9 @@ class Crewed(Generic[H]):
         jobs = [Part(ranges[i : i + several]) for i in range(0, len(ranges), several)]
         for said, payloads in self._answers(jobs, {"state": state}):
             if "error" in said:
-                raise UserError(f"the global model cannot be scored: {said['error']}") from Remote(said["traceback"])
+                what = f"the global model cannot be evaluated: {said['error']}"
+                code = "engine.evaluation_failed" if said["code"] == CLIENT_FAILED else said["code"]
+                raise UserError(code, what) from Remote(said["traceback"])
             predicted.append(payloads["said"]["predicted"])
             for lost in said["losses"]:  # one by one, as `Flat.score` adds them
                 loss += lost
@@ -66,7 +69,7 @@ class Crewed(Generic[H]):
         for answer in Shift(self.crew, jobs, self._buffer).answers(down):
             if "refused" in answer.message:
                 kind = Diverged if answer.message["kind"] == Diverged.__name__ else UserError
-                raise kind(answer.message["refused"])
+                raise kind(*answer.message["refused"])
             yield answer
 
     def close(self) -> None:

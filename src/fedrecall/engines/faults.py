@@ -7,14 +7,17 @@ from typing import NamedTuple
 
 from fedrecall.errors import UserError
 
+CLIENT_FAILED = "round.client_failed"  # code of an exception in a client's own code
+
 
 class Failure(NamedTuple):
-    """A client that gave no reply, because its own code raised or its process died again and again."""
+    """A client without a reply: its code raised an exception, or its worker or node failed."""
 
     t: int  # the round, from 0
     client: int
     error: str  # one line
     traceback: str
+    code: str = CLIENT_FAILED
 
 
 class Remote(Exception):
@@ -45,18 +48,31 @@ class Attendance:
     asked: int
     missing: list[int] = field(default_factory=list)
 
-    def failed(self, client: int, error: str, text: str, cause: BaseException) -> None:
-        """Keep the traceback; raise a UserError if too few replies are left."""
+    def failed(
+        self,
+        client: int,
+        error: str,
+        text: str,
+        cause: BaseException,
+        code: str = CLIENT_FAILED,
+        key: str | None = None,
+    ) -> None:
+        """Store the traceback; raise a UserError if too few replies are left.
+
+        `code` and `key` are those of the client's error. A run that needs every reply stops with them.
+        """
         self.missing.append(client)
-        place = self.faults.keep(Failure(self.t, client, error, text)) if self.faults.keep else None
+        place = self.faults.keep(Failure(self.t, client, error, text, code)) if self.faults.keep else None
         least = self.asked if self.faults.min_replies is None else min(self.faults.min_replies, self.asked)
         left = self.asked - len(self.missing)
         if left >= least:
             return
         line = f"round {self.t + 1}: client {client} failed: {error}"
+        hint = f"see the traceback in {place}" if place else None
         if self.faults.min_replies is not None:
-            line += f"; {left} of {self.asked} replies are left, engine.min_replies = {least}"
-        raise UserError(line + (f"; its traceback is in {place}" if place else "")) from cause
+            line += f", {left} of {self.asked} replies are left, engine.min_replies = {least}"
+            raise UserError("round.too_few_replies", line, "engine.min_replies", hint) from cause
+        raise UserError(code, line, key, hint) from cause
 
 
 def described(error: BaseException) -> tuple[str, str]:

@@ -9,7 +9,7 @@ import torch
 
 from fedrecall.core.flat import Flat
 from fedrecall.core.types import Payload
-from fedrecall.engines.faults import described
+from fedrecall.engines.faults import CLIENT_FAILED, described
 from fedrecall.engines.memory import Memories
 from fedrecall.engines.shared import Message
 from fedrecall.engines.world import World
@@ -70,10 +70,10 @@ def carry_out(world: World, f: Flat, order: Message, given: dict[str, Payload]) 
     try:
         return _score(world, f, order, given) if "score" in order else _perform(world, f, order, given)
     except UserError as error:
-        return Answer({"refused": str(error), "kind": type(error).__name__}, {})
+        return Answer({"refused": [error.code, error.message, error.key, error.hint], "kind": type(error).__name__}, {})
     except Exception as error:
         line, text = described(error)
-        return Answer({"error": line, "traceback": text}, {})
+        return Answer({"error": line, "traceback": text, "code": CLIENT_FAILED}, {})
 
 
 def _perform(world: World, f: Flat, order: Message, given: dict[str, Payload]) -> Answer:

@@ -104,8 +104,10 @@ class Memories(MutableMapping[int, Payload]):
             return unpacked(path.read_bytes())
         except (OSError, SafetensorError) as error:
             raise UserError(
-                f"what client {client} remembers cannot be read from {path} ({error}): resume the run from its last "
-                "checkpoint, or begin again"
+                "run.unreadable_client_state",
+                f"{path}: the state of client {client} cannot be read ({error})",
+                str(path),
+                "resume the run from its last checkpoint, or start a new run",
             ) from None
 
     def _insert(self, client: int, payload: Payload) -> None:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedrecall.core.flat import Flat
 from fedrecall.core.method import Method
+from fedrecall.core.screen import Reason
 from fedrecall.core.types import Local, Output, Payload, Step
 from fedrecall.data.examples import Examples
 
@@ -80,28 +81,35 @@ class Onlooker:
         return out | {f"observed.{name}": pair for name, pair in self._sums.items()}
 
 
-def misreport(report: Payload, client: int | None, observe: Observe, test: Examples, classes: int) -> str | None:
-    """Why probes could not read a report that came from another machine; None if they can."""
+def misreport(report: Payload, client: int | None, observe: Observe, test: Examples, classes: int) -> Reason | None:
+    """Return the reason why probes cannot read a report from another machine, or None if they can."""
     if not report:  # of a task without training
         return None
     needed = ["predicted"] * observe.predictions + ["own_data"] * observe.own_data + ["shift"] * observe.shift
     if missing := [name for name in needed if name not in report]:
-        return f"its report lacks {', '.join(missing)}"
+        return Reason("reply.missing_tensor", f"missing metrics in the report: {', '.join(missing)}")
     for name, t in report.items():
         shape = FORMS.get("observed." if name.startswith("observed.") else name)
         if shape is None:
-            return f"it reports {name[:40]}, which nobody asked for"
+            return Reason("reply.unexpected_tensor", f"unexpected metric in the report: {name[:40]}")
         fits = len(shape) == t.ndim and all(n in (None, m) for n, m in zip(shape, t.shape, strict=True))
         if not fits or (t.dtype not in FLOATS) != (name in WHOLE) or (name in WHOLE and t.dtype != torch.int64):
-            return f"its report of {name[:40]} is {t.dtype} {list(t.shape)}"
+            what = f"{name[:40]} in the report is {t.dtype} {list(t.shape)}, expected {_form(name, shape)}"
+            return Reason("reply.wrong_shape", what)
     said = report.get("predicted", test.y)
     if len(said) != len(test) or not ((said >= 0) & (said < classes)).all():
-        return "its report of predicted is not of the test set"
-    if not 0 <= float(report.get("local_accuracy", 0)) <= 1:
-        return "its report of local_accuracy is no share"
+        what = f"predicted in the report must be one of {classes} classes for each of the {len(test)} test examples"
+        return Reason("reply.invalid_value", what)
+    if not 0 <= (accuracy := float(report.get("local_accuracy", 0))) <= 1:
+        return Reason("reply.invalid_value", f"local_accuracy in the report = {accuracy:g}: it must be from 0 to 1")
     if int(report.get("client", client or 0)) != (client or 0):
-        return f"its report is of client {int(report['client'])}"
+        return Reason("reply.wrong_client", f"the report is of client {int(report['client'])}")
     return None
+
+
+def _form(name: str, shape: tuple[int | None, ...]) -> str:
+    lengths = ", ".join("any" if n is None else str(n) for n in shape)
+    return f"{'int64' if name in WHOLE else 'float32 or float64'} [{lengths}]"
 
 
 def some(test: Examples) -> Examples:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedrecall.core.flat import Flat
-from fedrecall.core.screen import Form, form_of
+from fedrecall.core.screen import Form, Reason, form_of
 from fedrecall.core.types import Payload, Reply, Score
 from fedrecall.data.examples import Examples
 from fedrecall.engines.onlooker import Observe, misreport
@@ -35,10 +35,10 @@ class Rehearsal:
             self._known[key] = form_of(self._perform(task, down).up)
         return self._known[key]
 
-    def look(self, reply: Reply) -> str | None:
-        """What is wrong with buffers and report of a reply, which no method looks at."""
+    def look(self, reply: Reply) -> Reason | None:
+        """Return what is wrong with the buffers and the report of a reply, which no method validates, or None."""
         if "b" in reply.up and (reply.up["b"][self._variances] < 0).any():
-            return "its b has a negative variance"
+            return Reason("reply.invalid_value", "b has a negative variance")
         return misreport(reply.report, reply.client, self.world.observe, self.world.test, self.world.classes)
 
     def cohort(self, t: int, clients: Sequence[int]) -> "Rehearsal":

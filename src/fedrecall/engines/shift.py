@@ -91,7 +91,7 @@ class Shift(Generic[H]):
     def answers(self, down: Payload) -> Iterator[Answer]:
         """The answers in the order of the jobs, which are also begun in it; all of them read what goes down."""
         if self._crew.busy:
-            raise RuntimeError("one exchange at a time: take all replies of the first, or close it, before the next")
+            raise RuntimeError("another exchange is running: read all its replies, or close it, before the next")
         self._crew.begin(down)
         try:
             while self._turn < len(self._jobs):
@@ -145,8 +145,10 @@ class Shift(Generic[H]):
         if self._deaths[number] < LIVES:
             insort(self._queue, number)  # several may have died: the one whose answer is due comes first
         else:
-            error = f"its {self._crew.noun} died {LIVES} times; {how}"
-            self._early[number] = Answer({"error": error, "traceback": error + "\n"}, {})
+            error = f"the {self._crew.noun} exited {LIVES} times before the job was done ({how})"
+            self._early[number] = Answer(
+                {"error": error, "traceback": error + "\n", "code": "engine.worker_exited"}, {}
+            )
 
 
 def _bytes(answer: Answer) -> int:

@@ -92,7 +92,12 @@ class World:
         """A task of the method's own. A task's name may have come from another machine."""
         if task not in self.method.tasks:
             declared = ", ".join(["train", *self.method.tasks])
-            raise UserError(f'{type(self.method).__name__} has no task "{task[:40]}": it has {declared} (Method.tasks)')
+            raise UserError(
+                "method.unknown_task",
+                f'{type(self.method).__name__} has no task "{task[:40]}" (its tasks: {declared})',
+                "method",
+                "add the task to Method.tasks",
+            )
         own: Callable[[Local], Payload] = getattr(self.method, task)
         return own
 

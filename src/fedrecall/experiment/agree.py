@@ -5,40 +5,61 @@ from typing import TYPE_CHECKING
 
 from fedrecall.core.robust import Krum
 from fedrecall.engines.attack import attackers
+from fedrecall.errors import UserError
 
 if TYPE_CHECKING:
     from fedrecall.experiment.config import Experiment
 
 
-def disagreement(experiment: "Experiment") -> str | None:
-    """The first of them, as one line; None if all is well."""
+def disagreement(experiment: "Experiment") -> UserError | None:
+    """Return the error for the first of them, or None if there is none."""
     return next(_disagreements(experiment), None)
 
 
-def _disagreements(experiment: "Experiment") -> Iterator[str]:
+def _disagreements(experiment: "Experiment") -> Iterator[UserError]:
     least, asked, rule = experiment.engine.min_replies, experiment.federation.cohort, experiment.server.robust
     if least is not None and least > asked:
-        yield f"engine.min_replies = {least} is more than the {asked} clients of a round"
+        wrong = f"more than the {asked} clients of a round"
+        yield _conflict("engine.min_replies", least, wrong, f"set at most {asked}")
     if experiment.ray.address is not None and (name := experiment.engine.name) != "ray":
-        yield f'ray.address has no meaning for engine.name = "{name}": set that to "ray", or leave it out'
+        wrong = f'no effect with engine.name = "{name}"'
+        yield _conflict("ray.address", experiment.ray.address, wrong, 'set engine.name = "ray", or remove ray.address')
     if isinstance(rule, Krum) and rule.least > asked:
-        yield f"server.robust: {rule} needs {rule.least} clients a round, not {asked}"
+        wrong = f"needs {rule.least} clients a round, not {asked}"
+        yield _conflict("server.robust", rule, wrong, "set a larger federation.sample, or fewer attackers")
     attack, clients = experiment.federation.attack, experiment.federation.clients
     if attack is not None and not attackers(attack, clients):
-        yield f"federation.attack.share = {attack.share} of {clients} clients is nobody: raise it, or leave it out"
+        wrong = f"less than one of {clients} clients"
+        yield _conflict("federation.attack.share", attack.share, wrong, "raise it, or remove federation.attack")
     if experiment.server.privacy is not None:
         yield from _not_private(experiment)
 
 
-def _not_private(experiment: "Experiment") -> Iterator[str]:
+def _not_private(experiment: "Experiment") -> Iterator[UserError]:
     federation, server = experiment.federation, experiment.server
     if server.weights != "uniform":
-        yield 'server.privacy bounds what one client can do: set server.weights = "uniform"'
-    if server.robust or federation.dropout or federation.straggler:
-        yield "server.privacy accounts for neither server.robust nor federation.dropout nor straggler: leave them out"
+        wrong = "server.privacy bounds the influence of one client, so all replies must have the same weight"
+        yield _conflict("server.weights", server.weights, wrong, 'set server.weights = "uniform"')
+    uncovered = {
+        "server.robust": server.robust,
+        "federation.dropout": federation.dropout,
+        "federation.straggler": federation.straggler,
+    }
+    for key, value in uncovered.items():
+        if value:
+            wrong = "the accounting of server.privacy does not cover it"
+            yield _conflict(key, value, wrong, f"remove {key} or server.privacy")
     if experiment.method.needs_aux and experiment.data.aux == "overlap":
-        yield 'server.privacy does not cover auxiliary data that clients hold too: set data.aux = "holdout"'
+        wrong = "server.privacy does not cover auxiliary examples that clients hold too"
+        yield _conflict("data.aux", experiment.data.aux, wrong, 'set data.aux = "holdout"')
     if experiment.method.personal:
-        yield "server.privacy is for the global model, and this method has none"
+        wrong = "server.privacy protects the global model, and this method has none"
+        yield _conflict("method", type(experiment.method).__name__, wrong, "remove server.privacy")
     if server.privacy is not None and server.privacy.delta >= 1 / federation.clients:
-        yield f"server.privacy.delta = {server.privacy.delta} must be well below 1 / {federation.clients} clients"
+        wrong = f"must be well below 1 / {federation.clients} clients"
+        hint = f"set a value below {1 / federation.clients:.2g}"
+        yield _conflict("server.privacy.delta", server.privacy.delta, wrong, hint)
+
+
+def _conflict(key: str, value: object, wrong: str, hint: str) -> UserError:
+    return UserError("config.conflict", f"{key} = {value}: {wrong}", key, hint)

@@ -110,7 +110,7 @@ class Checkpoints:
                     return Saved(unpacked(content), filed, manifest)
             except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
                 reason = str(error)
-            log.warning("the checkpoint of round %s is damaged and passed over: %s", _round(path), reason)
+            log.warning("skip the damaged checkpoint of round %s: %s", _round(path), reason)
         return None
 
     def oldest(self) -> int:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
@@ -22,7 +22,13 @@ class Choice:
     valid: Mapping[str, type[Any]]
     default: str | None  # the name where none is given; None: it must be
     does: str  # the attribute by which a Python user's own object is known
+    section: str | None = None  # the section that holds it; None: it is a section itself
     presets: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)  # preset -> name -> fields
+
+    @property
+    def key(self) -> str:
+        """The configuration key of the table."""
+        return self.kind if self.section is None else f"{self.section}.{self.kind}"
 
     @cached_property
     def _adapters(self) -> dict[str, TypeAdapter[Any]]:
@@ -34,18 +40,26 @@ class Choice:
         if isinstance(table, Own) or (hasattr(table, self.does) and not isinstance(table, type)):
             return table
         if not isinstance(table, str | Mapping):
+            text = str(table).partition("\n")[0]
             raise UserError(
-                f"{self.kind} = {str(table).splitlines()[0]}: give a name, or a table with a name and settings; an "
-                f"object of your own is passed to run({self.kind}=...)"
+                "config.invalid_value",
+                f"{self.key} = {text}: neither a name nor a table with a name and settings",
+                self.key,
+                f'set {self.key}.name = "{next(iter(self.valid))}", or pass your own object to run({self.kind}=...)',
             )
         values = {"name": table} if isinstance(table, str) else dict(table)
         name = values.pop("name", self.default)
         if name is None:
-            raise UserError(f'the {self.kind} needs a name, such as {self.kind}.name = "{next(iter(self.valid))}"')
+            raise UserError(
+                "config.missing_key",
+                f"{self.key}.name: the key is missing",
+                f"{self.key}.name",
+                f'set it, such as {self.key}.name = "{next(iter(self.valid))}"',
+            )
         if name == "own":
             return Own(self.kind, str(values.get("of")))
         if not isinstance(name, str) or name not in self.valid:
-            raise unknown(self.kind, name, self.valid)
+            raise unknown(self.kind, name, self.valid, key=self.key if isinstance(table, str) else f"{self.key}.name")
         values = self._preset(name, values.pop("preset", None)) | values
         cls = self.valid[name]
         known = [f.name for f in fields(cls)]
@@ -56,24 +70,30 @@ class Choice:
             return self._adapters[name].validate_json(json.dumps(values, default=_plain), strict=True)
         except ValidationError as error:
             first = error.errors()[0]
-            raise _ill_typed([self.kind, *map(str, first["loc"])], first) from None
+            raise _ill_typed([self.key, *map(str, first["loc"])], first) from None
+        except UserError as error:  # of the dataclass, which does not know the section that it is used in
+            if error.key not in known:
+                raise
+            raise UserError(error.code, error.message, f"{self.key}.{error.key}", error.hint) from None
 
     def _preset(self, name: str, preset: Any) -> dict[str, Any]:
         if preset is None:
             return {}
         valid = [p for p, settings in self.presets.items() if name in settings]
         if preset not in valid:
-            raise (
-                unknown(f"preset of the {self.kind} {name}", preset, valid)
-                if valid
-                else UserError(f"the {self.kind} {name} has no presets")
-            )
+            key = f"{self.key}.preset"
+            if valid:
+                raise unknown(f"preset of the {self.kind} {name}", preset, valid, key=key)
+            message = f"{key} = {preset}: the {self.kind} {name} has no presets"
+            raise UserError("config.unknown_name", message, key, f"remove {key}")
         return dict(self.presets[preset][name])
 
     def _unknown_key(self, name: str, key: str, known: list[str]) -> UserError:
+        path = f"{self.key}.{key}"
         if not known:
-            return UserError(f'unknown key "{key}": the {self.kind} {name} has no settings')
-        return unknown(f"key of the {self.kind} {name}", key, known)
+            message = f"{path}: the {self.kind} {name} has no settings"
+            return UserError("config.unknown_key", message, path, f"remove {path}, or set {self.key}.name")
+        return unknown(f"key of the {self.kind} {name}", key, known, "config.unknown_key", path)
 
     def dump(self, chosen: Any) -> dict[str, Any]:
         """The complete table of a chosen object, with every field."""
@@ -107,7 +127,10 @@ class Own:
 
     def _missing(self) -> UserError:
         return UserError(
-            f"this configuration used a {self.kind} given in Python ({self.of}): pass it again, {self.kind}="
+            "config.needs_python_object",
+            f"{self.kind}: the configuration refers to a {self.kind} passed in Python ({self.of})",
+            self.kind,
+            f"pass it again: run(..., {self.kind}=...)",
         )
 
 
@@ -115,37 +138,46 @@ def _plain(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else str(value)  # a numpy number is a number
 
 
-def explain(error: ValidationError, model: type[BaseModel]) -> UserError:
-    """The first thing wrong with a configuration, as one line that names the key."""
+def explain(error: ValidationError, model: type[BaseModel], top: str = "section") -> UserError:
+    """Return the first error of a validation, with the key concerned; `top` names what the model's own fields are."""
     # A misspelt key is also a missing one, and says more.
     first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
     path = [str(part) for part in first["loc"]]
     if first["type"] == "missing":
-        return UserError(f"{'.'.join(path)} is missing: give it")
+        return UserError("config.missing_key", f"{'.'.join(path)}: the key is missing", ".".join(path), "set it")
     if first["type"] == "extra_forbidden":
-        *sections, key = path
-        for section in sections:
-            model = cast(type[BaseModel], model.model_fields[section].annotation)
-        if not sections and (holders := [name for name, field in model.model_fields.items() if _has(field, key)]):
-            return UserError(f'unknown section "{key}": did you mean "{holders[0]}.{key}"?')
-        where = f"key in [{'.'.join(sections)}]" if sections else "section"
-        return unknown(where, key, model.model_fields)
-    message = first["msg"].removeprefix("Value error, ")
-    if first["type"] == "value_error":
-        return UserError(message)
+        return _unknown_key(path, model, top)
     return _ill_typed(path, first)
 
 
+def _unknown_key(path: list[str], model: type[BaseModel], top: str) -> UserError:
+    """Return the error for a key that its section does not have."""
+    *sections, key = path
+    code = "config.unknown_section" if not sections and top == "section" else "config.unknown_key"
+    for section in sections:
+        inner = model.model_fields[section].annotation if section in model.model_fields else None
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):  # in a list, say
+            message = f"{'.'.join(path)}: {'.'.join(sections)} has no key {key}"
+            return UserError(code, message, ".".join(path), f"remove {key}")
+        model = inner
+    if not sections and (holders := [name for name, field in model.model_fields.items() if _has(field, key)]):
+        return UserError(code, f'unknown {top} "{key}"', key, f'did you mean "{holders[0]}.{key}"?')
+    where = f"key in [{'.'.join(sections)}]" if sections else top
+    return unknown(where, key, model.model_fields, code, ".".join(path))
+
+
 def _has(field: FieldInfo, key: str) -> bool:
-    """Whether a section has a key."""
+    """True if a section has a key."""
     return isinstance(field.annotation, type) and key in getattr(field.annotation, "model_fields", {})
 
 
 def _ill_typed(path: list[str], wrong: ErrorDetails) -> UserError:
-    """A value that its key cannot have."""
+    """Return the error for a value that its key cannot have."""
     key, value = ".".join(path), wrong["input"]
     if wrong["type"] == "literal_error":
-        return unknown(key, value, re.findall("'([^']*)'", wrong["ctx"]["expected"]))
+        return unknown(key, value, re.findall("'([^']*)'", wrong["ctx"]["expected"]), key=key)
     if wrong["type"] == "model_type":
-        return UserError(f"{key} = {value!r} must be a table: set its keys, such as {key}.KEY=VALUE")
-    return UserError(f"{key} = {value!r}: {wrong['msg']}")
+        hint = f"set its keys, such as {key}.KEY=VALUE"
+        return UserError("config.invalid_value", f"{key} = {value!r}: not a table", key, hint)
+    reason = wrong["msg"].removeprefix("Value error, ").replace("Input should", "it must", 1)
+    return UserError("config.invalid_value", f"{key} = {value!r}: {reason[:1].lower()}{reason[1:]}", key)

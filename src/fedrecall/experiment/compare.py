@@ -51,9 +51,14 @@ def side_by_side(
 ) -> Study:
     """The study of some rows, all of it checked; `data` is what to call the data, if not as the configuration does."""
     if seeds < 1:
-        raise UserError(f"seeds = {seeds}: there must be at least one")
+        raise UserError("config.invalid_value", f"seeds = {seeds}: less than one", "seeds", "set at least 1")
     if any(text.replace(" ", "").startswith(("method.name=", "method=")) for text in overrides):
-        raise UserError("the methods to compare are arguments: leave --set method.name away")
+        raise UserError(
+            "config.conflict",
+            "method.name: the arguments of compare name the methods",
+            "method.name",
+            "remove --set method.name, and name the method as an argument",
+        )
     experiment = Experiment(**base)
     data, first = data or experiment.data.name, next(iter(rows))
     study = Study(
@@ -124,13 +129,18 @@ def rows_of(
 ) -> tuple[dict[str, Tables], dict[str, Method]]:
     """The rows of a study, and the methods of someone's own behind them; names are given, or made from settings."""
     if isinstance(methods, str):
-        raise UserError(f'give the methods as a list: ["{methods}"]')
+        raise UserError("config.invalid_value", f'methods = "{methods}": not a list', "methods", f'pass ["{methods}"]')
     named = methods.items() if isinstance(methods, Mapping) else ((None, each) for each in methods)
     rows, own = dict[str, Tables](), dict[str, Method]()
     for name, each in named:
         label, row, method = _row(each)
         if (name or label) in rows:
-            raise UserError(f"a method is given twice: {name or label}")
+            raise UserError(
+                "study.duplicate_name",
+                f"methods: {name or label} is there twice",
+                "methods",
+                "remove one of the two, or name them in a dictionary",
+            )
         rows[name or label] = row
         if method is not None:
             own[name or label] = method
@@ -149,7 +159,12 @@ def _row(given: AnyMethod) -> tuple[str, Tables, Method | None]:
         settings = {key: value for key, value in given.items() if key != "name"}
         return _label(str(given.get("name", "fedavg")), settings), {"method": dict(given)}, None
     if not isinstance(given, Method):
-        raise UserError(f"{given!r} is no method: give a name, a table such as {{'name': 'fedlmd'}}, or a Method")
+        raise UserError(
+            "config.invalid_value",
+            f"methods: {given!r} is not a method",
+            "methods",
+            "pass a name, a table such as {'name': 'fedlmd'}, or a Method",
+        )
     table = CHOICES["method"].dump(given)
     defaults = {f.name: f.default for f in fields(given) if f.default is not MISSING}
     settings = {key: value for key, value in table.items() if key in defaults and value != defaults[key]}
@@ -165,7 +180,7 @@ def _described(given: str) -> Tables:
     """What `fedlmd:tau=3,local.prox=0.1` means: keys without a section are the method's."""
     name, _, settings = given.partition(":")
     if name not in METHODS:
-        raise unknown("method", name, METHODS)
+        raise unknown("method", name, METHODS, key="method.name")
     tables: Tables = {"method": {"name": name}}
     for text in re.split(r",(?=[\w.]+\s*=)", settings) if settings else ():
         override(tables, text if "." in text.partition("=")[0] else f"method.{text}")

@@ -77,10 +77,16 @@ class Comparison:
         """The global model that a run ended with; its forward gives (features, logits)."""
         method = self.methods[0] if method is None else method
         if method not in self.methods:
-            raise unknown("method of this comparison", method, self.methods)
+            raise unknown("method of this comparison", method, self.methods, key="method")
         runs = [run for run in self._results.outcomes(method) if seed is None or run.cell.seed == seed]
         if not runs or not (runs[0].path / MODEL).exists():
-            raise UserError(f"there is no global model of {method}{'' if seed is None else f' with seed {seed}'}")
+            which = method if seed is None else f"{method}, seed = {seed}"
+            raise UserError(
+                "study.no_model",
+                f"method = {which}: {self.folder} has no global model of it",
+                "method" if seed is None else "seed",
+                "choose a method and a seed of a finished run",
+            )
         tables = runs[0].cell.tables if not self._results.single else comparing.tables_of(runs[0].path / "config.toml")
         ready = self._given.setup(runs[0].cell, Experiment(**tables))
         module = build(ready.experiment, ready.dealt.dataset, self._given.model)
@@ -102,7 +108,7 @@ class Comparison:
         from pandas import DataFrame
 
         if of not in ("rounds", "runs"):
-            raise unknown("kind of line", of, ["rounds", "runs"])
+            raise unknown("kind of line", of, ["rounds", "runs"], key="of")
         columns = len(self._results.study.columns) > 1
         lines = []
         for run in self.runs:
@@ -139,7 +145,8 @@ class Comparison:
             try:
                 shutil.copytree(self.folder, folder, dirs_exist_ok=True)
             except OSError as error:
-                raise UserError(f"cannot copy the runs to {folder}: {error.strerror or error}") from None
+                message = f"{folder}: cannot copy the runs to this folder: {error.strerror or error}"
+                raise UserError("study.cannot_write", message, str(folder), "choose another folder") from None
             self._results = load_results(Path(folder))
         write_tables(self._results)
         draw_all(self._results)
@@ -202,7 +209,12 @@ def compare(
     ['final', 'best', 'last 10']
     """
     if alpha is not None and partition is not None:
-        raise UserError("give either alpha or partition: alpha is that of a Dirichlet partition")
+        raise UserError(
+            "config.conflict",
+            f"alpha = {alpha}: it sets a Dirichlet partition, and partition is set too",
+            "alpha",
+            "remove alpha or partition",
+        )
     federation: Tables = {"clients": clients, "sample": sample}
     if alpha is not None:
         federation["partition"] = {"name": "dirichlet", "alpha": alpha}
@@ -238,7 +250,7 @@ def reproduce(
     >>> fr.reproduce("fedlmd-table-9")
     Traceback (most recent call last):
     ...
-    fedrecall.errors.UserError: unknown experiment "fedlmd-table-9": did you mean ...
+    fedrecall.errors.UserError: unknown experiment "fedlmd-table-9" (valid: ...): did you mean ...
     """
     rows, columns = (None if names is None else ",".join(names) for names in (methods, cells))
     study = reproduction(which, fraction=fraction, rows=rows, columns=columns, seeds=seeds, overrides=overrides)
@@ -252,7 +264,7 @@ def load(folder: str | Path) -> Comparison:
     >>> fr.load("no/such/folder")
     Traceback (most recent call last):
     ...
-    fedrecall.errors.UserError: no/such/folder is neither a run directory nor the folder of a study: ...
+    fedrecall.errors.UserError: no/such/folder: neither a run directory nor the folder of a study...
     """
     return Comparison(load_results(Path(folder)))
 
@@ -266,8 +278,8 @@ def _run(study: Study, given: Given, out: str | Path | None, progress: bool | No
     try:
         with study_progress(study, progress) as watch:
             refused = sweep(study, folder, watch, given)
-        if refused:
-            raise UserError(next(iter(refused)))
+        if refused.first is not None:
+            raise refused.first
     except BaseException:
         if out is None:
             shutil.rmtree(folder, ignore_errors=True)

@@ -7,7 +7,6 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from fedrecall.errors import UserError
 from fedrecall.experiment import machine, papers
 from fedrecall.experiment.board import Board
 from fedrecall.experiment.compare import SEEDS, comparison_study
@@ -37,8 +36,9 @@ def compare_and_show(
     _say(console, f"{study.title}: {_size(study)}, in {folder}")
     refused = _run(study, folder, console, again=f"the same command with --out {folder} goes on")
     results = load(folder)
-    _show(results, [comparison(results, column) for column in results.study.columns], console, as_json)
-    _require_all(refused, study)
+    tables = [comparison(results, column) for column in results.study.columns]
+    _show(results, tables, console, as_json)
+    _finish(results, tables, refused, study, as_json)
 
 
 def reproduce_and_show(
@@ -62,8 +62,9 @@ def reproduce_and_show(
         _say(console, f"{passes} million sample passes, about {needed} on this machine for all of it")
     refused = _run(study, folder, console, again="the same command goes on")
     results = load(folder)
-    _show(results, paper_tables(results), console, as_json)
-    _require_all(refused, study)
+    tables = paper_tables(results)
+    _show(results, tables, console, as_json)
+    _finish(results, tables, refused, study, as_json)
 
 
 def list_experiments(as_json: bool = False) -> None:
@@ -97,9 +98,6 @@ def _run(study: Study, folder: Path, console: Console, *, again: str) -> dict[st
 
 
 def _show(results: Results, tables: Sequence[Table], console: Console, as_json: bool) -> None:
-    if as_json:
-        written = {table.name: written_out(table) for table in tables}
-        machine.print_json({"folder": results.folder, "study": results.study.id, "tables": written})
     if not results.outcomes():
         return
     from fedrecall.experiment.figures import draw_all
@@ -116,11 +114,18 @@ def _show(results: Results, tables: Sequence[Table], console: Console, as_json: 
     _say(console, f"a page of all of it: fedrecall report {folder}")
 
 
-def _require_all(refused: dict[str, list[Cell]], study: Study) -> None:
-    """Not all runs could be made: that is an error, after all that can be shown has been."""
+def _finish(
+    results: Results, tables: Sequence[Table], refused: dict[str, list[Cell]], study: Study, as_json: bool
+) -> None:
+    """Print the tables as JSON; raise an error, which carries them, if some runs cannot be made."""
+    written = {table.name: written_out(table) for table in tables}
+    document = {"folder": results.folder, "study": results.study.id, "tables": written}
     if refused:
-        count = sum(map(len, refused.values()))
-        raise UserError(f"{count} of {len(study.cells())} runs cannot be made: {'; '.join(refused)}")
+        count, runs = sum(map(len, refused.values())), len(study.cells())
+        text = f"{count} of {runs} runs cannot be made: {'; '.join(refused)}"
+        raise machine.Incomplete("study.runs_failed", text, str(results.folder), document=document)
+    if as_json:
+        machine.print_json(document)
 
 
 def _size(study: Study) -> str:

@@ -32,13 +32,17 @@ Share = Annotated[float, Field(gt=0, le=1)]
 CHOICES = {
     "method": Choice("method", METHODS, default="fedavg", does="loss", presets=PRESETS),
     "model": Choice("model", MODELS, default=None, does="build"),
-    "partition": Choice("partition", PARTITIONS, default="dirichlet", does="assign"),
-    "straggler": Choice("straggler", LATENESS, default="lognormal", does="time"),
-    "attack": Choice("attack", ATTACKS, default=None, does="poison"),
-    "robust": Choice("robust", ROBUST, default=None, does="apply"),
-    "privacy": Choice("privacy", PRIVACY, default="gaussian", does="delta"),
+    "partition": Choice("partition", PARTITIONS, default="dirichlet", does="assign", section="federation"),
+    "straggler": Choice("straggler", LATENESS, default="lognormal", does="time", section="federation"),
+    "attack": Choice("attack", ATTACKS, default=None, does="poison", section="federation"),
+    "robust": Choice("robust", ROBUST, default=None, does="apply", section="server"),
+    "privacy": Choice("privacy", PRIVACY, default="gaussian", does="delta", section="server"),
 }
-CHOSEN = {"federation": ("partition", "straggler", "attack"), "server": ("robust", "privacy")}  # in these sections
+CHOSEN = {  # section -> what is chosen by name in it
+    section: tuple(kind for kind, choice in CHOICES.items() if choice.section == section)
+    for section in ("federation", "server")
+}
+OVERRIDE_HINT = "give the key of a value, such as method.name=fedprox"
 
 
 class Section(BaseModel):
@@ -68,11 +72,11 @@ class Data(Section):
     @model_validator(mode="after")
     def _meant(self) -> Self:
         if self.name not in (valid := (*DATASETS, "folder", "table")) and self.name != "own":
-            raise ValueError(str(unknown("data set", self.name, valid)))
+            raise unknown("data set", self.name, valid, key="data.name")
         idle = {"folder": ("root", "label", "classes", "limit"), "table": ("root", "classes", "size", "limit")}
         for key in idle.get(self.name, ("path", "label", "client")):
             if getattr(self, key) is not None:
-                raise ValueError(f'data.{key} has no meaning for data.name = "{self.name}": leave it out')
+                raise _unused(f"data.{key}", getattr(self, key), "data.name", self.name)
         return self
 
 
@@ -92,12 +96,26 @@ class Federation(Section):
     @model_validator(mode="after")
     def _one_of(self) -> Self:
         if self.sample is not None and self.fraction is not None:
-            raise ValueError("give either federation.sample or federation.fraction, not both")
+            raise UserError(
+                "config.conflict",
+                f"federation.fraction = {self.fraction}: federation.sample = {self.sample} is set too",
+                "federation.fraction",
+                "remove federation.sample or federation.fraction",
+            )
         if self.sample is not None and self.sample > self.clients:
-            raise ValueError(f"federation.sample = {self.sample} is more than federation.clients = {self.clients}")
-        if self.asked > self.clients:
-            raise ValueError(
-                f"federation.straggler.over: {self.asked} clients a round are more than the {self.clients}"
+            raise UserError(
+                "config.conflict",
+                f"federation.sample = {self.sample}: more than federation.clients = {self.clients}",
+                "federation.sample",
+                f"set at most {self.clients}",
+            )
+        if self.straggler is not None and self.asked > self.clients:
+            raise UserError(
+                "config.conflict",
+                f"federation.straggler.over = {self.straggler.over}: a round would need {self.asked} clients, more "
+                f"than federation.clients = {self.clients}",
+                "federation.straggler.over",
+                f"set at most {self.clients - self.cohort}, or a smaller federation.sample",
             )
         return self
 
@@ -145,9 +163,18 @@ class ServerStep(Section):
     @model_validator(mode="after")
     def _meant(self) -> Self:
         if self.optimiser != "average" and (self.momentum or self.damped or self.nesterov):
-            raise ValueError(f'server.momentum and its variants are for averaging, not for "{self.optimiser}"')
+            key = next(name for name in ("momentum", "damped", "nesterov") if getattr(self, name))
+            raise UserError(
+                "config.conflict",
+                f"server.{key} = {str(getattr(self, key)).lower()}: no effect with "
+                f'server.optimiser = "{self.optimiser}"',
+                f"server.{key}",
+                f'remove server.{key}, or set server.optimiser = "average"',
+            )
         if (self.damped or self.nesterov) and not self.momentum:
-            raise ValueError("server.damped and server.nesterov are variants of momentum: set server.momentum")
+            key = "damped" if self.damped else "nesterov"
+            message = f"server.{key} = true: a variant of momentum, and server.momentum = {self.momentum}"
+            raise UserError("config.conflict", message, f"server.{key}", f"set server.momentum, or remove server.{key}")
         return self
 
 
@@ -163,7 +190,7 @@ class EngineChoice(Section):
     def _meant(self) -> Self:
         for key, engines in (("workers", ("pool", "ray")), ("timeout", ("flower",))):
             if self.name not in engines and getattr(self, key) is not None:
-                raise ValueError(f'engine.{key} has no meaning for engine.name = "{self.name}": leave it out')
+                raise _unused(f"engine.{key}", getattr(self, key), "engine.name", self.name)
         return self
 
 
@@ -193,7 +220,7 @@ class Run(Section):
     def _known(self) -> Self:
         for name in self.probes:
             if name not in PROBES:
-                raise ValueError(str(unknown("probe", name, PROBES)))
+                raise unknown("probe", name, PROBES, key="run.probes")
         return self
 
 
@@ -231,16 +258,16 @@ class Experiment(Section):
             try:
                 tables = tomllib.loads(Path(path).read_text())
             except (OSError, UnicodeDecodeError) as error:
-                raise UserError(f"cannot read the configuration {path}: {_reason(error)}") from None
+                raise UserError("config.unreadable_file", f"{path}: {_reason(error)}", str(path)) from None
             except (tomllib.TOMLDecodeError, RecursionError) as error:
-                raise UserError(f"{path} is not valid TOML: {error}") from None
+                raise UserError("config.invalid_toml", f"{path}: not valid TOML: {error}", str(path)) from None
         override_all(tables, overrides)
         return cls(**tables)
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
         if (wrong := disagreement(self)) is not None:
-            raise ValueError(wrong)
+            raise wrong
         return self
 
     def tables(self) -> dict[str, Any]:
@@ -275,11 +302,11 @@ def override(tables: dict[str, Any], text: str) -> None:
     key, equals, value = text.partition("=")
     *path, last = key.strip().split(".")
     if not equals or not all([*path, last]):
-        raise UserError(f'"{text}" is not of the form key=value, such as method.name=fedprox')
+        raise UserError("config.invalid_override", f'"{text}": not of the form key=value', text, OVERRIDE_HINT)
     for part in path:
         inner = tables.setdefault(part, {})
         if not isinstance(inner, dict):
-            raise UserError(f'"{text}": {part} is a value, not a table')
+            raise UserError("config.invalid_override", f'"{text}": {part} is a value, not a table', text, OVERRIDE_HINT)
         tables = inner
     chooses = last == "name" and path != [] and path[-1] in CHOICES
     if chooses and tables.get("name") != _value(value):
@@ -293,6 +320,11 @@ def _value(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except (tomllib.TOMLDecodeError, RecursionError):
         return text.strip()
+
+
+def _unused(key: str, value: object, name: str, chosen: str) -> UserError:
+    """Return the error for a key that has no effect with the chosen name."""
+    return UserError("config.conflict", f'{key} = {value}: no effect with {name} = "{chosen}"', key, f"remove {key}")
 
 
 def _reason(error: Exception) -> str:

@@ -35,9 +35,11 @@ def run_and_show(
 ) -> None:
     """Run a configuration with a live display, then print the summary and where the files are."""
     if resume is not None and out is not None:
-        raise UserError("--resume DIR goes on in DIR: leave --out away")
+        text = f"--out {out} conflicts with --resume {resume}, which continues in its own directory"
+        raise UserError("cli.conflicting_options", text, "--out", "remove --out")
     if force and resume is None:
-        raise UserError("--force is for --resume DIR")
+        text = "--force has no effect without --resume DIR"
+        raise UserError("cli.conflicting_options", text, "--force", "add --resume DIR or remove --force")
     experiment = Experiment.load(config or (resume and resume / "config.toml"), overrides)
     method = CHOICES["method"].dump(experiment.method)["name"]
     title = f"{method} on {experiment.data.name}"
@@ -50,7 +52,7 @@ def run_and_show(
         with RunProgress(experiment.run.rounds, title, console) as progress:
             result = execute(ready, out, progress, resume=resume is not None, force=force)
     except KeyboardInterrupt:
-        kept = f": go on with fedrecall run --resume {out}" if out.exists() else ""
+        kept = f": resume with fedrecall run --resume {out}" if out.exists() else ""
         console.print(f"interrupted{kept}", highlight=False, soft_wrap=True)
         raise SystemExit(130) from None
     summary = result.summary

@@ -53,11 +53,14 @@ def fresh(name: str) -> Path:
 def require_free(path: Path) -> None:
     """Refuse an output directory that holds anything, or is none."""
     if path.is_file():
-        raise UserError(f"the output directory {path} is a file: choose another --out")
+        raise UserError(
+            "run.not_a_directory", f"{path}: the output directory is a file", str(path), "set another --out"
+        )
     if path.exists() and any(inside.name != LOCK for inside in path.iterdir()):
-        what = "holds another run" if (path / "config.toml").exists() else "exists and is not empty"
-        how = f", or go on with it: --resume {path}" if (path / FOLDER).exists() else ", or remove it first"
-        raise UserError(f"the output directory {path} {what}: choose another --out{how}")
+        what = "holds another run" if (path / "config.toml").exists() else "is not empty"
+        how = f"resume its run: --resume {path}" if (path / FOLDER).exists() else "remove it first"
+        message = f"{path}: the output directory {what}"
+        raise UserError("run.directory_not_empty", message, str(path), f"set another --out, or {how}")
 
 
 @contextmanager
@@ -72,9 +75,11 @@ def alone(path: Path) -> Iterator[None]:
         lock = FileLock(path / LOCK)
         lock.acquire(timeout=PATIENCE)
     except Timeout:
-        raise UserError(f"another process is running in {path}: wait for it, or choose another --out") from None
+        message = f"{path}: another process is running in this directory"
+        raise UserError("run.directory_in_use", message, str(path), "wait for it, or set another --out") from None
     except OSError as error:
-        raise UserError(f"cannot make the output directory {path}: {error.strerror}") from None
+        message = f"{path}: cannot create the output directory: {error.strerror}"
+        raise UserError("run.cannot_write", message, str(path), "set another --out") from None
     try:
         yield
     finally:
@@ -110,7 +115,12 @@ class RunDirectory:
         """What differs between the run that was begun here and the one that is set up, key by key."""
         old, now = self._environment(), environment(setup)
         if old.get("cpu") != now["cpu"]:
-            log.warning("%s was begun on a processor with %s: the last digits may differ", self.path, old.get("cpu"))
+            log.warning(
+                "%s: the run began on a processor with %s, this one has %s: the last digits of the result may differ",
+                self.path,
+                old.get("cpu"),
+                now["cpu"],
+            )
         keys = [key for key in {**old["config"], **now["config"]} if not key.startswith(FREE)]
         pairs = [(key, old["config"].get(key), now["config"].get(key)) for key in keys]
         pairs += [(f"{key} (environment)", old.get(key), now[key]) for key in MUST_MATCH]
@@ -128,7 +138,12 @@ class RunDirectory:
             if not isinstance(found, dict) or not isinstance(found.get("config"), dict):
                 raise ValueError("environment.json is damaged")
         except (OSError, ValueError) as error:
-            raise UserError(f"{self.path} is no run directory that can be resumed: {error}") from None
+            raise UserError(
+                "run.not_a_run",
+                f"cannot resume {self.path}: not the directory of an interrupted run: {error}",
+                str(self.path),
+                "give the directory of one",
+            ) from None
         return found
 
     @property

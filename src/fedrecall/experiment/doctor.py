@@ -16,7 +16,7 @@ from fedrecall.data import cache
 from fedrecall.data.datasets import DATASETS, Dataset
 from fedrecall.data.source import Source, places
 from fedrecall.engines.crew import cores
-from fedrecall.errors import UserError
+from fedrecall.errors import UserError, first_line
 from fedrecall.experiment.config import Experiment
 from fedrecall.experiment.run import execute
 from fedrecall.experiment.setup import setup
@@ -75,7 +75,7 @@ def _tried(name: str) -> Facts:
     try:
         execute(setup(Experiment(**tables), data=Dataset("doctor", x, y, x[:4], y[:4], ("0", "1"))))
     except Exception as error:  # whatever is broken here, that is the answer
-        return {"works": False, "why": (str(error).splitlines() or [type(error).__name__])[0]}
+        return {"works": False, "why": first_line(error)}
     return {"works": True, "seconds": round(perf_counter() - began, 2)}
 
 

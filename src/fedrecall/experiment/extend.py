@@ -21,17 +21,21 @@ def settle(study: Study, folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"cannot make the folder {folder}: {error.strerror}") from None
+        message = f"{folder}: cannot create the folder: {error.strerror}"
+        raise UserError("study.cannot_write", message, str(folder), "set another --out") from None
     try:
         with FileLock(folder / LOCK, timeout=PATIENCE):
             known = (folder / FILE).exists()
             if not known and any(path.name != LOCK for path in folder.iterdir()):
-                raise UserError(f"the folder {folder} is not empty and holds no study: choose another --out")
+                message = f"{folder}: the folder is not empty and holds no study"
+                raise UserError("study.directory_not_empty", message, str(folder), "set another --out")
             (together(Study.load(folder), study, folder) if known else study).save(folder)
     except Timeout:
-        raise UserError(f"another process has held {folder / LOCK} for {PATIENCE:g} seconds: try again") from None
+        message = f"{folder / LOCK}: another process has held the lock for {PATIENCE:g} seconds"
+        raise UserError("study.directory_in_use", message, str(folder), "try again") from None
     except OSError as error:
-        raise UserError(f"cannot write to the folder {folder}: {error.strerror}; choose another --out") from None
+        message = f"{folder}: cannot write to the folder: {error.strerror}"
+        raise UserError("study.cannot_write", message, str(folder), "set another --out") from None
 
 
 def together(old: Study, new: Study, folder: Path) -> Study:
@@ -43,9 +47,9 @@ def together(old: Study, new: Study, folder: Path) -> Study:
     pairs: list[tuple[str, Tables, Tables]] = [
         ("", {"id": old.id, "fraction": old.fraction}, {"id": new.id, "fraction": new.fraction}),
         ("", old.base, new.base),
-        *((f"{name}: ", old.columns[name], new.columns[name]) for name in columns if name in shared),
+        *((f"columns.{name}.", old.columns[name], new.columns[name]) for name in columns if name in shared),
         *(
-            (f"{name}: ", _in(shared, old.rows[name]), _in(shared, new.rows[name]))
+            (f"rows.{name}.", _in(shared, old.rows[name]), _in(shared, new.rows[name]))
             for name in old.rows.keys() & new.rows
         ),
     ]
@@ -109,8 +113,10 @@ def _require_same(where: str, old: Tables, new: Tables, folder: Path) -> None:
     for key in before | asked:
         if before.get(key) != asked.get(key) and not key.startswith(FREE):
             raise UserError(
-                f"{folder} has runs with {where}{key} = {_said(before.get(key))}, not {_said(asked.get(key))}: "
-                "choose another --out, or remove that folder first"
+                "study.other_settings",
+                f"{folder}: its runs have {where}{key} = {_said(before.get(key))}, not {_said(asked.get(key))}",
+                where + key,
+                "set another --out, or remove the folder first",
             )
 
 

@@ -33,7 +33,12 @@ class Given:
         if self == NOTHING:
             return
         if differences := RunDirectory(path).check(self.setup(cell, Experiment(**cell.tables))):
-            raise UserError(f"{path} was run otherwise ({'; '.join(differences)}): give another out, or remove it")
+            raise UserError(
+                "study.other_settings",
+                f"{path}: the finished run has other settings: {'; '.join(differences)}",
+                str(path),
+                "set another out, or remove it",
+            )
 
 
 NOTHING = Given()

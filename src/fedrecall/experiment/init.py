@@ -36,13 +36,20 @@ def write_configuration(
 ) -> Experiment:
     """Write a commented configuration for some data and a method; what is in the file afterwards."""
     if file.exists():
-        raise UserError(f"{file} is there already, and is not overwritten: choose another name, or remove it")
+        raise UserError(
+            "cli.file_exists",
+            f"{file}: the file exists and is not overwritten",
+            str(file),
+            "choose another name, or remove it",
+        )
     experiment = Experiment(**chosen_data(data, label, client, size), method={"name": method})
     text = "\n".join(lines(experiment, file)) + "\n"
     try:
         write(file, text.encode())
     except OSError as error:
-        raise UserError(f"cannot write {file}: {error.strerror}") from None
+        raise UserError(
+            "cli.cannot_write", f"{file}: cannot write: {error.strerror}", str(file), "choose another path"
+        ) from None
     return experiment
 
 
@@ -50,25 +57,47 @@ def chosen_data(data: str, label: str | None, client: str | None, size: int | No
     """The tables that a data set's name, a folder of images or a CSV or Parquet file asks for."""
     path = Path(data)
     if data in DATASETS:
-        if (label, client, size) != (None, None, None):
-            raise UserError(f"--label, --client and --size are for your own data: leave them away with {data}")
+        for option, value in (("--label", label), ("--client", client), ("--size", size)):
+            if value is not None:
+                raise UserError(
+                    "cli.conflicting_options",
+                    f"{option} = {value}: --label, --client and --size are for your own data, not for --data {data}",
+                    option,
+                    f"remove {option}",
+                )
         return {"data": {"name": data}}
     if path.is_dir():
         if label is not None:
-            raise UserError("--label is for a table: in a folder, the names of its folders are the labels")
+            raise UserError(
+                "cli.conflicting_options",
+                f"--label = {label}: --label is for a table; in a folder, the names of its folders are the labels",
+                "--label",
+                "remove --label",
+            )
         return _with_clients({"name": "folder", "path": data, "client": client, "size": size})
     if size is not None:
-        raise UserError(f"--size is for a folder of images: leave it away with {data}")
+        raise UserError(
+            "cli.conflicting_options",
+            f"--size = {size}: --size is for a folder of images, not for --data {data}",
+            "--size",
+            "remove --size",
+        )
     if path.suffix.lower() in (".csv", ".parquet"):
         columns = list(read_table(path))
         if label is None:
-            raise UserError(f"which column of {data} is the label? Give --label, one of {', '.join(columns)}")
-        for column in (label, client):
+            raise UserError(
+                "cli.missing_option",
+                f"--label: the label column of {data} is not named",
+                "--label",
+                f"pass --label with one of {', '.join(columns)}",
+            )
+        for option, column in (("--label", label), ("--client", client)):
             if column is not None and column not in columns:
-                raise unknown(f"column of {data}", column, columns)
+                raise unknown(f"column of {data}", column, columns, "data.missing_column", option)
         return _with_clients({"name": "table", "path": data, "label": label, "client": client})
-    near = unknown("data set", data, DATASETS)
-    raise UserError(f"{near}; or give the path of a folder of images, or of a table (.csv, .parquet)")
+    near = unknown("data set", data, DATASETS, key="--data")
+    other = "pass the path of a folder of images, or of a table (.csv, .parquet)"
+    raise UserError(near.code, near.message, near.key, f"{near.hint} Or {other}" if near.hint else other)
 
 
 def _with_clients(data: Mapping[str, Any]) -> Tables:

@@ -8,10 +8,34 @@ from typing import Any
 
 from rich.console import Console
 
+from fedrecall.errors import UserError
+
+
+class Incomplete(UserError):
+    """A command that failed after it had produced results: with --json, `document` is printed beside the error."""
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        key: str | None = None,
+        hint: str | None = None,
+        document: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(code, message, key, hint)
+        self.document = document or {}
+
 
 def print_json(value: Any) -> None:
     """Write a value as JSON, whatever the width of the terminal."""
     print(json.dumps(plain(value), indent=2, allow_nan=False))  # noqa: T201  (it is for programs, not for people)
+
+
+def print_error(error: UserError) -> None:
+    """Write an error as JSON, with the results that the command had produced before."""
+    found = error.document if isinstance(error, Incomplete) else {}
+    what = {"code": error.code, "message": error.message, "key": error.key, "hint": error.hint}
+    print_json({**found, "error": what})
 
 
 def plain(value: Any) -> Any:

@@ -37,7 +37,7 @@ def study(
     Every cell's configuration has been checked.
     """
     if seeds is not None and seeds < 1:
-        raise UserError(f"seeds = {seeds}: there must be at least one")
+        raise UserError("config.invalid_value", f"seeds = {seeds}: less than one", "seeds", "set at least 1")
     own = Path(which).suffix == ".toml"
     chosen = _study(Path(which).stem, read(Path(which))) if own else definition(str(which))
     part = chosen.part(rows, columns)
@@ -88,12 +88,13 @@ def _laid_on(known: Mapping[str, Tables], wanted: Any, part: str) -> dict[str, T
         tables = _table(given, f"{part}.{name}")
         like = str(tables.get("like", ""))
         if like and like not in known:
-            raise unknown(f"{part.removesuffix('s')} of the setting", like, known)
+            what = f"{part.removesuffix('s')} of the setting"
+            raise unknown(what, like, known, key=f"{part}.{name}")
         out[name] = merged(known.get(like, {}), {key: value for key, value in tables.items() if key != "like"})
     return out
 
 
 def _table(value: Any, name: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise UserError(f"{name} = {value!r} must be a table")
+        raise UserError("config.invalid_value", f"{name} = {value!r}: not a table", name, "write a table")
     return value

@@ -25,7 +25,12 @@ def reproduction(
     Rows and columns are named in a list with commas.
     """
     if any(text.replace(" ", "").startswith("run.seed=") for text in overrides):
-        raise UserError("the seeds of a study are chosen with --seeds: leave --set run.seed away")
+        raise UserError(
+            "config.conflict",
+            "run.seed: --seeds sets the seeds of a study",
+            "run.seed",
+            "remove --set run.seed, and set --seeds",
+        )
     whole = papers.study(which, fraction=fraction, seeds=seeds)
     chosen = whole.part(
         None if rows is None else listed(rows, whole.rows, "method"),

@@ -46,7 +46,12 @@ class Result:
     def model(self) -> nn.Module:
         """The global model after the last round; its forward gives (features, logits)."""
         if self.experiment.method.personal:
-            raise UserError("this method trains personal models, which stay with their clients: there is no global one")
+            raise UserError(
+                "method.no_global_model",
+                f"method = {type(self.experiment.method).__name__}: it trains personal models, which stay with their "
+                "clients; there is no global model",
+                "method",
+            )
         return self.server.f.module(self.server.w, self.server.b, self.server.counters)
 
     def plot(self, y: str = "accuracy") -> "Figure":

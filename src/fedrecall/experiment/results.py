@@ -55,7 +55,12 @@ class Outcome(NamedTuple):
         if self.cell.group == "mean":  # every group counts the same, large or small
             return sum(groups.values()) / len(groups)
         if self.cell.group not in groups:
-            raise UserError(f"{self.path}: no group {self.cell.group!r} in the test set; it has {', '.join(groups)}")
+            raise UserError(
+                "study.unknown_group",
+                f"{self.path}: the test set has no group {self.cell.group!r}, it has {', '.join(groups)}",
+                f"columns.{self.cell.column}.group",
+                "set one of these",
+            )
         return groups[self.cell.group]
 
 
@@ -102,7 +107,11 @@ def load(folder: Path) -> Results:
     if (folder / FILE).exists():
         return Results(Study.load(folder), folder)
     if not (folder / "config.toml").exists():
-        raise UserError(f"{folder} is neither a run directory nor the folder of a study: it has no {FILE}")
+        raise UserError(
+            "study.not_found",
+            f"{folder}: neither a run directory nor the folder of a study: no {FILE} and no config.toml in it",
+            str(folder),
+        )
     tables = read(folder / "config.toml")
     method, data = tables.pop("method", {}).copy(), tables.get("data", {}).get("name", "data")
     seed = tables.get("run", {}).get("seed", 0)
@@ -132,10 +141,10 @@ def read_records(path: Path) -> list[Record]:
     for number, line in enumerate(found, 1):
         groups = line.get("groups", {})
         if not isinstance(groups, dict) or not all(map(_number, groups.values())):
-            raise _damaged(path, f"groups in line {number} are no numbers")
+            raise _damaged(path, f"groups in line {number} are not numbers")
         wrong = [key for key in MEASURED if line.get(key) is not None and not _number(line[key])]
         if wrong:
-            raise _damaged(path, f"{wrong[0]} in line {number} is no number")
+            raise _damaged(path, f"{wrong[0]} in line {number} is not a number")
         clients = line.get("clients")
         if not isinstance(clients, list) or not all(isinstance(client, int) for client in clients):
             raise _damaged(path, f"line {number} has no list of clients")
@@ -145,22 +154,22 @@ def read_records(path: Path) -> list[Record]:
 def _wrong_summary(found: Mapping[str, Any]) -> str | None:
     missing = [key for key in (*TOTALS, *ACCURACIES) if key not in found]
     if missing:
-        return f"it has no {missing[0]}"
+        return f"no {missing[0]}"
     wrong = [key for key in TOTALS if not _number(found[key])]
     wrong += [key for key in ACCURACIES if found[key] is not None and not _number(found[key])]
-    return f"{wrong[0]} is no number" if wrong else None
+    return f"{wrong[0]} is not a number" if wrong else None
 
 
 def _wrong_partition(found: Mapping[str, Any]) -> str | None:
     if not isinstance(found.get("hash"), str):
-        return "it has no hash"
+        return "no hash"
     counts = found.get("counts")
     if counts is None:  # there are too many clients
         return None
     rows = counts if isinstance(counts, list) and all(isinstance(row, list) for row in counts) else []
     numbers = all(isinstance(count, int) for row in rows for count in row)
     even = len({len(row) for row in rows}) == 1
-    return None if numbers and even else "counts are no table of clients by classes"
+    return None if numbers and even else "counts are not a table of clients by classes"
 
 
 def _number(value: object) -> bool:
@@ -178,7 +187,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     found = [_object(line, path, number) for number, line in enumerate(_text(path).splitlines(), 1)]
     for number, line in enumerate(found, 1):
         if not isinstance(line.get("round"), int):
-            raise _damaged(path, f"line {number} is about no round")
+            raise _damaged(path, f"line {number} has no round")
     return found
 
 
@@ -196,9 +205,10 @@ def _object(text: str, path: Path, line: int | None = None) -> dict[str, Any]:
     except ValueError:
         raise _damaged(path, f"{where}is not valid JSON".strip()) from None
     if not isinstance(found, dict):
-        raise _damaged(path, f"{where}is no JSON object".strip())
+        raise _damaged(path, f"{where}is not a JSON object".strip())
     return found
 
 
 def _damaged(path: Path, why: str) -> UserError:
-    return UserError(f"{path} is damaged ({why}): remove its run directory and run the cell again")
+    hint = "remove its run directory and run it again"
+    return UserError("run.damaged_file", f"{path}: the file is damaged: {why}", str(path), hint)

@@ -112,7 +112,9 @@ def execute(
 ) -> Result:
     """Run what is set up, on the engine that the experiment names or the one that is made here."""
     if out is None and (resume or ready.experiment.run.track is not None):
-        raise UserError(f"{'resume' if resume else 'run.track'} needs a run directory: give one with out")
+        key = "resume" if resume else "run.track"
+        message = f"{key} = {resume or ready.experiment.run.track}: needs a run directory"
+        raise UserError("run.needs_directory", message, key, "set out (--out)")
     rehearse_privacy(ready)
     with ExitStack() as stack:
         tracking = stack.enter_context(Tracking(ready.experiment.run.track))
@@ -141,7 +143,12 @@ def begin(directory: RunDirectory, ready: Setup, past: Past) -> Past:
         directory.begin(ready)
     except OSError as error:
         directory.clear()
-        raise UserError(f"cannot begin in {directory.path}: {error.strerror}; make room, or choose another") from error
+        raise UserError(
+            "run.cannot_write",
+            f"{directory.path}: cannot write the first files of the run: {error.strerror}",
+            str(directory.path),
+            "free disk space, or set another --out",
+        ) from error
     return past
 
 
@@ -150,14 +157,27 @@ def reopen(directory: RunDirectory, ready: Setup, past: Past, *, force: bool) ->
     differences = directory.check(ready)
     if differences and not force:
         raise UserError(
-            f"{directory.path} cannot be resumed, its result would be another: {'; '.join(differences)}. "
-            "Undo this, or go on nevertheless with --force"
+            "run.cannot_resume",
+            f"cannot resume {directory.path}: these settings differ from the original run and would change its result: "
+            f"{'; '.join(differences)}",
+            str(directory.path),
+            "restore them, or pass --force",
         )
     if directory.finished:
-        raise UserError(f"the run in {directory.path} is finished: there is nothing to resume")
+        raise UserError(
+            "run.finished",
+            f"cannot resume {directory.path}: the run is finished",
+            str(directory.path),
+            "set another --out for a new run",
+        )
     saved = directory.checkpoints.latest()
     if saved is not None and not saved.fits(ready.server):
-        raise UserError(f"{directory.path} cannot be resumed, not even with --force: its model is another")
+        raise UserError(
+            "run.other_model",
+            f"cannot resume {directory.path}: its checkpoints are of another model",
+            str(directory.path),
+            "restore the model; --force cannot replace it",
+        )
     done = saved.manifest["round"] if saved else 0
     directory.checkpoints.rewind(saved)
     kept = directory.rewind(done)
@@ -175,8 +195,11 @@ def engine_for(ready: Setup, directory: RunDirectory | None, past: Past) -> Runn
     choice = ready.experiment.engine
     if choice.name == "flower":
         raise UserError(
-            'engine.name = "flower" runs as a Flower app: make one with fedrecall flower new DIR --config CONFIG.toml, '
-            'or try the same configuration here with --set engine.name="pool"'
+            "flower.needs_app",
+            'engine.name = "flower": it runs as a Flower app',
+            "engine.name",
+            "make one with fedrecall flower new DIR --config CONFIG.toml, or simulate the same configuration with "
+            '--set engine.name="pool"',
         )
     faults = Faults(choice.min_replies, directory.keep if directory else None)
     memories = Memories(directory.checkpoints.memories if directory else None, filed=past.filed)
@@ -221,8 +244,13 @@ class _Run:
                 for name, line in lines.items():
                     seen.setdefault(name, []).append(line)
                 if done.train_loss is None:
+                    local = self._ready.experiment.local
                     raise UserError(
-                        "no client made a step: its batches are all left out (see local.batch, local.drop_last)"
+                        "round.no_training_step",
+                        f"round {done.number}: no client made a training step: with local.batch = {local.batch} and "
+                        f"local.drop_last = {str(local.drop_last).lower()} all batches are skipped",
+                        "local.drop_last",
+                        "set a smaller local.batch, or local.drop_last = false",
                     )
                 self._tell(done, records[-1], lines, initial)
         except UserError as error:
@@ -274,8 +302,10 @@ def room(directory: RunDirectory) -> Iterator[None]:
         if error.errno not in FULL:
             raise
         raise UserError(
-            f"the disk is full, and the run in {directory.path} stops; its last checkpoint is whole: make room, then "
-            f"fedrecall run --resume {directory.path}"
+            "run.disk_full",
+            f"{directory.path}: the disk is full, the run stops; its last checkpoint is complete",
+            str(directory.path),
+            f"free disk space, then fedrecall run --resume {directory.path}",
         ) from error
 
 

@@ -68,7 +68,13 @@ def setup(
 def prepare(experiment: Experiment, dealt: Dealt, model: OwnModel | None = None) -> Setup:
     """Build the model and the server for examples that have been dealt out."""
     if experiment.method.needs_aux and not len(dealt.aux):
-        raise UserError(f"{type(experiment.method).__name__} needs auxiliary data: set data.aux_per_class")
+        raise UserError(
+            "config.conflict",
+            f"data.aux_per_class = {experiment.data.aux_per_class}: {type(experiment.method).__name__} needs auxiliary "
+            "examples",
+            "data.aux_per_class",
+            "set data.aux_per_class, such as 32",
+        )
     module, run = build(experiment, dealt.dataset, model), experiment.run
     if run.start is not None:
         begin_with(module, run.start)
@@ -123,9 +129,19 @@ def deal(experiment: Experiment, *, data: object = None, partition: object = Non
     groups = None if dataset.train_groups is None else dataset.train_groups[left].numpy()
     dealt = divide(experiment, clients.y.numpy(), groups, seed, partition)
     if dealt.samples != len(clients):
-        raise UserError(f"the partition is of {dealt.samples} examples, but the clients have {len(clients)} together")
+        raise UserError(
+            "partition.other_data",
+            f"partition: it assigns {dealt.samples} examples, but the clients have {len(clients)} together",
+            "partition",
+            "make the partition for this data, data.aux and data.aux_per_class",
+        )
     if len(dealt) != experiment.federation.clients:
-        raise UserError(f"the partition has {len(dealt)} clients: set federation.clients = {len(dealt)}")
+        raise UserError(
+            "config.conflict",
+            f"federation.clients = {experiment.federation.clients}: the partition has {len(dealt)} clients",
+            "federation.clients",
+            f"set federation.clients = {len(dealt)}",
+        )
     return Dealt(dataset, clients, train.take(aux), Examples(dataset.test_x, dataset.test_y, transform), dealt)
 
 
@@ -143,7 +159,12 @@ def divide(experiment: Experiment, labels: Ints, groups: Ints | None, seed: int,
 def read(data: Data) -> Dataset:
     """The examples that a configuration names."""
     if data.name == "own":
-        raise UserError("this configuration used data given in Python: pass it again, run(..., data=...)")
+        raise UserError(
+            "config.needs_python_object",
+            'data.name = "own": the configuration refers to data passed in Python',
+            "data",
+            "pass it again: run(..., data=...)",
+        )
     if data.name == "folder":
         return from_folder(
             _required(data.path, "path", data), size=data.size, client=data.client is not None, test=data.test
@@ -187,7 +208,12 @@ def made(model: OwnModel) -> nn.Module:
     """A Python user's own module, or what the class or function makes that was given in its place."""
     module: object = model() if callable(model) and not isinstance(model, nn.Module) else model
     if not isinstance(module, nn.Module):
-        raise UserError(f"model is {model!r}: give a torch module, or a class or function without arguments for one")
+        raise UserError(
+            "model.not_a_module",
+            f"model = {model!r}: not a torch module",
+            "model",
+            "pass a torch module, or a class or function without arguments that makes one",
+        )
     return module
 
 
@@ -198,10 +224,15 @@ def begin_with(module: nn.Module, path: Path) -> None:
         module.load_state_dict(safetensors.torch.load_file(file))
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise UserError(f"run.start: cannot read the model {file}: {reason}") from None
+        raise UserError("model.unreadable_file", f"run.start = {file}: cannot read it: {reason}", "run.start") from None
     except RuntimeError as error:  # torch lists all that does not fit, line by line
         first = str(error).splitlines()[1].strip() if "\n" in str(error) else str(error)
-        raise UserError(f"run.start: {file} is not of this model: {first}") from None
+        raise UserError(
+            "model.wrong_weights",
+            f"run.start = {file}: the weights are of another model: {first}",
+            "run.start",
+            "set the model that the file was made with",
+        ) from None
 
 
 def training(experiment: Experiment) -> Training:
@@ -220,7 +251,12 @@ def server_optimiser(server: ServerStep) -> ServerOptimiser:
 
 def _required(value: T | None, key: str, data: Data) -> T:
     if value is None:
-        raise UserError(f'data.name = "{data.name}" needs data.{key}')
+        raise UserError(
+            "config.missing_key",
+            f'data.{key}: the key is missing, which data.name = "{data.name}" needs',
+            f"data.{key}",
+            f"set data.{key}",
+        )
     return value
 
 

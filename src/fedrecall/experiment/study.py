@@ -92,7 +92,7 @@ class Study(Section):
         try:
             super().__init__(**fields)
         except ValidationError as error:
-            raise explain(error, type(self)) from None
+            raise explain(error, type(self), top="key") from None
 
     @model_validator(mode="before")
     @classmethod
@@ -101,23 +101,28 @@ class Study(Section):
         for kind, named in parts.items():
             if isinstance(named, Mapping):  # else the types below say what is wrong
                 for name, tables in named.items():
-                    _require_tables(f"{given.get('id')}: {kind} {name}".replace("base base", "base"), tables)
+                    _require_tables(kind if kind == "base" else f"{kind}.{name}", tables)
         return given
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if len(set(self.seeds)) < len(self.seeds):
-            raise ValueError(f"{self.id}: a seed is given twice: {', '.join(map(str, self.seeds))}")
+            seeds = ", ".join(map(str, self.seeds))
+            raise self._invalid("seeds", f"a seed is there twice: {seeds}", "name each seed once")
         for measure, values in self.printed.items():
             for row, line in values.items():
                 if row not in self.rows or len(line) != len(self.columns):
-                    raise ValueError(f"{self.id}: printed {measure} of {row} has no row, or not a value a column")
+                    wrong = f"{len(line)} values" if row in self.rows else "the study has no row of this name"
+                    hint = f"give each row one value for each of the {len(self.columns)} columns"
+                    raise self._invalid(f"printed.{measure}.{row}", wrong, hint)
         for erratum in self.errata:
             if erratum.row not in self.rows or erratum.column not in self.columns:
-                raise ValueError(f"{self.id}: an erratum is about {erratum.row} / {erratum.column}, which is no cell")
+                wrong = f"the study has no cell {erratum.row} / {erratum.column}"
+                raise self._invalid("errata", wrong, "name a row and a column of the study")
         for kind, names in (("rows", self.rows), ("columns", self.columns)):
             if len({slug(name) for name in names}) < len(names):
-                raise ValueError(f"{self.id}: two {kind} would have the same folder: {', '.join(names)}")
+                wrong = f"two of the names would have the same folder: {', '.join(names)}"
+                raise self._invalid(kind, wrong, "rename one of them")
         return self
 
     @model_validator(mode="after")
@@ -125,16 +130,24 @@ class Study(Section):
         for row, tables in self.rows.items():
             start = tables.get("start")
             if start is not None and (start not in self.rows or "start" in self.rows[start]):
-                raise ValueError(f"{self.id}: row {row} starts from {start!r}, which is no row that starts afresh")
+                wrong = f"{start!r} is not a row of the study, or has a start itself"
+                raise self._invalid(f"rows.{row}.start", wrong, "name a row without start")
             for column in tables.get("columns", {}):
-                if column not in self.columns:
-                    raise ValueError(f"{self.id}: row {row} has tables for the column {column!r}, which there is not")
+                self._require_column(column, f"rows.{row}.columns.{column}")
         for column in self.target if isinstance(self.target, dict) else ():
-            if column not in self.columns:
-                raise ValueError(f"{self.id}: there is a target for the column {column!r}, which there is not")
+            self._require_column(column, f"target.{column}")
         if isinstance(self.target, Target) and self.target.of not in self.rows:
-            raise ValueError(f"{self.id}: the target is that of {self.target.of!r}, which is no row")
+            raise self._invalid("target.of", f"{self.target.of!r} is not a row of the study", "name a row")
         return self
+
+    def _require_column(self, column: str, key: str) -> None:
+        if column not in self.columns:
+            wrong = f"the study has no column of this name (it has {', '.join(self.columns)})"
+            raise self._invalid(key, wrong, "name a column of the study")
+
+    def _invalid(self, key: str, wrong: str, hint: str) -> UserError:
+        """Return the error for a part of the definition that does not fit the rest."""
+        return UserError("study.invalid_definition", f"study {self.id}: {key}: {wrong}", key, hint)
 
     def cells(self) -> list[Cell]:
         """All runs: seed by seed, so that an interrupted study has whole tables; what others start from comes first.
@@ -212,9 +225,10 @@ def read(path: Path) -> Tables:
     try:
         tables = tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+        reason = getattr(error, "strerror", None) or error
+        raise UserError("config.unreadable_file", f"{path}: {reason}", str(path)) from None
     except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{path} is not valid TOML: {error}") from None
+        raise UserError("config.invalid_toml", f"{path}: not valid TOML: {error}", str(path)) from None
     printed = tables.get("printed", {})
     for values in printed.values() if isinstance(printed, dict) else ():
         for row, line in values.items() if isinstance(values, dict) else ():
@@ -240,15 +254,17 @@ def merged(*parts: Mapping[str, Any]) -> Tables:
 def _require_tables(where: str, tables: Any) -> None:
     """Refuse what cannot be laid on a configuration: all but a study's own keys must be tables."""
     if not isinstance(tables, Mapping):
-        raise ValueError(f"{where} must be a table of tables, such as {{ local = {{ lr = 0.1 }} }}")
+        hint = "write a table of tables, such as { local = { lr = 0.1 } }"
+        raise UserError("config.invalid_value", f"{where} = {tables!r}: not a table of tables", where, hint)
     for key, value in tables.items():
         kind: type[Any] = OWN.get(key, Mapping)
         if not isinstance(value, kind):
             what = "a table" if kind is Mapping else f"of type {kind.__name__}"
-            raise ValueError(f"{where}: {key} = {value!r} must be {what}")
+            message = f"{where}.{key} = {value!r}: not {what}"
+            raise UserError("config.invalid_value", message, f"{where}.{key}", f"write a value that is {what}")
         if key == "columns":
             for column, inner in value.items():
-                _require_tables(f"{where}, column {column}", inner)
+                _require_tables(f"{where}.columns.{column}", inner)
 
 
 def place(row: str, column: str, seed: int) -> str:

@@ -50,7 +50,18 @@ class Watch:
         """Nothing is left but what other processes are running."""
 
 
-def sweep(study: Study, folder: Path, watch: Watch, given: Given = NOTHING) -> dict[str, list[Cell]]:
+class Refused(dict[str, list[Cell]]):
+    """The cells that cannot be run, by the reason."""
+
+    first: UserError | None = None  # the error of the first one
+
+    def add(self, cell: Cell, error: UserError) -> None:
+        """Add a cell."""
+        self.first = self.first or error
+        self.setdefault(str(error), []).append(cell)
+
+
+def sweep(study: Study, folder: Path, watch: Watch, given: Given = NOTHING) -> Refused:
     """Run all cells that are not finished; returns those that cannot be run, by the reason.
 
     A run that diverges is finished: that is its result. A cell whose data is missing, say, stops no other. What the
@@ -59,7 +70,7 @@ def sweep(study: Study, folder: Path, watch: Watch, given: Given = NOTHING) -> d
     for cell in study.cells():
         Experiment(**cell.tables)  # all of it is valid before any of it runs
     settle(study, folder)
-    left, refused = study.cells(), dict[str, list[Cell]]()
+    left, refused = study.cells(), Refused()
     while left:
         before = len(left)
         left = [cell for cell in left if not _attend(cell, folder, watch, given, refused)]
@@ -69,7 +80,7 @@ def sweep(study: Study, folder: Path, watch: Watch, given: Given = NOTHING) -> d
     return refused
 
 
-def _attend(cell: Cell, folder: Path, watch: Watch, given: Given, refused: dict[str, list[Cell]]) -> bool:
+def _attend(cell: Cell, folder: Path, watch: Watch, given: Given, refused: Refused) -> bool:
     """Whether nothing more is to be done for a cell; runs it if it can be run now."""
     path = folder / cell.folder
     if (path / SUMMARY).exists():
@@ -92,13 +103,13 @@ def _attend(cell: Cell, folder: Path, watch: Watch, given: Given, refused: dict[
             if reason is None:
                 watch.ended(cell, read_json(path / SUMMARY), here=True)
     if reason is not None:
-        refused.setdefault(reason, []).append(cell)
-        watch.refused(cell, reason)
+        refused.add(cell, reason)
+        watch.refused(cell, str(reason))
     return True
 
 
-def _run(cell: Cell, path: Path, start: Path | None, watch: Watch, given: Given) -> str | None:
-    """Run a cell, or go on with it; returns why that is not possible."""
+def _run(cell: Cell, path: Path, start: Path | None, watch: Watch, given: Given) -> UserError | None:
+    """Run or resume a cell; return the error if that is not possible."""
     beginning = {} if start is None else {"run": {"start": str((start / MODEL).resolve())}}
     try:
         ready = given.setup(cell, Experiment(**merged(cell.tables, beginning)))
@@ -107,7 +118,7 @@ def _run(cell: Cell, path: Path, start: Path | None, watch: Watch, given: Given)
         pass  # the run directory says so
     except UserError as error:
         (path / SUMMARY).unlink(missing_ok=True)  # what can be mended is no result
-        return str(error)
+        return error
     return None
 
 
@@ -119,18 +130,22 @@ def _begun(path: Path, ready: Setup) -> bool:
         return False
     if differences := directory.check(ready):
         raise UserError(
-            f"{path} was begun otherwise ({'; '.join(differences)}): undo this, or remove it to begin again"
+            "run.cannot_resume",
+            f"cannot resume {path}: these settings differ from the original run and would change its result: "
+            f"{'; '.join(differences)}",
+            str(path),
+            "restore them, or remove the directory to run the cell again",
         )
     return True
 
 
-def _no_start(cell: Cell, start: Path, refused: dict[str, list[Cell]]) -> str | None:
-    """Why the run that a cell goes on from will never give a model."""
-    if any(cell.after == other.folder for cells in refused.values() for other in cells):
-        return f"it starts from {cell.after}, which cannot be run"
-    if (start / SUMMARY).exists() and "failed" in read_json(start / SUMMARY):
-        return f"it starts from {cell.after}, which failed"
-    return None
+def _no_start(cell: Cell, start: Path, refused: Refused) -> UserError | None:
+    """Return the error if the run that a cell starts from will never have a model."""
+    failed = (start / SUMMARY).exists() and "failed" in read_json(start / SUMMARY)
+    if not failed and not any(cell.after == other.folder for cells in refused.values() for other in cells):
+        return None
+    message = f"{cell.folder}: it starts from {cell.after}, which {'failed' if failed else 'cannot be run'}"
+    return UserError("study.start_failed", message, cell.after, "fix that run first")
 
 
 @contextmanager
@@ -149,7 +164,8 @@ def claim(path: Path) -> Iterator[bool]:
         yield False
         return
     except OSError as error:
-        raise UserError(f"cannot write to {file.parent}: {error.strerror}") from None
+        message = f"{file.parent}: cannot write to this folder: {error.strerror}"
+        raise UserError("study.cannot_write", message, str(file.parent), "check its permissions") from None
     try:
         yield True
         if (path / SUMMARY).exists():

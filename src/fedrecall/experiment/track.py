@@ -210,7 +210,7 @@ class Tracking:
 
     def __init__(self, name: str | None) -> None:
         if name is not None and name not in TRACKERS:
-            raise unknown("tracker", name, TRACKERS)
+            raise unknown("tracker", name, TRACKERS, key="run.track")
         self._name = name
         self._tracker = None if name is None else TRACKERS[name]()
 
@@ -241,7 +241,7 @@ class Tracking:
             getattr(self._tracker, hook)(*args)
         except Exception as error:
             reason = " ".join(str(error).split()) or type(error).__name__
-            log.warning("%s failed, the run goes on without it: %s", self._name, reason)
+            log.warning("run.track = %s: the tracker failed, the run continues without it: %s", self._name, reason)
             tracker, self._tracker = self._tracker, None
             if hook != "__exit__":
                 with suppress(Exception):  # it has failed already

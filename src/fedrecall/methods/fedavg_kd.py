@@ -35,7 +35,7 @@ class FedAvgLS(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._require(self.smoothing <= 1, "smoothing <= 1")
+        self._require(self.smoothing <= 1, "smoothing", "smoothing must be <= 1")
 
     def loss(self, s: Step, r: Local) -> Tensor:
         """Cross-entropy with (1 - smoothing) onehot + smoothing / C."""

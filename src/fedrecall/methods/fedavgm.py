@@ -24,7 +24,7 @@ class FedAvgM(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._require(self.beta_s < 1, "beta_s < 1")
+        self._require(self.beta_s < 1, "beta_s", "beta_s must be < 1")
 
     def merge(self, server: Server, replies: Iterable[Reply], cohort: Cohort) -> Server:
         """v <- beta_s v + (w - wbar), w <- w - eta_s v."""

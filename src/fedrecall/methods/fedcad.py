@@ -31,7 +31,7 @@ class FedCAD(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._require(self.beta <= self.gamma <= 1, "beta <= gamma <= 1")
+        self._require(self.beta <= self.gamma <= 1, "gamma", "beta <= gamma <= 1 must hold")
 
     @property
     def needs_aux(self) -> bool:

@@ -18,6 +18,7 @@ from torch import Generator, Tensor
 
 from fedrecall.core.method import Hear, Method
 from fedrecall.core.ops import class_mean, cosine, kl, prob_of, soft_ce, soften
+from fedrecall.core.screen import Reason
 from fedrecall.core.types import Cohort, Local, Payload, Reply, Server, Step, mean
 
 
@@ -41,7 +42,7 @@ class FedCSD(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._require(self.alpha <= 1, "alpha <= 1")
+        self._require(self.alpha <= 1, "alpha", "alpha must be <= 1")
 
     @property
     def teacher_mode(self) -> Literal["running", "batch"]:
@@ -80,7 +81,9 @@ class FedCSD(Method):
     def doubt(self, reply: Reply) -> str | None:
         """A client has a class or has it not."""
         has = reply.up.get("has")
-        return None if has is None or ((has == 0) | (has == 1)).all() else "its has is not of zeros and ones"
+        if has is None or ((has == 0) | (has == 1)).all():
+            return None
+        return Reason("reply.invalid_value", "has must be zeros and ones")
 
     def prepare(self, r: Local, hear: Hear) -> Payload:
         """The client's own rows, where they are all that is used."""

@@ -32,7 +32,7 @@ class FedCurv(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._require(self.size >= 1, "size >= 1")
+        self._require(self.size >= 1, "size", "size must be >= 1")
 
     def init(self, w: Tensor) -> Payload:
         """Sums over clients of u = diag(Fisher) and v = u w."""

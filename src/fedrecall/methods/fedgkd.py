@@ -28,7 +28,7 @@ class FedGKD(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._require(self.buffer >= 1, "buffer >= 1")
+        self._require(self.buffer >= 1, "buffer", "buffer must be >= 1")
 
     def round(self, server: Server, cohort: Cohort) -> Server:
         """Take the model about to be sent into the buffer, then as always; the initial model is no aggregate."""

@@ -28,7 +28,7 @@ class FedLSD(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._require(self.alpha <= 1, "alpha <= 1")
+        self._require(self.alpha <= 1, "alpha", "alpha must be <= 1")
 
     def frozen(self, r: Local) -> dict[str, Tensor]:
         """The received model."""

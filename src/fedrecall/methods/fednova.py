@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedrecall.core.method import Method
 from fedrecall.core.optim import reach
+from fedrecall.core.screen import Reason
 from fedrecall.core.types import Cohort, Local, Payload, Reply, Server
 
 
@@ -40,7 +41,7 @@ class FedNova(Method):
     def doubt(self, reply: Reply) -> str | None:
         """The last step counts as 1, so a_k is at least that, or 0: less would blow the direction up."""
         a = float(reply.up["a"])
-        return f"its a is {a:.3g}, which no number of steps gives" if a < 1 and a != 0 else None
+        return None if a >= 1 or a == 0 else Reason("reply.invalid_value", f"a = {a:.3g}: it must be 0 or at least 1")
 
     def merge(self, server: Server, replies: Iterable[Reply], cohort: Cohort) -> Server:
         """w - tau_eff sum_k p_k d_k; a client without a step is left out."""

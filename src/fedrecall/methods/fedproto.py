@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fedrecall.core.method import Method
 from fedrecall.core.ops import class_mean, class_sum
+from fedrecall.core.screen import Reason
 from fedrecall.core.types import Cohort, Local, Output, Payload, Reply, Server, Step
 
 
@@ -79,7 +80,7 @@ class FedProto(Method):
         counts = reply.up.get("counts")
         if counts is None or (counts.min() >= 0 and counts.sum() <= reply.n):
             return None
-        return f"its counts of examples are not of {reply.n} examples"
+        return Reason("reply.invalid_value", f"counts must be >= 0 and add up to at most {reply.n} examples")
 
     def merge(self, server: Server, replies: Iterable[Reply], cohort: Cohort) -> Server:
         """Average the prototypes over those who hold the class, and the weights if they are shared."""

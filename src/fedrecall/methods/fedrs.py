@@ -25,7 +25,7 @@ class FedRS(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._require(self.alpha <= 1, "alpha <= 1")
+        self._require(self.alpha <= 1, "alpha", "alpha must be <= 1")
 
     def loss(self, s: Step, r: Local) -> Tensor:
         """CE on the restricted logits."""

@@ -22,7 +22,8 @@ class Mlp:
 
     def __post_init__(self) -> None:
         if any(width < 1 for width in self.hidden):
-            raise UserError(f"model.hidden = {list(self.hidden)}: each width must be at least 1")
+            key = "model.hidden"
+            raise UserError("config.invalid_value", f"{key} = {list(self.hidden)}: each width must be at least 1", key)
 
     def build(self, shape: tuple[int, ...], classes: int) -> Net:
         """Build it for samples of this shape."""

@@ -48,14 +48,22 @@ def tracked(bn_stats: BnStats) -> bool:
 
 
 def image(model: str, shape: tuple[int, ...], smallest: int) -> tuple[int, int, int]:
-    """Return channels, height and width of images that the model can take; refuse others."""
+    """Return channels, height and width of images that the model supports; raise an error for others."""
     if len(shape) != 3:
         kind = f"{shape[0]} numbers" if len(shape) == 1 else f"of shape {'x'.join(map(str, shape))}"
-        raise UserError(f'model "{model}" takes images, but a sample is {kind}: use model "mlp", which takes any shape')
+        raise UserError(
+            "model.unsupported_input",
+            f'model.name = "{model}": the model needs images, but a sample is {kind}',
+            "model.name",
+            'use model.name = "mlp", which takes any shape',
+        )
     channels, height, width = shape
     if min(height, width) < smallest:
         raise UserError(
-            f'model "{model}" needs images of at least {smallest}x{smallest}, these are {height}x{width}:'
-            ' use model "mlp", which takes any size, or resize the images'
+            "model.unsupported_input",
+            f'model.name = "{model}": the model needs images of at least {smallest}x{smallest}, '
+            f"but these are {height}x{width}",
+            "model.name",
+            'use model.name = "mlp", which takes any size, or resize the images',
         )
     return channels, height, width

@@ -9,7 +9,7 @@ from torch.nn.parameter import is_lazy
 
 from fedrecall.errors import UserError
 
-ADVICE = "let its forward return (features, logits)"
+ADVICE = "return (features, logits) from its forward"
 
 
 def adapt(
@@ -58,12 +58,15 @@ class _Catch:
             case Tensor() as z if seen is not None and z.shape[-1:] == (seen[1],):
                 h = seen[0]
             case Tensor():
-                raise UserError(f"the logits of {name} are not made by a torch.nn.Linear: {ADVICE}")
+                what = f"{name}: the logits are not the output of a torch.nn.Linear"
+                raise UserError("model.invalid_output", what, "model", ADVICE)
             case _:
-                raise UserError(f"{name} returns {_kind(output)}, neither logits nor two tensors: {ADVICE}")
+                what = f"{name}: forward returns {_kind(output)}, neither logits nor two tensors"
+                raise UserError("model.invalid_output", what, "model", ADVICE)
         if z.ndim != 2 or h.ndim < 2 or len(h) != len(z):
             shapes = f"features {tuple(h.shape)} and logits {tuple(z.shape)}"
-            raise UserError(f"{name} gives {shapes}; they must be [B, D] and [B, K]: {ADVICE}")
+            what = f"{name}: forward returns {shapes}, but they must be [B, D] and [B, K]"
+            raise UserError("model.invalid_output", what, "model", ADVICE)
         return h.flatten(1), z
 
 
@@ -71,28 +74,33 @@ def _copied(module: nn.Module) -> nn.Module:
     try:
         return deepcopy(module)
     except (RuntimeError, ValueError, TypeError) as e:
-        what = "it has lazy layers" if "uninitialized" in str(e) else " ".join(str(e).split())
-        name = type(module).__name__
-        raise UserError(f"{name} cannot be copied ({what}): give the class or a function that makes it") from e
+        why = "it has lazy layers" if "uninitialized" in str(e) else " ".join(str(e).split())
+        what = f"{type(module).__name__}: the module cannot be copied ({why})"
+        raise UserError("model.cannot_copy", what, "model", "pass the class or a function that builds it") from e
 
 
 def _materialise(module: nn.Module, sample: Tensor | None) -> None:
     """Give lazy layers their sizes and weights, by one pass in evaluation mode."""
     name = type(module).__name__
     if sample is None:
-        raise UserError(f"{name} has lazy layers, whose sizes are not known yet: call it once on a batch before")
+        what = f"{name}: the sizes of its lazy layers are not known yet"
+        raise UserError("model.lazy_layers", what, "model", "call the module once on a batch before")
     training = module.training
     _pass(module.eval(), sample)
     module.train(training)
     if any(is_lazy(value) for value in (*module.parameters(), *module.buffers())):
-        raise UserError(f"{name} has lazy layers that its forward does not use: remove them")
+        what = f"{name}: forward does not use some of its lazy layers"
+        raise UserError("model.lazy_layers", what, "model", "remove these layers")
 
 
 def _try_out(module: nn.Module, sample: Tensor, classes: int | None) -> None:
     _, z = _pass(deepcopy(module).eval(), sample)  # whatever the trial changes is thrown away
     if classes is not None and z.shape[1] != classes:
         raise UserError(
-            f"{type(module).__name__} gives {z.shape[1]} logits, the data has {classes} classes: they must agree"
+            "model.wrong_class_count",
+            f"{type(module).__name__}: the model returns {z.shape[1]} logits, but the data has {classes} classes",
+            "model",
+            f"give its last layer {classes} outputs",
         )
 
 
@@ -102,7 +110,10 @@ def _pass(module: nn.Module, sample: Tensor) -> Any:
         with torch.no_grad():
             return module(sample)
     except (RuntimeError, ValueError, TypeError, IndexError) as e:
-        raise UserError(f"{name} cannot take samples of shape {shape}: {' '.join(str(e).split())}") from e
+        what = f"{name}: the model cannot process samples of shape {shape} ({' '.join(str(e).split())})"
+        raise UserError(
+            "model.unsupported_input", what, "model", "change its input layer, or the shape of the data"
+        ) from e
 
 
 def _kind(output: object) -> str:

@@ -59,7 +59,10 @@ def test_without_figures_curves_and_partition_are_drawn(make: Callable[..., Resu
         (outcome.path / "partition.json").unlink()
     drawn = draw_all(results)
     assert set(drawn.figures) == {"curves"}  # what can be drawn is
-    assert "partition.json is damaged (No such file" in drawn.skipped["partition"]
+    error = drawn.skipped["partition"]
+    assert error.code == "run.damaged_file"
+    assert str(error.key).endswith("partition.json")
+    assert "No such file" in str(error)
 
 
 def test_with_local_accuracies_also_forgetting(make: Callable[..., Results]) -> None:
@@ -69,7 +72,9 @@ def test_with_local_accuracies_also_forgetting(make: Callable[..., Results]) -> 
 
 def test_a_study_that_has_not_begun_has_no_figures_and_says_why(tmp_path: Path) -> None:
     drawn = draw_all(Results(study(), tmp_path))
-    assert drawn.skipped == dict.fromkeys(("curves", "partition"), "no run of it is finished yet")
+    assert {name: error.code for name, error in drawn.skipped.items()} == dict.fromkeys(
+        ("curves", "partition"), "report.no_finished_run"
+    )
     assert drawn.paths == []
     assert not list(tmp_path.iterdir())
 
@@ -78,7 +83,7 @@ def test_a_study_that_has_not_begun_has_no_figures_and_says_why(tmp_path: Path) 
 def test_what_a_form_lacks_is_said(form: str, make: Callable[..., Results]) -> None:
     drawn = draw_all(make(study(figures=pictures((form, "", {}))), rounds=2))
     assert not drawn.figures
-    assert "run.probes" in drawn.skipped[form] or "no run has" in drawn.skipped[form]
+    assert drawn.skipped[form].code in ("report.missing_probe", "report.missing_measurement")
 
 
 def test_a_damaged_file_is_said(make: Callable[..., Results]) -> None:
@@ -87,34 +92,39 @@ def test_a_damaged_file_is_said(make: Callable[..., Results]) -> None:
         (outcome.path / "partition.json").write_text("{")
         (outcome.path / "probes" / "features.safetensors").write_text("{")
     skipped = draw_all(results).skipped
-    assert "partition.json is damaged" in skipped["partition"]
-    assert "features.safetensors" in skipped["tsne"]
+    assert skipped["partition"].code == "run.damaged_file"
+    assert str(skipped["partition"].key).endswith("partition.json")
+    assert skipped["tsne"].code == "report.unreadable_file"
+    assert str(skipped["tsne"].key).endswith("features.safetensors")
 
 
 @pytest.mark.parametrize(
-    ("form", "options", "message"),
+    ("form", "options", "code", "key", "fact"),
     [
-        ("curve", {}, 'unknown form of a figure "curve": did you mean "curves"?'),
-        ("curves", {"why": 1}, 'unknown option of a figure of the form curves "why"'),
-        ("curves", {"rows": "FedAvg"}, "cannot have rows = 'FedAvg'"),
-        ("against", {}, "against needs the option x"),
-        ("against", {"x": ["one"]}, "cannot have x ="),
-        ("against", {"x": [1, 2], "measure": "speedup"}, "cannot have measure = 'speedup'"),
-        ("grid", {"x": "tau", "y": "beta"}, "cannot have x = 'tau'"),
-        ("grid", {"x": {"name": "tau", "values": []}, "y": {}}, "cannot have x ="),
+        ("curve", {}, "report.unknown_form", "form", '"curves"'),
+        ("curves", {"why": 1}, "report.invalid_option", "why", "curves"),
+        ("curves", {"rows": "FedAvg"}, "report.invalid_option", "rows", "rows = 'FedAvg'"),
+        ("against", {}, "report.invalid_option", "x", "against"),
+        ("against", {"x": ["one"]}, "report.invalid_option", "x", "x ="),
+        ("against", {"x": [1, 2], "measure": "speedup"}, "report.invalid_option", "measure", "measure = 'speedup'"),
+        ("grid", {"x": "tau", "y": "beta"}, "report.invalid_option", "x", "x = 'tau'"),
+        ("grid", {"x": {"name": "tau", "values": []}, "y": {}}, "report.invalid_option", "x", "x ="),
     ],
 )
-def test_a_wrong_picture_is_refused_in_one_line(form: str, options: dict, message: str) -> None:
+def test_a_wrong_picture_is_refused_in_one_line(form: str, options: dict, code: str, key: str, fact: str) -> None:
     with pytest.raises(UserError) as caught:
         check(Picture(form=form, options=options))
-    assert message in str(caught.value)
+    assert (caught.value.code, caught.value.key) == (code, key)
+    assert fact in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_printed_accuracies_must_fit(make: Callable[..., Results]) -> None:
     wrong = pictures(("forgetting", "", {"printed": {"FedAvg": [0.5, 0.5]}}))
     drawn = draw_all(make(study(figures=wrong, columns={"a": {}}), probes=["local", "confusion"], rounds=2))
-    assert 'printed needs a row "data share"' in drawn.skipped["forgetting"]
+    error = drawn.skipped["forgetting"]
+    assert (error.code, error.key) == ("report.invalid_option", "printed")
+    assert '"data share"' in str(error)
 
 
 def test_names_of_files() -> None:
@@ -127,4 +137,5 @@ def test_names_of_files() -> None:
 def test_a_folder_that_cannot_be_written_is_an_error_in_one_line(make: Callable[..., Results]) -> None:
     results = make(study(), rounds=1)
     (results.folder / "figures").write_text("a file is in the way")
-    assert "cannot write the figure" in draw_all(results).skipped["curves"]
+    error = draw_all(results).skipped["curves"]
+    assert (error.code, error.key) == ("report.cannot_write", str(results.folder / "figures" / "curves"))

@@ -33,7 +33,17 @@ LARGEST = 2**31 - 2**20  # bytes in a payload: a message of Flower's is below 2 
 
 
 class Malformed(Exception):
-    """What came is not a payload, or not the one that was to come."""
+    """A message that is not valid: its tensors or fields are not those that were expected.
+
+    `code` is a stable dotted name, `key` the configuration key concerned, as of a `UserError`.
+    """
+
+    def __init__(self, code: str, message: str, key: str | None = None) -> None:
+        super().__init__(code, message, key)
+        self.code, self.message, self.key = code, message, key
+
+    def __str__(self) -> str:
+        return self.message
 
 
 class Part(NamedTuple):
@@ -47,7 +57,9 @@ class Part(NamedTuple):
 def encode(payload: Payload) -> dict[str, Part]:
     """A payload, ready to be sent; what `decode` would refuse is refused here already."""
     if sys.byteorder != "little":
-        raise Malformed("this machine has the other byte order: federations are of little-endian machines")
+        raise Malformed(
+            "flower.unsupported_platform", "federations need little-endian machines, this one is big-endian"
+        )
     parts = {}
     for name, t in payload.items():
         data = t.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes() if t.numel() else b""
@@ -71,23 +83,24 @@ def decode(parts: Mapping[str, Part]) -> Payload:
 def check(parts: Mapping[str, Part]) -> None:
     """Refuse names, types, shapes and sizes that no payload has."""
     if len(parts) > ENTRIES:
-        raise Malformed(f"{len(parts)} tensors in one message; at most {ENTRIES} are taken")
+        raise Malformed("reply.too_large", f"{len(parts)} tensors in one message, the maximum is {ENTRIES}")
     total = 0
     for name, part in parts.items():
         if not NAME.fullmatch(name):
-            raise Malformed(f"{name[:80]!r} is no name of a tensor")
+            raise Malformed("reply.invalid_name", f"{name[:80]!r} is not a valid name of a tensor")
         if part.dtype not in TYPES:
-            raise Malformed(f"{name} is of the type {part.dtype[:20]!r}, which is not sent")
+            raise Malformed("reply.unsupported_dtype", f"{name} has the unsupported dtype {part.dtype[:20]!r}")
         if len(part.shape) > AXES or not all(0 <= n <= LARGEST for n in part.shape):
-            raise Malformed(f"{name} has the shape {list(part.shape)[: AXES + 1]}, which no tensor has here")
+            raise Malformed("reply.invalid_shape", f"{name} has the invalid shape {list(part.shape)[: AXES + 1]}")
         size = prod(part.shape) * TYPES[part.dtype].itemsize
         if len(part.data) != size:
-            raise Malformed(f"{name} should have {size} bytes by its shape, but has {len(part.data)}")
+            what = f"{name} has {len(part.data)} bytes, its shape needs {size}"
+            raise Malformed("reply.wrong_byte_count", what)
         if part.dtype == "bool" and part.data.translate(None, b"\x00\x01"):
-            raise Malformed(f"{name} has truth values that are neither 0 nor 1")
+            raise Malformed("reply.invalid_value", f"{name} has boolean values other than 0 and 1")
         total += size
     if total > LARGEST:
-        raise Malformed(f"{total} bytes in one message; at most {LARGEST} are taken")
+        raise Malformed("reply.too_large", f"{total} bytes in one message, the maximum is {LARGEST}")
 
 
 def require_like(payload: Payload, model: Payload) -> None:
@@ -95,7 +108,7 @@ def require_like(payload: Payload, model: Payload) -> None:
     for name in payload.keys() & model.keys():
         got, meant = payload[name], model[name]
         if (got.dtype, got.shape) != (meant.dtype, meant.shape):
-            raise Malformed(f"{name} is {_said(got)}, but must be {_said(meant)}")
+            raise Malformed("reply.wrong_shape", f"{name} is {_said(got)}, expected {_said(meant)}")
 
 
 def _said(t: torch.Tensor) -> str:

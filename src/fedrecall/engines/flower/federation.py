@@ -62,15 +62,18 @@ class Federation:
             message = came.pop(client)
             try:
                 if client not in here:
-                    raise Declined("its node is not connected")
+                    raise Declined("reply.not_connected", "its node is not connected")
                 if message is None:
-                    raise Declined(f"no answer within {self.timeout:g} s (engine.timeout)")
+                    what = f"engine.timeout = {self.timeout:g}: no reply within {self.timeout:g} s"
+                    raise Declined("reply.timeout", what, "engine.timeout")
                 answer = read_answer(message)
                 if answer.client != client:
-                    raise Malformed(f"client {answer.client} answered in its place")
+                    raise Malformed("reply.wrong_client", f"client {answer.client} replied in its place")
             except (Declined, Malformed) as error:
                 reason = f"{error} (task {task})"
-                attendance.failed(client, reason, f"{reason}\n", cause=error)
+                attendance.failed(
+                    client, reason, f"{error.code}: {reason}\n", cause=error, code=error.code, key=error.key
+                )
                 continue
             receipt = {"version": torch.tensor(version)} if answer.remembers else {}
             yield Reply(answer.up, answer.n, receipt, answer.report, client)

@@ -48,7 +48,7 @@ class Roll:
                 self._greet(node, message, heard)
             for client in heard.keys() & self.members.keys():
                 if self.members[client].node in online - {heard[client].node}:
-                    taken = f"node {heard[client].node} has taken its place as client {client}"
+                    taken = f"node {heard[client].node} has registered as client {client} in its place"
                     self._silent[self.members[client].node] = taken
             self.members |= heard
         return {client: member for client, member in self.members.items() if member.node in online}
@@ -62,31 +62,40 @@ class Roll:
             missing = sorted(set(range(self.population)) - set(here))
             why = "".join(f"; node {node}: {reason}" for node, reason in self._silent.items())
             raise UserError(
-                f"{len(here)} of {self.population} clients came within {self.timeout:g} s, {least} are needed; "
-                f"missing: {', '.join(map(str, missing[:20]))}{why}; start their nodes, each with client=NUMBER in its "
-                "node-config, or raise engine.timeout"
+                "flower.too_few_clients",
+                f"engine.timeout = {self.timeout:g}: {len(here)} of {self.population} clients connected within "
+                f"{self.timeout:g} s, {least} are needed; missing: {', '.join(map(str, missing[:20]))}{why}",
+                "engine.timeout",
+                "start their nodes, each with client=NUMBER in its node-config, or raise engine.timeout",
             )
         if len({member.own for member in here.values()}) > 1:
+            own = ", ".join(str(client) for client, member in sorted(here.items()) if member.own)
             raise UserError(
-                "some nodes have data of their own and others a part of the configured data set: "
-                "give all of them, or none, a folder, table or index in the node-config"
+                "flower.mixed_data",
+                "some nodes have their own data and others a part of the configured data set "
+                f"(clients with their own data: {own})",
+                "node-config",
+                "set folder, table or index in the node-config of all nodes, or of none",
             )
 
     def _greet(self, node: int, message: Message | None, heard: dict[int, Member]) -> None:
         self._silent.pop(node, None)
         if message is None:  # it is asked again at the next opportunity
-            self._silent[node] = "no answer to who it is"
+            self._silent[node] = "it did not register in time"
             return
         self._greeted.add(node)
         try:
             answer = read_answer(message)
             if not 0 <= answer.client < self.population:
-                raise Declined(f"it calls itself client {answer.client}, but there are 0 to {self.population - 1}")
+                what = f"client = {answer.client}: the clients are 0 to {self.population - 1}"
+                raise Declined("reply.wrong_client", what, "node-config")
         except (Declined, Malformed) as error:
-            self._silent[node] = str(error)
+            self._silent[node] = f"{error} ({error.code})"
             return
         if answer.client in heard:
-            raise UserError(f"two nodes say that they hold client {answer.client}: give each node a number of its own")
+            what = f"client = {answer.client}: two nodes have registered as this client"
+            hint = "give each node its own client=NUMBER in the node-config"
+            raise UserError("flower.duplicate_client", what, "node-config", hint)
         heard[answer.client] = Member(node, answer.n, answer.own)
 
 

@@ -41,7 +41,8 @@ class Store:
     def of(cls, root: Path, run: str, client: int) -> "Store":
         """The one in a node's folder."""
         if not KEY.fullmatch(run):
-            raise UserError(f"{run[:40]!r} is no key of a run")
+            what = f"run = {run[:40]!r}: not a valid run key"
+            raise UserError("flower.invalid_run_key", what, "run", "use the fedrecall version of the server")
         return cls(root / run / f"client-{client}")
 
     def read(self, version: Version | None) -> Payload | None:
@@ -53,11 +54,19 @@ class Store:
         except FileNotFoundError:
             kept = ", ".join(map(str, self.versions())) or "nothing"
             raise UserError(
-                f"the memory of {version} is not on this node; {self.folder} has {kept}: "
-                "give the node the folder it had (state in its node-config), or begin a new run"
+                "run.missing_client_state",
+                f"{self.folder}: the client state of {version} is not on this node, the folder has {kept}",
+                str(self.folder),
+                "set state in its node-config to the folder that it had, or start a new run",
             ) from None
         except (OSError, SafetensorError, ValueError) as error:
-            raise UserError(f"the memory {self._place(version)} cannot be read: {error}") from None
+            path = self._place(version)
+            raise UserError(
+                "run.unreadable_client_state",
+                f"{path}: the client state cannot be read ({error})",
+                str(path),
+                "restore the file, or start a new run",
+            ) from None
 
     def write(self, version: Version, memory: Payload) -> None:
         """Keep a memory; when this returns, it is on the disk. One that is empty needs no file."""

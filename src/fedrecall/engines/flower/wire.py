@@ -1,5 +1,6 @@
 """Orders and answers, as Flower messages: numbers and words in a ConfigRecord, tensors in ArrayRecords."""
 
+import re
 from typing import Any, NamedTuple, TypeVar
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
@@ -12,6 +13,8 @@ PROTOCOL = 1  # of these messages: both sides must speak the same
 LAYOUT = "fedrecall.little-endian"  # how an array's bytes are to be read
 KIND = "train"  # Flower's kind of message; there is one handler, which looks at the task
 HELLO = "hello"  # the task of saying who one is
+TASK_FAILED = "reply.task_failed"  # code of a node's error that has none
+CODE = re.compile(r"[a-z]{1,20}\.[a-z_]{1,40}")
 T = TypeVar("T")
 
 
@@ -39,7 +42,14 @@ class Answer(NamedTuple):
 
 
 class Declined(Exception):
-    """The answer of a client that could not do it, in its words."""
+    """A client that could not perform its task: the text of its error, with the error's code and key."""
+
+    def __init__(self, code: str, message: str, key: str | None = None) -> None:
+        super().__init__(code, message, key)
+        self.code, self.message, self.key = code, message, key
+
+    def __str__(self) -> str:
+        return self.message
 
 
 def packed(payload: Payload) -> ArrayRecord:
@@ -52,11 +62,12 @@ def unpacked(content: RecordDict, name: str) -> Payload:
     """The payload in a message's record."""
     record = content.array_records.get(name)
     if record is None:
-        raise Malformed(f'the message has no arrays "{name}"')
+        raise Malformed("reply.missing_record", f'the message has no arrays "{name}"')
     parts = {}
     for key, array in record.items():
         if array.stype != LAYOUT:
-            raise Malformed(f"{str(key)[:80]} is written as {str(array.stype)[:40]!r}, not as {LAYOUT!r}")
+            what = f"{str(key)[:80]} is encoded as {str(array.stype)[:40]!r}, expected {LAYOUT!r}"
+            raise Malformed("reply.wrong_encoding", what)
         parts[key] = Part(array.dtype, tuple(array.shape), array.data)
     return decode(parts)
 
@@ -101,22 +112,23 @@ def answer_message(answer: Answer, order: Message) -> Message:
     return Message(content=content, reply_to=order)
 
 
-def declined_message(reason: str, order: Message) -> Message:
-    """The answer of a client that could not."""
-    said = {"protocol": PROTOCOL, "declined": reason}
+def declined_message(reason: str, order: Message, code: str = TASK_FAILED, key: str | None = None) -> Message:
+    """Return the reply of a client that could not perform its task, with the code and the key of its error."""
+    said = {"protocol": PROTOCOL, "declined": reason, "code": code, "key": key or ""}
     return Message(content=RecordDict({"answer": ConfigRecord(said)}), reply_to=order)
 
 
 def read_answer(message: Message) -> Answer:
     """What a node answered; Declined if it could not do it, Malformed if it makes no sense."""
     if message.has_error():
-        raise Declined(f"Flower reports error {message.error.code}: {' '.join(str(message.error.reason).split())}")
+        reason = " ".join(str(message.error.reason).split())
+        raise Declined("reply.transport_error", f"Flower reports error {message.error.code}: {reason}")
     said = _said(message, "answer")
     if "declined" in said:
-        raise Declined(" ".join(_field(said, "declined", str).split())[:1000])
+        raise _declined(said)
     n = _field(said, "n", int)
     if n < 1:
-        raise Malformed(f"it says that it has {n} examples")
+        raise Malformed("reply.invalid_example_count", f"number of examples = {n}: it must be at least 1")
     up, report = (unpacked(message.content, name) for name in ("up", "report"))
     client, own, remembers = _field(said, "client", int), _field(said, "own", bool), _field(said, "remembers", bool)
     return Answer(client, n, own, remembers, up, report)
@@ -125,31 +137,42 @@ def read_answer(message: Message) -> Answer:
 def _said(message: Message, name: str) -> dict[str, Any]:
     record = message.content.config_records.get(name)
     if record is None:
-        raise Malformed(f'the message has no record "{name}"')
+        raise Malformed("reply.missing_record", f'the message has no record "{name}"')
     said = dict(record)
     if said.get("protocol") != PROTOCOL:
         raise Malformed(
-            f"the other side speaks version {said.get('protocol')} of the messages, this one {PROTOCOL}: "
-            "install the same fedrecall on all machines"
+            "reply.wrong_protocol",
+            f"the message has protocol version {str(said.get('protocol'))[:40]}, expected {PROTOCOL}: "
+            "install the same fedrecall on all machines",
         )
     return said
+
+
+def _declined(said: dict[str, Any]) -> Declined:
+    """Return the error that a node sent; a code or key from another machine that is not a plain name is ignored."""
+    code, key = said.get("code"), said.get("key")
+    return Declined(
+        code if isinstance(code, str) and CODE.fullmatch(code) else TASK_FAILED,
+        " ".join(_field(said, "declined", str).split())[:1000],
+        " ".join(key.split())[:200] if isinstance(key, str) and key else None,
+    )
 
 
 def _field(said: dict[str, Any], name: str, kind: type[T]) -> T:
     value = said.get(name)
     if type(value) is not kind:
-        raise Malformed(f'"{name}" of the message is missing, or of the wrong type')
+        raise Malformed("reply.invalid_field", f'the field "{name}" is missing or not of type {kind.__name__}')
     return value
 
 
 def _whole(said: dict[str, Any], name: str) -> list[int]:
     values = _field(said, name, list)
     if not all(type(value) is int and 0 <= value < 10**9 for value in values):
-        raise Malformed(f'"{name}" of the message has other things than whole numbers')
+        raise Malformed("reply.invalid_field", f'the field "{name}" must be whole numbers from 0 to 999999999')
     return values
 
 
 def _version(pair: list[int]) -> Version:
     if len(pair) != 2:
-        raise Malformed("a version has two numbers")
+        raise Malformed("reply.invalid_field", f"a version must be two numbers, not {len(pair)}")
     return Version(*pair)

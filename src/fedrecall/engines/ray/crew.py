@@ -41,7 +41,8 @@ class ActorCrew(Crew[ActorHand]):
             self._cargo = ray.put(cargo)  # once; each node fetches it when its first actor starts
         except (TypeError, AttributeError) as error:  # whatever pickling says
             why = " ".join(str(error).split()) or type(error).__name__
-            raise UserError(f"the method and the model cannot be sent to Ray ({why})") from error
+            what = f"the method and the model cannot be sent to Ray ({why})"
+            raise UserError("engine.cannot_pickle", what, "engine.name", "remove what cannot be pickled") from error
         self._stillborn = 0  # actors in a row that never were heard of
         self._board: Any = None  # the reference to what all jobs of the shift read
         self._most = 0  # actors in this shift
@@ -53,7 +54,12 @@ class ActorCrew(Crew[ActorHand]):
         there = self._ray.cluster_resources()
         units = int(there.get("GPU", 0)) or int(there.get("CPU", 0))
         if not units:
-            raise UserError("the Ray cluster has no core to run clients on: start a node with ray start --address=...")
+            raise UserError(
+                "engine.ray_no_resources",
+                "the Ray cluster has no core to run clients on",
+                "ray.address",
+                "start a node with ray start --address=...",
+            )
         return min(units, self._limit or units)
 
     def begin(self, down: Payload) -> None:
@@ -116,8 +122,11 @@ class ActorCrew(Crew[ActorHand]):
         self._stillborn += 1
         if self._stillborn >= LIVES:
             raise UserError(
-                f"Ray actors cannot start ({_why(error)}): every node needs this Python, the packages that are "
-                "installed here and the modules of your own that the experiment uses"
+                "engine.worker_start_failed",
+                f"Ray actors cannot start ({_why(error)})",
+                "engine.name",
+                "install on every node this Python, the packages of this machine and your own modules that the "
+                "experiment uses",
             ) from error
 
     def _dismiss(self, hand: ActorHand) -> None:
@@ -130,7 +139,8 @@ def _require_same(versions: dict[str, str]) -> None:
     """Results would otherwise depend on where a client runs."""
     for package, version in versions.items():
         if version != (ours := VERSIONS[package]):
-            raise UserError(f"a Ray node has {package} {version}, this machine {ours}: install the same everywhere")
+            what = f"a Ray node has {package} {version}, but this machine has {ours}"
+            raise UserError("engine.version_mismatch", what, package, "install the same version on all machines")
 
 
 def _why(error: Exception) -> str:

@@ -65,7 +65,9 @@ def _start(ray: ModuleType, workers: int) -> Session:
         ray.init(address="local", num_cpus=workers, include_dashboard=False, _temp_dir=folder, **SILENCE)
     except Exception as error:
         shutil.rmtree(folder, ignore_errors=True)
-        raise UserError(f"cannot start Ray on this machine: {_line(error)}") from error
+        what = f"cannot start Ray on this machine ({_line(error)})"
+        hint = 'check the installation of Ray and the free memory, or use engine.name = "pool"'
+        raise UserError("engine.ray_start_failed", what, "engine.name", hint) from error
     finally:
         if os.environ["RAY_AUTH_TOKEN"] == TOKEN:  # not for other clusters
             del os.environ["RAY_AUTH_TOKEN"]
@@ -76,19 +78,26 @@ def _join(ray: ModuleType, address: str) -> Session:
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if address != "auto":
         if not (host and colon and port.isdecimal()):
-            raise UserError(f'ray.address = "{address}": give "auto", "HOST:PORT" or "ray://HOST:PORT"')
+            what = f'ray.address = "{address}": the address is not valid'
+            raise UserError("config.invalid_value", what, "ray.address", 'use "auto", "HOST:PORT" or "ray://HOST:PORT"')
         try:
             socket.create_connection((host.strip("[]"), int(port)), timeout=PATIENCE).close()
         except (OSError, OverflowError) as error:
             raise UserError(
-                f"no Ray cluster answers at {address} ({_line(error)}): start one with ray start --head, or leave "
-                "ray.address out for a Ray of this run alone"
+                "engine.ray_unreachable",
+                f'ray.address = "{address}": no Ray cluster is reachable ({_line(error)})',
+                "ray.address",
+                "start one with ray start --head, or remove ray.address to start Ray for this run alone",
             ) from error
     try:
         ray.init(address=address, **SILENCE)
     except Exception as error:
-        check = "is it Ray's port, the Ray version of this machine, the right RAY_AUTH_TOKEN?"
-        raise UserError(f"cannot connect to the Ray cluster at {address}: {_line(error)}; {check}") from error
+        raise UserError(
+            "engine.ray_unreachable",
+            f'ray.address = "{address}": cannot connect to the Ray cluster ({_line(error)})',
+            "ray.address",
+            "check that this is Ray's port, that the cluster has the Ray version of this machine, and RAY_AUTH_TOKEN",
+        ) from error
     return Session(ray, ours=True)
 
 

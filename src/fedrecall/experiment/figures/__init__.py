@@ -59,7 +59,7 @@ class Drawn(NamedTuple):
     """What came of drawing a study's figures."""
 
     figures: dict[str, Drawing]  # by the name of their files
-    skipped: dict[str, str]  # name -> why it could not be drawn
+    skipped: dict[str, UserError]  # name -> why it could not be drawn
 
     @property
     def paths(self) -> list[Path]:
@@ -68,7 +68,7 @@ class Drawn(NamedTuple):
 
 
 def draw_all(results: Results) -> Drawn:
-    """Draw the figures that the study asks for, or those that every study can have; what cannot be drawn is said."""
+    """Draw the figures that the study lists, or those that every study can have; collect the errors of the others."""
     drawn = Drawn({}, {})
     for name, picture in named(results.study.figures or defaults(results)).items():
         try:
@@ -76,7 +76,7 @@ def draw_all(results: Results) -> Drawn:
                 figure = draw(results, picture)
                 paths = save(figure, results.folder / FOLDER, name)
         except UserError as error:
-            drawn.skipped[name] = str(error)
+            drawn.skipped[name] = error
         else:
             drawn.figures[name] = Drawing(picture.title, paths)
     return drawn
@@ -91,21 +91,23 @@ def draw(results: Results, picture: Picture) -> Figure:
 def check(picture: Picture) -> dict[str, Any]:
     """A picture's options. A form that there is not, an option that it does not have or that is lacking, is refused."""
     if picture.form not in FORMS:
-        raise unknown("form of a figure", picture.form, FORMS)
+        raise unknown("form of a figure", picture.form, FORMS, "report.unknown_form", "form")
     taken = {key.rstrip("_"): each for key, each in signature(FORMS[picture.form]).parameters.items()}
     taken = {key: each for key, each in taken.items() if key not in ("results", "title")}
     found = {}
     for key, value in picture.options.items():
         if key not in taken:
-            raise unknown(f"option of a figure of the form {picture.form}", key, taken)
+            raise unknown(f"option of the figure form {picture.form}", key, taken, "report.invalid_option", key)
         try:
             found[key] = TypeAdapter(taken[key].annotation).validate_python(value)
         except ValidationError as error:
             why = error.errors()[0]["msg"]
-            raise UserError(f"a figure of the form {picture.form} cannot have {key} = {value!r}: {why}") from None
+            text = f"{key} = {value!r}: invalid option of the figure form {picture.form}: {why}"
+            raise UserError("report.invalid_option", text, key) from None
     for key, each in taken.items():
         if each.default is Parameter.empty and key not in found:
-            raise UserError(f"a figure of the form {picture.form} needs the option {key}")
+            text = f"the figure form {picture.form} requires the option {key}"
+            raise UserError("report.invalid_option", text, key, f"set {key} in the options of the figure")
     return found
 
 

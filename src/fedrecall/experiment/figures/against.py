@@ -41,7 +41,7 @@ class Numbers:
         spreads = {place: measured(outcomes, self.measure) for place, outcomes in found.items()}
         self.cells: dict[tuple[str, str], Spread] = {key: s for key, s in spreads.items() if s is not None}
         if not self.cells:
-            raise Missing("no run came to an end and was ever evaluated")
+            raise Missing("report.no_finished_run", "no run finished without divergence and was evaluated")
         self.rows = list(dict.fromkeys(row for row, _ in self.cells))
         self.columns = chosen(results.study.columns, columns, "column")
         broke = any(outcome.diverged for outcomes in found.values() for outcome in outcomes)

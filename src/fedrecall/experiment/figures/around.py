@@ -5,12 +5,14 @@ from typing import NamedTuple
 import numpy as np
 
 from fedrecall.experiment.figures.gather import (
+    MOST_SKEWED,
     Floats,
     Missing,
     Names,
     chosen,
     label_counts,
     lines_of,
+    no_finished_run,
     participants,
     pick_client,
     recall,
@@ -43,7 +45,7 @@ def around(
 
     With a row to start from, its last global model is what all others begin with; else each row has its own.
     """
-    found, missing = {}, Missing("no run of it is finished yet")
+    found, missing = {}, no_finished_run()
     for column in chosen(results.study.columns, columns, "column"):
         try:
             found[column] = _in_column(results, column, rows, start, client, "local_confusion" if matrices else "local")
@@ -63,7 +65,7 @@ def _in_column(results: Results, column: str, rows: Names, start: str | None, cl
     others = [row for row in others if study.rows[row].get("start") == begins] or others
     trained = {row: outcomes for row in others if (outcomes := results.outcomes(row, column))}
     if not trained:
-        raise Missing("no run of it is finished yet")
+        raise no_finished_run()
     first = next(iter(trained.values()))[0]
     seed, counts = first.cell.seed, label_counts(first)
     who = pick_client(client, participants(lines_of(first, probe)), counts)
@@ -86,7 +88,8 @@ def _before(outcome: Outcome, number: int | None, label: str) -> Stage:
     lines = lines_of(outcome, "confusion")
     number = max(lines) if number is None else number
     if number not in lines:
-        raise Missing(f"{outcome.cell.row} was not evaluated after round {number}")
+        text = f"{outcome.cell.row} was not evaluated after round {number}"
+        raise Missing("report.missing_measurement", text, "run.evaluate_every", "set it to 1 and run it again")
     confusion = np.asarray(lines[number]["confusion"], dtype=np.float64)
     return Stage(label, confusion, recall(confusion))
 
@@ -95,7 +98,8 @@ def _after(outcome: Outcome, probe: str, client: int, label: str) -> tuple[int, 
     """The client's model of the last round that it took part in, with the number of that round."""
     there = {number: line for number, line in lines_of(outcome, probe).items() if client in line["clients"]}
     if not there:
-        raise Missing(f"client {client} took no part in {outcome.cell.row}")
+        text = f"client = {client}: the client did not participate in {outcome.cell.row}"
+        raise Missing("report.absent_client", text, "client", f'use another client or "{MOST_SKEWED}"')
     number, line = max(there.items())
     at = line["clients"].index(client)
     if probe == "local":

@@ -59,7 +59,7 @@ def one_curve(curve: Curve, y: str, *, name: str, title: str) -> Figure:
     """The line of a single run; its look is that of the method's name."""
     line = over_seeds([curve])
     if line is None:
-        raise Missing(f"no round has {LABELS.get(y, y)}")
+        raise Missing("report.missing_measurement", f"no round has the measurement {LABELS.get(y, y)}", "y")
     figure, (axes,) = panels(1)
     draw_line(axes, line, looks([name])[name])
     dress(axes, share=y in SHARES, zero=bool((line.mean < 0).any()))
@@ -89,7 +89,8 @@ def _draw(
             if line is not None:
                 table.setdefault((label, column), {})[row] = line
     if not table:
-        raise Missing(f"no run has {' or '.join(label for label, _, _ in parts)}")
+        labels = " or ".join(label for label, _, _ in parts)
+        raise Missing("report.missing_measurement", f"no run has the measurement {labels}", "y")
     places = [key for label, _, _ in parts for column in columns if (key := (label, column)) in table]
     names = [row for row in results.study.rows if any(row in lines for lines in table.values())]
     style = looks(names)

@@ -115,7 +115,8 @@ def local_global(results: Results, *, title: str = "", rows: Names = None, colum
     found = {place: _pairs(outcomes) for place, outcomes in finished(results, rows, columns).items()}
     found = {place: pairs for place, pairs in found.items() if len(pairs)}
     if not found:
-        raise Missing("no run has local accuracies: run it with run.local_accuracy = true")
+        hint = "set run.local_accuracy = true and run it again"
+        raise Missing("report.missing_measurement", "no run has local accuracies", "run.local_accuracy", hint)
     names = list(dict.fromkeys(row for row, _ in found))
     settings = list(dict.fromkeys(column for _, column in found))
     colours = dict(zip(settings, series(len(settings)), strict=True))

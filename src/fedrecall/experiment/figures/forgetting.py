@@ -77,7 +77,13 @@ def forgetting(
 def _printed(table: Mapping[str, Sequence[float]]) -> _Part:
     lines = {row: np.asarray(line, dtype=np.float64) for row, line in table.items()}
     if SHARE not in lines or len({len(line) for line in lines.values()}) != 1 or len(lines) < 2:
-        raise UserError(f'printed needs a row "{SHARE}", and rows of accuracies that have as many classes')
+        rows = ", ".join(f"{row} ({len(line)} classes)" for row, line in lines.items()) or "no rows"
+        raise UserError(
+            "report.invalid_option",
+            f'the figure option "printed" has {rows}',
+            "printed",
+            f'add a row "{SHARE}", and rows of accuracies with the same number of classes',
+        )
     shares = lines.pop(SHARE)
     named = {row if row.startswith("global") else f"{row} local": line for row, line in lines.items()}
     return _Part("printed in the paper", list(range(len(shares))), shares, named)

@@ -20,7 +20,18 @@ MOST_SKEWED = "most skewed"
 
 
 class Missing(UserError):
-    """What a figure needs is not there (yet); the text says what."""
+    """Data that a figure needs and the runs do not have (yet)."""
+
+
+def no_finished_run() -> Missing:
+    """Return the error for a figure none of whose runs is finished."""
+    return Missing("report.no_finished_run", "no run of this figure is finished", hint="run the study first")
+
+
+def missing_probe(row: str, probe: str) -> Missing:
+    """Return the error for a run that was made without a probe."""
+    hint = f'add "{probe}" to run.probes and run it again'
+    return Missing("report.missing_probe", f'the runs of {row} have no probe "{probe}"', "run.probes", hint)
 
 
 class Line(NamedTuple):
@@ -43,7 +54,8 @@ def chosen(names: Iterable[str], wanted: Names, kind: str) -> list[str]:
         return list(by_slug.values())
     found = [by_slug[slug(name)] for name in wanted if slug(name) in by_slug]
     if wanted and not found:
-        raise Missing(f"the study has no {kind} {' or '.join(wanted)}; it has {', '.join(by_slug.values())}")
+        text = f"the study has no {kind} {' or '.join(wanted)}"
+        raise Missing("report.not_in_study", text, kind, f"use one of its {kind}s: {', '.join(by_slug.values())}")
     return found
 
 
@@ -60,10 +72,12 @@ def numbered(columns: Iterable[str], wanted: Names, x: Sequence[float]) -> dict[
     elif len(names) == len(x):
         numbers = {slug(name): number for name, number in zip(names, x, strict=True)}
     else:
-        raise UserError(f"x has {len(x)} numbers for {len(names)} columns: give one for each")
+        text = f"x has {len(x)} numbers for {len(names)} columns"
+        raise UserError("report.invalid_option", text, "x", "set one number for each column")
     found = {name: numbers[slug(name)] for name in all_of_them if slug(name) in numbers}
     if not found:
-        raise Missing(f"it is not known at which x the columns {', '.join(all_of_them)} are")
+        text = f"x = {list(x)}: none of these numbers belongs to the columns {', '.join(all_of_them)}"
+        raise Missing("report.not_in_study", text, "x", "set one number for each column")
     return found
 
 
@@ -77,7 +91,7 @@ def finished(results: Results, rows: Names, columns: Names) -> dict[tuple[str, s
     }
     found = {key: outcomes for key, outcomes in found.items() if outcomes}
     if not found:
-        raise Missing("no run of it is finished yet")
+        raise no_finished_run()
     return found
 
 
@@ -129,7 +143,7 @@ def measured(outcomes: Sequence[Outcome], measure: str) -> Spread | None:
     What broke off has no accuracy worth a mean.
     """
     if measure not in ACCURACIES:
-        raise unknown("measure", measure, ACCURACIES)
+        raise unknown("measure", measure, ACCURACIES, "report.invalid_option")
     curves = (outcome.curve() for outcome in outcomes if not outcome.diverged)
     return spread([ACCURACIES[measure](curve) for curve in curves if curve])
 
@@ -153,10 +167,10 @@ def share_of(part: Any, whole: Any) -> Floats:
 
 
 def lines_of(outcome: Outcome, probe: str) -> dict[int, dict[str, Any]]:
-    """A probe's lines by round; that there are none is said in a way that tells what to do."""
+    """A probe's lines by round; raises `Missing` if the run has none."""
     lines = outcome.probe(probe)
     if not lines:
-        raise Missing(f'{outcome.cell.row} has no probe "{probe}": run it with "{probe}" in run.probes')
+        raise missing_probe(outcome.cell.row, probe)
     return {line["round"]: line for line in lines}
 
 
@@ -169,7 +183,8 @@ def label_counts(outcome: Outcome) -> Ints:
     """Training samples by client and class [N, C]."""
     counts = manifest(outcome).get("counts")
     if counts is None:
-        raise Missing("the partition has too many clients for its counts to be kept")
+        text = f"{outcome.path / 'partition.json'} has no counts: the partition has too many clients to store them"
+        raise Missing("report.missing_measurement", text, "counts")
     return np.asarray(counts, dtype=np.int64)
 
 
@@ -183,10 +198,13 @@ def pick_client(wanted: int | str, clients: Sequence[int], counts: Ints) -> int:
     if isinstance(wanted, int):
         if wanted not in clients:
             some = ", ".join(map(str, clients[:10]))
-            raise Missing(f"client {wanted} took no part; {some}{' and others' if len(clients) > 10 else ''} did")
+            others = " and others" if len(clients) > 10 else ""
+            text = f"client = {wanted}: the client did not participate"
+            raise Missing("report.absent_client", text, "client", f"use one that did: {some}{others}")
         return wanted
     if wanted != MOST_SKEWED:
-        raise UserError(f'client = "{wanted}": give a number, or "{MOST_SKEWED}"')
+        text = f'client = "{wanted}": not a client'
+        raise UserError("report.invalid_option", text, "client", f'use a number or "{MOST_SKEWED}"')
     return max(clients, key=lambda client: (-round(_entropy(counts[client]), 9), int(counts[client].sum())))
 
 

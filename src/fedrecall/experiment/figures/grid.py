@@ -56,7 +56,8 @@ def _setting(tables: Mapping[str, Any], axis: Axis) -> int:
     for name, value in _leaves(tables):
         if name == axis.name and value in axis.values:
             return axis.values.index(value)
-    raise UserError(f"a column sets {axis.name} to none of {', '.join(map(str, axis.values))}")
+    text = f"{axis.name}: a column of the study sets none of the values {', '.join(map(str, axis.values))}"
+    raise UserError("report.invalid_option", text, axis.name, "add the value of every column to the axis of the grid")
 
 
 def _leaves(tables: Mapping[str, Any]) -> Sequence[tuple[str, Any]]:

@@ -115,7 +115,9 @@ def save(figure: Figure, folder: Path, stem: str) -> list[Path]:
             paths.append(folder / f"{stem}.{suffix}")
             write(paths[-1], content.getvalue())
     except OSError as error:
-        raise UserError(f"cannot write the figure {folder / stem}: {error.strerror or error}") from None
+        path = folder / stem
+        text = f"{path}: cannot write the figure: {error.strerror or error}"
+        raise UserError("report.cannot_write", text, str(path)) from None
     return paths
 
 

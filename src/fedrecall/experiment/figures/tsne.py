@@ -16,6 +16,8 @@ from fedrecall.experiment.figures.gather import (
     Names,
     chosen,
     label_counts,
+    missing_probe,
+    no_finished_run,
     pick_client,
     scale_note,
 )
@@ -66,7 +68,7 @@ def tsne(
                 notes.append(f"seed {outcomes[0].cell.seed}")
                 notes += [] if who is None else [f"local models of client {who}"]
     if not models:
-        raise Missing("no run of it is finished yet")
+        raise no_finished_run()
     classes = max(int(model.y.max()) for model in models) + 1
     colours = np.array(series(classes))
     figure, axes = panels(len(models), across=2 if len(models) in (2, 4) else None, height=2.6)
@@ -92,7 +94,8 @@ def embed(features: Floats) -> Floats:
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     if len(features) < 4:
-        raise Missing(f"t-SNE needs at least 4 examples, there are {len(features)}")
+        text = f"t-SNE requires at least 4 examples, the run stored {len(features)}"
+        raise Missing("report.missing_measurement", text, "features")
     perplexity = min(30.0, (len(features) - 1) / 3)
     # Principal components to start with, not chance; one thread, for sums in the same order, and for speed: the work is
     # so little that threads wait for one another.
@@ -106,17 +109,18 @@ def _read(outcome: Outcome, kind: str, client: int | str, title: str) -> tuple[_
     """A run's global model, or one of its local models, then with its client."""
     path = outcome.path / "probes" / FILE
     if not path.exists():
-        raise Missing(f'{outcome.cell.row} has no probe "features": run it with "features" in run.probes')
+        raise missing_probe(outcome.cell.row, "features")
     try:
         tensors = load_file(path)
     except (SafetensorError, OSError) as error:
-        raise Missing(f"cannot read {path}: {error}") from None
+        text = f"{path}: cannot read the file: {error}"
+        raise Missing("report.unreadable_file", text, str(path), "remove the run directory and run it again") from None
     who = None
     if kind == "local":
         there = sorted(int(name.removeprefix("local-")) for name in tensors if name.startswith("local-"))
         who = pick_client(client, there, label_counts(outcome))
     name = kind if who is None else f"local-{who}"
     if name not in tensors:
-        raise Missing(f"{path} has no features of the {name} model")
+        raise Missing("report.missing_measurement", f"{path}: the file has no features of the {name} model", str(path))
     features, y = tensors[name][:MOST].astype(np.float64), tensors["y"][:MOST].astype(np.int64)
     return _Model(title, features.reshape(len(features), -1), y), who

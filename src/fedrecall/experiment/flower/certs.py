@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
 
-from fedrecall.errors import UserError, needs_extra
+from fedrecall.errors import UserError, first_line, needs_extra
 from fedrecall.files import write
 
 try:
@@ -31,7 +31,12 @@ def make_certificates(folder: Path, hosts: Sequence[str], nodes: int) -> list[Pa
     `hosts` are the names and addresses by which nodes reach the server.
     """
     if not hosts:
-        raise UserError("by which name do the nodes reach the server? Give it: --host NAME")
+        raise UserError(
+            "cli.missing_option",
+            "--host: the name by which the nodes reach the server is missing",
+            "--host",
+            "pass --host NAME",
+        )
     made: list[Path] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -43,7 +48,12 @@ def make_certificates(folder: Path, hosts: Sequence[str], nodes: int) -> list[Pa
             if not (folder / f"node-{number}").exists():
                 made += _node(folder / f"node-{number}")
     except OSError as error:
-        raise UserError(f"cannot write keys to {folder}: {error.strerror} ({error.filename})") from None
+        raise UserError(
+            "flower.cannot_write",
+            f"{folder}: cannot write keys: {error.strerror} ({error.filename})",
+            str(folder),
+            "choose another folder, or change its permissions",
+        ) from None
     return made
 
 
@@ -62,10 +72,18 @@ def _server(folder: Path, hosts: Sequence[str]) -> list[Path]:
         signer = form.load_pem_private_key((folder / "ca.key").read_bytes(), password=None)
     except (OSError, ValueError) as error:
         raise UserError(
-            f"{folder} has no ca.crt with its ca.key to sign the server's certificate with: {error}"
+            "flower.missing_authority",
+            f"{folder}: no ca.crt with its ca.key to sign the server's certificate with ({first_line(error)})",
+            str(folder),
+            "restore both, or make all keys in an empty folder",
         ) from None
     if not isinstance(signer, ec.EllipticCurvePrivateKey):
-        raise UserError(f"{folder / 'ca.key'} is not a key that this command made")
+        raise UserError(
+            "flower.missing_authority",
+            f"{folder / 'ca.key'}: not a key that `fedrecall flower certs` made",
+            str(folder / "ca.key"),
+            "restore ca.crt and ca.key, or make all keys in an empty folder",
+        )
     key = ec.generate_private_key(ec.SECP384R1())
     builder = _certificate(_name(hosts[0]), authority.subject, key.public_key(), SERVER_DAYS)
     builder = builder.add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
@@ -121,7 +139,12 @@ def _host(host: str) -> x509.GeneralName:
     try:
         return x509.DNSName(host)
     except ValueError:
-        raise UserError(f"--host {host!r} is neither a name nor an address") from None
+        raise UserError(
+            "cli.invalid_option",
+            f"--host = {host!r}: neither a name nor an address",
+            "--host",
+            "pass the DNS name or IP address by which the nodes reach the server",
+        ) from None
 
 
 def _name(common: str) -> x509.Name:

@@ -9,7 +9,16 @@ from fedrecall.core.types import Payload
 from fedrecall.engines.faults import described
 from fedrecall.engines.flower.codec import Malformed, require_like
 from fedrecall.engines.flower.store import Store
-from fedrecall.engines.flower.wire import HELLO, KIND, Answer, Order, answer_message, declined_message, read_order
+from fedrecall.engines.flower.wire import (
+    HELLO,
+    KIND,
+    TASK_FAILED,
+    Answer,
+    Order,
+    answer_message,
+    declined_message,
+    read_order,
+)
 from fedrecall.engines.worker import device
 from fedrecall.errors import UserError
 from fedrecall.experiment.config import Experiment
@@ -28,12 +37,12 @@ def handle(message: Message, context: Context) -> Message:
             perform(order, down, Node.read(context.node_config), configured(context.run_config)), message
         )
     except (UserError, Malformed) as error:
-        reason = str(error)
+        reason, code, key = str(error), error.code, error.key
     except Exception as error:
-        reason, text = described(error)
+        (reason, text), code, key = described(error), TASK_FAILED, None
         log.error("%s", text)
-    log.error("declined: %s", reason)
-    return declined_message(reason, message)
+    log.error("declined: %s [%s]", reason, code)
+    return declined_message(reason, message, code, key)
 
 
 def perform(order: Order, down: Payload, node: Node, experiment: Experiment) -> Answer:
@@ -42,7 +51,12 @@ def perform(order: Order, down: Payload, node: Node, experiment: Experiment) -> 
     if order.task == HELLO:
         return Answer(node.client, len(dealt.partition.rows(node.client)), node.own, False, {}, {})
     if order.client != node.client:
-        raise UserError(f"this node is client {node.client}, the order is for client {order.client}")
+        raise UserError(
+            "flower.wrong_client",
+            f"node-config.client = {node.client}: the task is for client {order.client}",
+            "node-config.client",
+            "start each node with its own client number",
+        )
     store = Store.of(node.state, order.run, node.client)
     memory = store.read(order.acknowledged)
     store.tidy(order.acknowledged, order.oldest)

@@ -69,7 +69,12 @@ class Daemons:
         while not listens(self.port):
             self.require("superlink")
             if time.monotonic() > deadline:
-                raise UserError(f"the SuperLink did not start within {PATIENCE:g} s: see {self.log('superlink')}")
+                raise UserError(
+                    "flower.process_failed",
+                    f"superlink: did not start within {PATIENCE:g} s",
+                    "superlink",
+                    f"see {self.log('superlink')}",
+                )
             time.sleep(0.1)
 
     def supernode(
@@ -98,7 +103,8 @@ class Daemons:
             command, capture_output=True, text=True, env=self.environment("flwr"), timeout=PATIENCE, check=False
         )
         if done.returncode:
-            raise UserError(f"flwr {args[0]} failed: {' '.join((done.stdout + done.stderr).split())[-300:]}")
+            output = " ".join((done.stdout + done.stderr).split())[-300:]
+            raise UserError("flower.process_failed", f"flwr {args[0]}: exit code {done.returncode}: {output}", "flwr")
         return done.stdout
 
     def end(self, name: str, how: signal.Signals = signal.SIGTERM) -> None:
@@ -128,7 +134,10 @@ class Daemons:
         if code is not None:
             said = self.log(name).read_text(errors="replace").strip().splitlines()
             raise UserError(
-                f"the {name} ended with exit code {code} ({' '.join(said[-3:])[-300:]}): see {self.log(name)}"
+                "flower.process_failed",
+                f"{name}: exited with code {code} ({' '.join(said[-3:])[-300:]})",
+                name,
+                f"see {self.log(name)}",
             )
 
     def log(self, name: str) -> Path:

@@ -31,7 +31,9 @@ def demo(config: Path | None, overrides: Sequence[str], out: Path, say: Callable
         for node in names:
             daemons.require(node)
     if not (out / SUMMARY).exists():
-        raise UserError("the run did not finish: what Flower said is above")
+        raise UserError(
+            "flower.run_incomplete", f"{out}: the run did not finish", str(out), "see the output of Flower above"
+        )
     say(f"everything is stopped, files in {out}")
 
 

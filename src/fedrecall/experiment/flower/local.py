@@ -11,7 +11,7 @@ from fedrecall.data.datasets import Dataset
 from fedrecall.data.partition import Partition
 from fedrecall.data.table import read_table
 from fedrecall.engines.world import World
-from fedrecall.errors import UserError
+from fedrecall.errors import UserError, first_line
 from fedrecall.experiment.config import Experiment
 from fedrecall.experiment.flower.settings import Node
 from fedrecall.experiment.setup import Dealt, build, deal, described, read, world_of
@@ -21,7 +21,12 @@ def dealt_to(node: Node, experiment: Experiment, classes: tuple[str, ...] = ()) 
     """What this node holds; labels are numbered by these names of the whole federation, once they are known."""
     clients = experiment.federation.clients
     if node.client >= clients:
-        raise UserError(f"node-config: client = {node.client}, but federation.clients = {clients}: 0 to {clients - 1}")
+        raise UserError(
+            "flower.invalid_node_config",
+            f"node-config.client = {node.client}: out of range for federation.clients = {clients}",
+            "node-config.client",
+            f"use 0 to {clients - 1}",
+        )
     if not node.own:
         return deal(experiment)
     # The server alone has auxiliary examples.
@@ -49,8 +54,11 @@ def renumbered(dataset: Dataset, classes: tuple[str, ...]) -> Dataset:
     for name in dataset.classes:
         if name not in classes:
             raise UserError(
-                f"this node's data have a class \"{name}\" that the server's do not; the classes are "
-                f"{', '.join(classes[:20])}: rename it, or leave it out"
+                "data.unknown_class",
+                f'class "{name}" of this node: the data of the server does not have it (classes: '
+                f"{', '.join(classes[:20])})",
+                name,
+                "rename or remove it",
             )
     numbers = torch.tensor([classes.index(name) for name in dataset.classes])
 
@@ -70,8 +78,10 @@ def _place(node: Node, experiment: Experiment) -> dict[str, object]:
     for column, values in read_table(node.table).items():
         if column != label and str(values.type) in ("string", "large_string"):
             raise UserError(
-                f'{node.table}: column "{column}" has words, and another node may have other words: turn them into '
-                "numbers, the same on all nodes"
+                "data.text_column",
+                f'{node.table}: column "{column}" has words, and another node may have other words',
+                str(node.table),
+                "turn them into numbers, the same on all nodes",
             )
     return none | {"name": "table", "path": node.table, "label": label, "size": None}
 
@@ -82,7 +92,17 @@ def _rows(node: Node, samples: int) -> np.ndarray[tuple[int], np.dtype[np.int64]
         words = node.index.read_text().split()
         rows = np.array([int(word) for word in words], dtype=np.int64)
     except (OSError, ValueError) as error:
-        raise UserError(f"node-config: index {node.index} cannot be read, it must be row numbers: {error}") from None
+        raise UserError(
+            "flower.invalid_node_config",
+            f"node-config.index = {node.index}: cannot be read as row numbers ({first_line(error)})",
+            "node-config.index",
+            "use a text file of row numbers",
+        ) from None
     if not len(rows) or rows.min() < 0 or rows.max() >= samples or len(np.unique(rows)) < len(rows):
-        raise UserError(f"node-config: index {node.index} must have different rows, from 0 to {samples - 1}")
+        raise UserError(
+            "flower.invalid_node_config",
+            f"node-config.index = {node.index}: rows are missing, repeated or out of range",
+            "node-config.index",
+            f"use different rows, from 0 to {samples - 1}",
+        )
     return rows

@@ -86,16 +86,29 @@ def new(folder: Path, config: Path | None, overrides: Sequence[str] = ()) -> Exp
     """Write the app to a folder that is empty or not there yet."""
     experiment = for_flower(Experiment.load(config, overrides))
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} exists and is not empty: choose another folder for the app")
+        raise UserError(
+            "flower.directory_not_empty",
+            f"{folder}: exists and is not empty",
+            str(folder),
+            "choose another folder for the app",
+        )
     name = re.sub(r"[^a-z0-9]+", "-", folder.absolute().name.lower()).strip("-")
     if not NAME.fullmatch(name):
         raise UserError(
-            f'"{folder.name}" cannot be the name of a Flower app: begin with a letter, at most 40 characters'
+            "flower.invalid_name",
+            f'"{folder.name}": not a valid name of a Flower app',
+            str(folder),
+            "choose a folder name that begins with a letter and has at most 40 characters",
         )
     tables = experiment.tables()
     text, clients = tomli_w.dumps(tables), experiment.federation.clients
     if "'''" in text:
-        raise UserError("the configuration has ''' in it, which cannot be written into a Flower app: leave it out")
+        raise UserError(
+            "flower.not_serialisable",
+            "a value of the configuration has ''', which cannot be written into a Flower app",
+            EXPERIMENT,
+            "remove the '''",
+        )
     title = f"{tables['method']['name']} on {experiment.data.name}"
     words = {"name": name, "title": title, "place": f"runs/{name}", "tables": text, "clients": clients}
     words |= {
@@ -109,15 +122,31 @@ def new(folder: Path, config: Path | None, overrides: Sequence[str] = ()) -> Exp
         write(folder / "pyproject.toml", PROJECT.format(**words).encode())
         write(folder / "README.md", README.format(**words).encode())
     except OSError as error:
-        raise UserError(f"cannot write the app to {folder}: {error.strerror}") from None
+        raise UserError(
+            "flower.cannot_write",
+            f"{folder}: cannot write the app: {error.strerror}",
+            str(folder),
+            "choose another folder, or change its permissions",
+        ) from None
     return experiment
 
 
 def for_flower(experiment: Experiment) -> Experiment:
     """The same experiment on the engine of real federations."""
-    for part in (experiment.method, experiment.model, experiment.federation.partition):
-        if isinstance(part, Own) or experiment.data.name == "own":
-            raise UserError("this configuration has parts given in Python, which a Flower app cannot carry")
+    parts = {
+        "method": isinstance(experiment.method, Own),
+        "model": isinstance(experiment.model, Own),
+        "federation.partition": isinstance(experiment.federation.partition, Own),
+        "data": experiment.data.name == "own",
+    }
+    for key, own in parts.items():
+        if own:
+            raise UserError(
+                "flower.not_serialisable",
+                f"{key}: an object passed in Python, which cannot be written into a Flower app",
+                key,
+                "use a name and settings that the configuration has",
+            )
     tables: dict[str, Any] = experiment.tables()
     engine = {key: value for key, value in tables["engine"].items() if key in ("min_replies", "timeout")}
     return Experiment(**tables | {"engine": engine | {"name": "flower"}})

@@ -37,7 +37,12 @@ def main(grid: Grid, context: Context) -> None:
         experiment = configured(context.run_config)
         choice, federation = experiment.engine, experiment.federation
         if experiment.run.start is not None and experiment.method.personal:
-            raise UserError("run.start is a file of the server's, and personal models begin on the nodes: leave it out")
+            raise UserError(
+                "config.conflict",
+                f"run.start = {experiment.run.start}: a file on the server, and personal models start on the nodes",
+                "run.start",
+                "remove run.start",
+            )
         roll = Roll(grid, federation.clients, choice.timeout or TIMEOUT)
         roll.gather(choice.min_replies or federation.clients)
         own = any(member.own for member in roll.members.values())
@@ -47,7 +52,7 @@ def main(grid: Grid, context: Context) -> None:
         resume = (out / "config.toml").exists()
         result = execute(ready, out, partial(_tell, experiment), resume=resume, engine=partial(federate, roll))
     except UserError as error:
-        log.error("error: %s", error)
+        log.error("error: %s [%s]", error, error.code)
         raise
     final = result.summary["final"]
     log.info(
@@ -61,7 +66,7 @@ def federate(roll: Roll, ready: Setup, directory: RunDirectory | None, past: Pas
     choice = ready.experiment.engine
 
     def keep(failure: Failure) -> str:
-        log.warning("round %d: client %d failed: %s", failure.t + 1, failure.client, failure.error)
+        log.warning("round %d: client %d failed: %s [%s]", failure.t + 1, failure.client, failure.error, failure.code)
         return directory.keep(failure)
 
     return Federation(

@@ -18,13 +18,28 @@ def configured(app: Mapping[str, Any]) -> Experiment:
     try:
         tables = tomllib.loads(str(app[EXPERIMENT]))
     except KeyError:
-        raise UserError(f'the app\'s configuration has no "{EXPERIMENT}": make it with fedrecall flower new') from None
+        raise UserError(
+            "flower.invalid_app",
+            f'the configuration of the app has no "{EXPERIMENT}"',
+            EXPERIMENT,
+            "write the app with `fedrecall flower new`",
+        ) from None
     except tomllib.TOMLDecodeError as error:
-        raise UserError(f'"{EXPERIMENT}" of the app\'s configuration is not valid TOML: {error}') from None
+        raise UserError(
+            "flower.invalid_app",
+            f'"{EXPERIMENT}" in the configuration of the app is not valid TOML ({error})',
+            EXPERIMENT,
+            "correct it, or write the app with `fedrecall flower new`",
+        ) from None
     override_all(tables, str(app.get(CHANGES, "")).split())
     experiment = Experiment(**tables)
     if experiment.engine.name != "flower":
-        raise UserError('a Flower app needs engine.name = "flower": make it with fedrecall flower new')
+        raise UserError(
+            "flower.invalid_app",
+            f'engine.name = "{experiment.engine.name}": a Flower app needs engine.name = "flower"',
+            "engine.name",
+            "write the app with `fedrecall flower new`",
+        )
     return experiment
 
 
@@ -42,21 +57,41 @@ class Node:
     def __post_init__(self) -> None:
         given = [name for name in ("folder", "table", "index") if getattr(self, name) is not None]
         if len(given) > 1:
-            raise UserError(f"node-config: give one of {' and '.join(given)}, not more")
+            raise UserError(
+                "flower.invalid_node_config",
+                f"node-config: {' and '.join(given)} are both set",
+                f"node-config.{given[-1]}",
+                "use one of them",
+            )
         if self.label is not None and self.table is None:
-            raise UserError("node-config: label is the column of a table")
+            raise UserError(
+                "flower.invalid_node_config",
+                f"node-config.label = {self.label}: the label column of a table, and there is no table",
+                "node-config.label",
+                "set table, or remove label",
+            )
 
     @classmethod
     def read(cls, config: Mapping[str, Any]) -> "Node":
         """From the node-config of a SuperNode."""
         for key in config:
             if key not in KEYS:
-                raise unknown("key of the node-config", key, KEYS)
+                raise unknown("key of the node-config", key, KEYS, "config.unknown_key", f"node-config.{key}")
         client, state = config.get("client"), config.get("state")
         if type(client) is not int or client < 0:
-            raise UserError("node-config: client = NUMBER is missing: which client of the federation is this, from 0?")
+            raise UserError(
+                "flower.invalid_node_config",
+                f"node-config.client = {client}: not a number of a client",
+                "node-config.client",
+                "set client = NUMBER, the number of this client in the federation, from 0",
+            )
         if not isinstance(state, str) or not state:
-            raise UserError('node-config: state = "FOLDER" is missing: where may this node keep what it remembers?')
+            raise UserError(
+                "flower.invalid_node_config",
+                f"node-config.state = {state}: not a folder",
+                "node-config.state",
+                'set state = "FOLDER", where this node stores its client state',
+            )
         paths = {name: Path(str(config[name])).expanduser() for name in ("folder", "table", "index") if name in config}
         label = None if "label" not in config else str(config["label"])
         return cls(client, Path(state).expanduser(), label=label, **paths)

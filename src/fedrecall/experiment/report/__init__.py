@@ -19,7 +19,9 @@ def write_report(folders: Sequence[Path], out: Path | None = None) -> list[Path]
     Returns the paths of what was written, the page first.
     """
     if not folders:
-        raise UserError("name the folder of a study, or a run directory")
+        raise UserError(
+            "report.no_folder", "no folder to report on", hint="name the folder of a study or a run directory"
+        )
     found = _results(folders)
     articles = [Composer(results, f"study-{at}").article() for at, results in enumerate(found, 1)]
     out = out or (folders[0] / FILE if len(folders) == 1 else Path(FILE))

@@ -46,12 +46,14 @@ def together(folders: Sequence[Path]) -> Runs:
     for method, members in zip(methods, groups.values(), strict=True):
         row = method if methods.count(method) == 1 else members[0].resolve().name
         if row in rows:
-            raise UserError(f"two of the run directories are called {row}: rename one of them")
+            text = f"two run directories have the name {row}"
+            raise UserError("report.duplicate_run", text, row, "rename one of them")
         rows[row] = tables[members[0]]
         for folder in members:
             seed = int(tables[folder].get("run", {}).get("seed", 0))
             if (row, seed) in places:
-                raise UserError(f"{folder} and {places[row, seed]} are the same run: name one of them")
+                text = f"{folder} and {places[row, seed]} have the same configuration and seed"
+                raise UserError("report.duplicate_run", text, str(folder), "name only one of them")
             places[row, seed] = folder
     data = dict.fromkeys(str(given.get("data", {}).get("name")) for given in tables.values())
     study = Study(

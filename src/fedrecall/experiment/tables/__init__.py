@@ -41,5 +41,6 @@ def write_texts(files: Mapping[Path, str]) -> list[Path]:
             path.parent.mkdir(parents=True, exist_ok=True)
             write(path, text.encode())
         except OSError as error:
-            raise UserError(f"cannot write {path}: {error.strerror}") from None
+            why = f"{path}: cannot write the file: {error.strerror or error}"
+            raise UserError("report.cannot_write", why, str(path), "choose a folder that can be written") from None
     return list(files)

@@ -45,13 +45,16 @@ class Journal:
         file, text = self.folder / SEARCH, tomli_w.dumps(search)
         if not file.exists():
             if others := [p.name for p in self.folder.iterdir() if p.suffix != ".lock"]:
-                raise UserError(f"{self.folder} is no search, it has {sorted(others)[0]}: choose another --out")
+                text = f"{self.folder}: the folder is not a search, it contains {sorted(others)[0]}"
+                raise UserError("tune.directory_not_empty", text, str(self.folder), "choose another --out")
             write(file, text.encode())
         try:
             old, new = (dotted(tables) for tables in map(tomllib.loads, (file.read_text(), text)))
             trials = [_trial(json.loads(line)) for line in self._lines()]
         except (OSError, ValueError, TypeError, KeyError) as error:
-            raise UserError(f"{self.folder} is damaged ({error}): remove it, or choose another --out") from None
+            text = f"{self.folder}: the files of the search are damaged ({error})"
+            hint = "remove the folder or choose another --out"
+            raise UserError("tune.damaged", text, str(self.folder), hint) from None
         free = tuple(f"config.{key}" for key in FREE)
         differences = [
             f"{key.removeprefix('config.')} was {old.get(key)}, is {new.get(key)}"
@@ -59,7 +62,10 @@ class Journal:
             if old.get(key) != new.get(key) and not key.startswith(free)
         ]
         if differences:
-            raise UserError(f"{self.folder} has another search: {'; '.join(differences)}. Choose another --out")
+            text = f"{self.folder}: the folder contains a different search: {'; '.join(differences)}"
+            raise UserError(
+                "tune.cannot_resume", text, str(self.folder), "restore these settings or choose another --out"
+            )
         return trials
 
     def add(self, trials: list[Trial]) -> None:

@@ -91,7 +91,9 @@ def tune(
     library = optuna_library()
     base, space = question(method, config, over, overrides)
     if trials < 1:
-        raise UserError(f"trials = {trials}: there must be at least one")
+        raise UserError(
+            "config.invalid_value", f"trials = {trials}: must be at least 1", "trials", "set it to 1 or more"
+        )
     dealt = deal(Experiment(**base), data=data, partition=partition)
     experiment = described(Experiment(**base), dealt, data, model, partition)
     closed = without_test(dealt, experiment.run)
@@ -117,7 +119,8 @@ def question(
     if method not in METHODS:
         raise unknown("method", method, METHODS)
     if any(text.replace(" ", "").startswith(("method.name=", "method=")) for text in overrides):
-        raise UserError("the method to tune is an argument: leave --set method.name away")
+        text = f"--set method.name conflicts with the argument {method}, which names the method to tune"
+        raise UserError("cli.conflicting_options", text, "method.name", "remove --set method.name")
     given = merged(DIGITS if config is None else read(Path(config)), {"method": {"name": method}})
     tables = Experiment(**with_overrides(given, overrides)).tables()
     space = spaces.space_for(method, over)
@@ -225,7 +228,7 @@ def _identity(experiment: Experiment, space: Space, closed: Dealt) -> Tables:
 
 
 def optuna_library() -> Any:
-    """Optuna, or a word on how to get it."""
+    """Import optuna; raises an error with the command that installs it if it is missing."""
     try:
         import optuna
     except ImportError:

@@ -9,7 +9,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Column, Table
 from rich.text import Text
 
-from fedrecall.errors import UserError
 from fedrecall.experiment import machine
 from fedrecall.experiment.record import Record
 from fedrecall.experiment.tune.journal import Trial, describe
@@ -46,20 +45,21 @@ def tune_and_show(
     except KeyboardInterrupt:
         _say(console, "interrupted: the finished trials are kept; the same command goes on")
         raise SystemExit(130) from None
-    if as_json:
-        machine.print_json(
-            {
-                "folder": found.folder,
-                "space": {key: str(values) for key, values in space.over.items()},
-                "trials": [asdict(trial) for trial in found.trials],
-                "best": None if found.best is None else asdict(found.best),
-                "config": found.config,
-            }
-        )
-    else:
+    document = {
+        "folder": found.folder,
+        "space": {key: str(values) for key, values in space.over.items()},
+        "trials": [asdict(trial) for trial in found.trials],
+        "best": None if found.best is None else asdict(found.best),
+        "config": found.config,
+    }
+    if not as_json:
         _show(found, console)
     if found.config is None:
-        raise UserError(f"no trial was complete, see {folder / 'trials.csv'}: try a smaller local.lr")
+        file = folder / "trials.csv"
+        text = f"{file}: no trial is complete"
+        raise machine.Incomplete("tune.no_complete_trial", text, str(file), "try a smaller local.lr", document)
+    if as_json:
+        machine.print_json(document)
 
 
 class _Lines(Watch):

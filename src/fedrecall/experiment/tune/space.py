@@ -24,16 +24,20 @@ def _dimension(text: str) -> tuple[str, Values | Between]:
     key, _, values = (part.strip() for part in text.partition("="))
     section, _, name = key.partition(".")
     if section not in SECTIONS or not name:
-        raise UserError(f'"{text}": what can be tuned are keys of {", ".join(SECTIONS)}, such as method.mu=0.01,0.1')
+        wrong = f'"{text}": only keys of {", ".join(SECTIONS)} can be tuned'
+        raise UserError("tune.invalid_space", wrong, key, "name one of them, such as method.mu=0.01,0.1")
     try:
         if ".." in values:
             low, high = map(float, values.split(".."))
             if not low < high:
-                raise UserError(f'"{text}": the lower end comes first, such as {key}={high:g}..{low:g}')
+                wrong = f'"{text}": the lower end of a range must be below the upper end'
+                hint = f"write {key}={high:g}..{low:g}" if high < low else "write two different numbers"
+                raise UserError("tune.invalid_space", wrong, key, hint)
             return key, Between(low, high)
         return key, Values(tuple(_number(value) for value in values.split(",")))
     except ValueError:
-        raise UserError(f'"{text}": give numbers, as {key}=0.01,0.1 or as a range {key}=0.01..0.1') from None
+        wrong, hint = f'"{text}": not numbers', f"write a list {key}=0.01,0.1 or a range {key}=0.01..0.1"
+        raise UserError("tune.invalid_space", wrong, key, hint) from None
 
 
 def _number(text: str) -> Number:
