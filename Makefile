@@ -51,10 +51,10 @@ test-flower: .venv-flower/ready  ## real federations: SuperLinks and SuperNodes 
 	.venv-flower/bin/python -m pytest -m flower tests/flower
 
 test-ray: setup  ## a cluster of several nodes on this machine, whose actors and nodes are killed
-	$(BIN)/python -m pytest -m ray tests/engines
+	$(BIN)/python -m pytest -m ray tests/simulation
 
 test-faults: setup  ## kill, damage, fill the disk, lie: prints how often, and how often data was lost
-	$(BIN)/python -m pytest -m faults tests/faults
+	$(BIN)/python -m pytest -m faults tests/system/faults
 
 clean:
 	rm -rf .venv .venv-flower .mypy_cache .ruff_cache .pytest_cache .hypothesis

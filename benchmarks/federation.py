@@ -7,17 +7,17 @@ import torch
 from torch import Tensor
 
 from fedrecall.core.exchange import Exchange
-from fedrecall.core.flat import Flat
-from fedrecall.core.local import Training
+from fedrecall.core.flat_model import Flat
 from fedrecall.core.method import Method
 from fedrecall.core.optim import SGD, Average
+from fedrecall.core.training import Training
 from fedrecall.core.types import Server
-from fedrecall.data.augment import Transform
 from fedrecall.data.examples import Examples
 from fedrecall.data.partition import Partition
-from fedrecall.engines import ENGINES
-from fedrecall.engines.world import World
+from fedrecall.data.transforms import Transform
 from fedrecall.models import MODELS
+from fedrecall.simulation import ENGINES
+from fedrecall.simulation.clients import World
 
 CLASSES = 10
 PLAIN = Transform(mean=(0.5,) * 3, std=(0.25,) * 3)

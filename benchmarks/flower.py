@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from fedrecall import run
-from fedrecall.experiment.config import Experiment
-from fedrecall.experiment.flower.daemons import Daemons
-from fedrecall.experiment.flower.new import new
+from fedrecall.config.experiment import Experiment
+from fedrecall.flower.app_template import new
+from fedrecall.flower.processes import Daemons
 
 ROUNDS = 4
 WIDTHS = {"0.25 MB": 250, "100 MB": 5000}  # two hidden layers so wide

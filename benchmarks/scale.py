@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.federation import Running, Work
 from benchmarks.timing import seconds
-from fedrecall.data.augment import Transform
+from fedrecall.data.transforms import Transform
 from fedrecall.methods import METHODS
 
 CASES = {

@@ -6,7 +6,7 @@ from typing import Any
 
 import griffe
 
-from fedrecall.experiment.source import classes
+from fedrecall.config.schema import classes
 
 EXAMPLE = re.compile(r"^>>> .*(?:\n.+)*", flags=re.MULTILINE)  # to the next empty line
 

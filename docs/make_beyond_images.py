@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import fedrecall as fr
-from fedrecall.experiment.tables.render import to_markdown
+from fedrecall.reporting.tables.render import to_markdown
 
 DOCS = Path(__file__).parent
 EXAMPLES = DOCS.parent / "examples"

@@ -13,12 +13,12 @@ from typing import Any, Literal, get_origin, get_type_hints
 import tomli_w
 from pydantic import BaseModel, TypeAdapter
 
-from fedrecall.data.augment import PRESETS as AUGMENTATIONS
-from fedrecall.data.augment import Transform
-from fedrecall.data.datasets import DATASETS
-from fedrecall.experiment.choice import Choice
-from fedrecall.experiment.config import CHOICES, CHOSEN, Experiment
-from fedrecall.experiment.source import classes
+from fedrecall.config.choices import Choice
+from fedrecall.config.experiment import CHOICES, CHOSEN, Experiment
+from fedrecall.config.schema import classes
+from fedrecall.data.catalog import DATASETS
+from fedrecall.data.transforms import PRESETS as AUGMENTATIONS
+from fedrecall.data.transforms import Transform
 
 PAGE = Path(__file__).parent / "configuration.md"
 HEAD = ("Key", "Type", "Default", "Meaning")

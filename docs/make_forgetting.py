@@ -15,9 +15,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 import fedrecall as fr
-from fedrecall.experiment.compare import DIGITS
-from fedrecall.experiment.figures.style import LOOKS
-from fedrecall.experiment.study import merged
+from fedrecall.reporting.figures.style import LOOKS
+from fedrecall.studies.compare import DIGITS
+from fedrecall.studies.study import merged
 
 IMAGES = Path(__file__).parent / "images"
 METHODS = {"fedavg": "FedAvg", "fedlmd": "FedLMD"}

@@ -6,13 +6,13 @@ from itertools import combinations
 from pathlib import Path
 from statistics import fmean
 
-from fedrecall.experiment.figures import draw_all
-from fedrecall.experiment.report.command import repeat
-from fedrecall.experiment.results import Results, load
-from fedrecall.experiment.stats import paired
-from fedrecall.experiment.tables import tables
-from fedrecall.experiment.tables.render import to_markdown
-from fedrecall.experiment.tables.samples import sample
+from fedrecall.reporting.figures import draw_all
+from fedrecall.reporting.html.command import repeat
+from fedrecall.reporting.tables import tables
+from fedrecall.reporting.tables.render import to_markdown
+from fedrecall.reporting.tables.samples import sample
+from fedrecall.studies.results import Results, load
+from fedrecall.studies.statistics import paired
 
 DOCS = Path(__file__).parent
 SHOWN = ("curves",)  # figures on the page

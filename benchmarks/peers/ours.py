@@ -9,11 +9,11 @@ from torch import nn
 import fedrecall as fr
 from benchmarks.peers.job import CLASSES, MEAN, STD, Job
 from benchmarks.peers.meter import Stopwatch
-from fedrecall.data.augment import Transform
-from fedrecall.data.datasets import Dataset
-from fedrecall.data.own import from_arrays
-from fedrecall.engines import ENGINES
-from fedrecall.experiment.setup import build
+from fedrecall.data.catalog import Dataset
+from fedrecall.data.custom import from_arrays
+from fedrecall.data.transforms import Transform
+from fedrecall.runs.setup import build
+from fedrecall.simulation import ENGINES
 
 ENGINE = "pool" if "pool" in ENGINES else "serial"
 

@@ -10,45 +10,47 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedrecall.config.experiment import Experiment as Experiment
     from fedrecall.core.method import Method as Method
-    from fedrecall.data.datasets import Dataset as Dataset
-    from fedrecall.data.own import from_arrays as from_arrays
-    from fedrecall.data.own import from_folder as from_folder
-    from fedrecall.data.own import from_huggingface as from_huggingface
-    from fedrecall.data.own import from_torch as from_torch
-    from fedrecall.data.table import from_table as from_table
+    from fedrecall.data.catalog import Dataset as Dataset
+    from fedrecall.data.custom import from_arrays as from_arrays
+    from fedrecall.data.custom import from_folder as from_folder
+    from fedrecall.data.custom import from_huggingface as from_huggingface
+    from fedrecall.data.custom import from_torch as from_torch
+    from fedrecall.data.tabular import from_table as from_table
     from fedrecall.errors import UserError as UserError
-    from fedrecall.experiment.comparison import Comparison as Comparison
-    from fedrecall.experiment.comparison import compare as compare
-    from fedrecall.experiment.comparison import load as load
-    from fedrecall.experiment.comparison import reproduce as reproduce
-    from fedrecall.experiment.config import Experiment as Experiment
-    from fedrecall.experiment.result import Result as Result
-    from fedrecall.experiment.run import run as run
-    from fedrecall.experiment.tune import tune as tune
     from fedrecall.methods import METHODS as METHODS
+    from fedrecall.reporting.comparison import Comparison as Comparison
+    from fedrecall.reporting.comparison import compare as compare
+    from fedrecall.reporting.comparison import load as load
+    from fedrecall.reporting.comparison import reproduce as reproduce
+    from fedrecall.runs.result import Result as Result
+    from fedrecall.runs.run import run as run
+    from fedrecall.studies.tuning import tune as tune
+
 
 __version__ = "0.1.0.dev0"
 
 _PUBLIC = {
     "METHODS": "fedrecall.methods",
-    "Comparison": "fedrecall.experiment.comparison",
-    "Dataset": "fedrecall.data.datasets",
-    "Experiment": "fedrecall.experiment.config",
+    "Comparison": "fedrecall.reporting.comparison",
+    "Dataset": "fedrecall.data.catalog",
+    "Experiment": "fedrecall.config.experiment",
     "Method": "fedrecall.core.method",
-    "Result": "fedrecall.experiment.result",
+    "Result": "fedrecall.runs.result",
     "UserError": "fedrecall.errors",
-    "compare": "fedrecall.experiment.comparison",
-    "from_arrays": "fedrecall.data.own",
-    "from_folder": "fedrecall.data.own",
-    "from_huggingface": "fedrecall.data.own",
-    "from_table": "fedrecall.data.table",
-    "from_torch": "fedrecall.data.own",
-    "load": "fedrecall.experiment.comparison",
-    "reproduce": "fedrecall.experiment.comparison",
-    "run": "fedrecall.experiment.run",
-    "tune": "fedrecall.experiment.tune",
+    "compare": "fedrecall.reporting.comparison",
+    "from_arrays": "fedrecall.data.custom",
+    "from_folder": "fedrecall.data.custom",
+    "from_huggingface": "fedrecall.data.custom",
+    "from_table": "fedrecall.data.tabular",
+    "from_torch": "fedrecall.data.custom",
+    "load": "fedrecall.reporting.comparison",
+    "reproduce": "fedrecall.reporting.comparison",
+    "run": "fedrecall.runs.run",
+    "tune": "fedrecall.studies.tuning",
 }
+
 __all__ = list(_PUBLIC)
 
 

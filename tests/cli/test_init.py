@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 
 import fedrecall as fr
+from fedrecall.config import schema
+from fedrecall.config.template import write_configuration
 from fedrecall.errors import UserError
-from fedrecall.experiment import source
-from fedrecall.experiment.init import write_configuration
 from fedrecall.methods.presets import PRESETS
 from support.command import call
 
@@ -41,10 +41,10 @@ def test_every_key_is_there_and_valid(tmp_path: Path) -> None:
             section = header[1]
         elif key := re.match(r"(?:# )?(\w+) =", line):
             found.add(f"{section}.{key[1]}")
-    every = source.keys()
+    every = schema.keys()
     wanted = {key for key in every if not key.startswith(("method.", "model.", "federation.partition."))}
     wanted = {key for key in wanted if not re.match(r"federation.(straggler|attack)|server.(robust|privacy)", key)}
-    wanted |= {f"method.{key}" for key in ("name", "preset", *source.chosen("method", "fedcsd").keys)}
+    wanted |= {f"method.{key}" for key in ("name", "preset", *schema.chosen("method", "fedcsd").keys)}
     assert wanted <= found
     assert found - {"method.preset"} <= set(every)
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from fedrecall import METHODS
-from fedrecall.experiment import machine, papers
+from fedrecall.cli import output
+from fedrecall.studies import papers
 from support.command import call
 
 SHORT = ["--set", "run.rounds=2", "--set", "local.epochs=1", "--set", "engine.name=serial"]
@@ -109,4 +110,4 @@ def test_a_search_without_a_complete_trial_is_one_document(
 
 def test_what_is_no_number_is_null() -> None:
     given = {"a": math.nan, "b": [math.inf, 1.5, True, None], "c": Path("x"), 1: ("t",)}
-    assert machine.plain(given) == {"a": None, "b": [None, 1.5, True, None], "c": "x", "1": ["t"]}
+    assert output.plain(given) == {"a": None, "b": [None, 1.5, True, None], "c": "x", "1": ["t"]}

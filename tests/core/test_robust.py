@@ -15,7 +15,7 @@ from fedrecall.core.exchange import Exchange, Guard
 from fedrecall.core.method import Method
 from fedrecall.core.robust import Asked, Clip, Krum, Median, Rule, TrimmedMean
 from fedrecall.core.types import Reply, mean
-from support.toy import Toy, flat, server, vectors
+from support.tiny_federation import Toy, flat, server, vectors
 
 W = torch.zeros(3)
 

@@ -6,14 +6,14 @@ import torch
 from torch import Tensor
 
 from fedrecall.core.exchange import Diverged, Exchange
-from fedrecall.core.local import Training, train
 from fedrecall.core.method import Method
 from fedrecall.core.optim import SGD, Average
 from fedrecall.core.rounds import Plan, rounds, sample
+from fedrecall.core.training import Training, train
 from fedrecall.core.types import Reply, mean
 from fedrecall.errors import UserError
 from fedrecall.methods import METHODS
-from support.toy import Toy, flat, local, server, vectors
+from support.tiny_federation import Toy, flat, local, server, vectors
 
 CLIENTS = [vectors(20 + 9 * k, seed=k) for k in range(4)]
 PLAN = Plan(rounds=3, population=4, sample=3, seed=0)

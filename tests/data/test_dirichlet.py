@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from fedrecall.data.dirichlet import accepted_counts, cut_classes, log_gamma, repair
-from fedrecall.data.laws import Dirichlet, Ints
 from fedrecall.data.partition import Partition, make_partition
+from fedrecall.data.partitioners import Dirichlet, Ints
 
 CIFAR10 = np.repeat(np.arange(10), 5000)
 CIFAR100 = np.repeat(np.arange(100), 500)

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedrecall.core.types import Examples as Protocol
-from fedrecall.data.augment import Transform
 from fedrecall.data.examples import Examples, first_of_each, holdout, numbered
+from fedrecall.data.transforms import Transform
 from fedrecall.errors import UserError
 
 X = torch.arange(10 * 3 * 4 * 4, dtype=torch.int64).remainder(256).to(torch.uint8).view(10, 3, 4, 4)

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedrecall.data.laws import Dirichlet, Iid, Ints, Labels, Law
 from fedrecall.data.partition import Partition, make_partition
+from fedrecall.data.partitioners import Dirichlet, Iid, Ints, Labels, Law
 from fedrecall.errors import UserError
 
 CIFAR10 = np.repeat(np.arange(10), 5000)

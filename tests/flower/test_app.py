@@ -10,10 +10,10 @@ import torch
 from PIL import Image
 
 from fedrecall import UserError
-from fedrecall.experiment.config import Experiment
-from fedrecall.experiment.flower.local import dealt_to, settled
-from fedrecall.experiment.flower.new import for_flower, new
-from fedrecall.experiment.flower.settings import Node, configured
+from fedrecall.config.experiment import Experiment
+from fedrecall.flower.app_config import Node, configured
+from fedrecall.flower.app_template import for_flower, new
+from fedrecall.flower.local import dealt_to, settled
 
 CHANGES = ["method.name=fedcsd", "federation.clients=3", "run.targets=[0.5]", "engine.min_replies=2"]
 

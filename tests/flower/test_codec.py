@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from fedrecall.engines.flower import codec
-from fedrecall.engines.flower.codec import Malformed, Part, decode, encode, require_like
+from fedrecall.flower import codec
+from fedrecall.flower.codec import Malformed, Part, decode, encode, require_like
 
 NUMBERS = torch.tensor([[1.5, -0.0, float("inf")], [float("nan"), 1e-30, 3.0]])
 

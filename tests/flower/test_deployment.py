@@ -19,12 +19,12 @@ from safetensors.torch import load_file
 pytest.importorskip("flwr", reason="needs Flower: make test-flower")
 
 from fedrecall import METHODS
-from fedrecall.experiment.directory import SUMMARY
-from fedrecall.experiment.flower.certs import make_certificates
-from fedrecall.experiment.flower.daemons import PROFILE, Daemons, free_port
-from fedrecall.experiment.flower.new import new
-from fedrecall.experiment.run import Result
-from support.lossy import serial_without
+from fedrecall.flower.app_template import new
+from fedrecall.flower.certificates import make_certificates
+from fedrecall.flower.processes import PROFILE, Daemons, free_port
+from fedrecall.runs.directory import SUMMARY
+from fedrecall.runs.run import Result
+from support.lossy_engine import serial_without
 from support.processes import until
 
 pytestmark = pytest.mark.flower

@@ -11,10 +11,10 @@ pytest.importorskip("flwr", reason="needs Flower: make test-flower")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
 from fedrecall import UserError
-from fedrecall.engines.flower.wire import Declined, Order, order_message, packed, read_answer
-from fedrecall.experiment.config import Experiment
-from fedrecall.experiment.flower.client import handle
-from fedrecall.experiment.setup import setup
+from fedrecall.config.experiment import Experiment
+from fedrecall.flower.client_app import handle
+from fedrecall.flower.messages import Declined, Order, order_message, packed, read_answer
+from fedrecall.runs.setup import setup
 from support.loopback import federate, federation, in_a_task, lines
 
 __all__ = ["in_a_task"]  # a fixture

@@ -8,10 +8,10 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook
 
 from fedrecall import METHODS
-from fedrecall.core.local import Training
 from fedrecall.core.optim import SGD
-from support.bench import Played, network, people, play
-from support.toy import Net
+from fedrecall.core.training import Training
+from support.method_bench import Played, network, people, play
+from support.tiny_federation import Net
 
 C, D = 3, 8  # classes and features of the network on the bench
 EVERYONE = [[0, 1]] * 4

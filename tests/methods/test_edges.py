@@ -9,13 +9,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedrecall import METHODS
-from fedrecall.core.local import Training
 from fedrecall.core.method import Method
 from fedrecall.core.optim import SGD
+from fedrecall.core.training import Training
 from fedrecall.core.types import Local, Output, Step
 from support import reference as ref
-from support.bench import client, network, people, play, spoken
-from support.toy import Vectors
+from support.method_bench import client, network, people, play, spoken
+from support.tiny_federation import Vectors
 
 Z = torch.tensor([[1, 2, 0.5, -1], [0.2, -0.3, 1.5, 0]], dtype=torch.float64)
 ZG = torch.tensor([[0.5, 3, 1.5, -0.5], [1, 0, -0.5, -1]], dtype=torch.float64)

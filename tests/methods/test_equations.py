@@ -10,7 +10,7 @@ from torch import Tensor
 from fedrecall import METHODS
 from fedrecall.core.types import Local, Output, Step
 from support import reference as ref
-from support.bench import client, spoken
+from support.method_bench import client, spoken
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from fedrecall import METHODS
-from fedrecall.core.ops import cosine, credibility, kl, prob_of, soft_ce, soften
+from fedrecall.core.losses import cosine, credibility, kl, prob_of, soft_ce, soften
 from fedrecall.core.optim import Average
 from fedrecall.core.types import Output, Reply, Server
 from support import reference
-from support.bench import client, spoken
+from support.method_bench import client, spoken
 
 
 def tensor(*rows: object) -> torch.Tensor:

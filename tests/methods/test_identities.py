@@ -10,8 +10,8 @@ import torch
 
 from fedrecall import METHODS
 from fedrecall.core.method import Method
-from support.bench import COHORTS, network, people, play
-from support.toy import Vectors
+from support.method_bench import COHORTS, network, people, play
+from support.tiny_federation import Vectors
 
 BALANCED = ((2, 2, 2), (1, 1, 1), (2, 2, 2), (1, 1, 1))
 EQUAL = ((3, 2, 0), (0, 3, 2), (1, 3, 1), (0, 5, 0))

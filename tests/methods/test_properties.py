@@ -8,12 +8,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedrecall import METHODS
-from fedrecall.core.flat import Flat
+from fedrecall.core.flat_model import Flat
 from fedrecall.core.method import Method
 from fedrecall.core.types import Output, Step
-from support.bench import client, network, people, spoken
+from support.method_bench import client, network, people, spoken
 from support.reference import majority_set
-from support.toy import local
+from support.tiny_federation import local
 
 SEEDS = pytest.mark.parametrize("seed", range(6))
 

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from fedrecall import METHODS
-from fedrecall.core.local import Training
 from fedrecall.core.optim import SGD
+from fedrecall.core.training import Training
 from support import reference as ref
 from support import reference_rounds as rounds
 from support import reference_teachers as teachers
-from support.bench import COHORTS, Played, network, people, play
+from support.method_bench import COHORTS, Played, network, people, play
 from support.reference_rounds import Plain, State
 
 Lost = Mapping[int, Collection[int]]

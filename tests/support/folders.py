@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import tomli_w
 
+from fedrecall.config.experiment import Experiment
 from fedrecall.data.partition import Partition
-from fedrecall.experiment.config import Experiment
-from fedrecall.experiment.study import Cell, Study
+from fedrecall.studies.study import Cell, Study
 
 SIZES = (30, 10, 10)  # examples of three clients, two classes
 Accuracy = Callable[[Cell, int], float]  # of a cell, after a round

@@ -13,11 +13,11 @@ from flwr.supercore.task_identity import TaskIdentity
 from safetensors.torch import load_file
 
 from fedrecall import run
-from fedrecall.experiment.config import Experiment
-from fedrecall.experiment.flower import server
-from fedrecall.experiment.flower.client import handle
-from fedrecall.experiment.flower.new import new
-from fedrecall.experiment.run import Result
+from fedrecall.config.experiment import Experiment
+from fedrecall.flower import server_app
+from fedrecall.flower.app_template import new
+from fedrecall.flower.client_app import handle
+from fedrecall.runs.run import Result
 
 
 @pytest.fixture(autouse=True)
@@ -78,7 +78,7 @@ def federation(folder: Path, config: Path, changes: str = "") -> Loopback:
 
 
 def federate(grid: Loopback) -> None:
-    server.main(grid, Context(0, 0, {}, RecordDict(), grid.run_config))
+    server_app.main(grid, Context(0, 0, {}, RecordDict(), grid.run_config))
 
 
 def lines(folder: Path) -> list[dict[str, object]]:

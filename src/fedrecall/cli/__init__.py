@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from fedrecall import __version__
-from fedrecall.cli import complete, flower, running, showing, starting
+from fedrecall.cli import completion, flower, running, show, starting
 from fedrecall.errors import UserError
 
 app = typer.Typer(
@@ -15,6 +15,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
 for command in (
     starting.init,
     running.run,
@@ -25,7 +26,9 @@ for command in (
     starting.doctor,
 ):
     app.command()(command)
-app.add_typer(showing.app, name="show")
+
+app.add_typer(show.app, name="show")
+
 app.add_typer(flower.app, name="flower")
 
 
@@ -47,12 +50,12 @@ def _options(
 def main() -> None:
     """Run the command line. A `UserError` is one line on standard error, with --json also JSON, and exit code 2."""
     try:
-        with complete.whole_words():
+        with completion.whole_words():
             app()
     except UserError as error:
         typer.echo(f"error: {error}", err=True)
         if "--json" in sys.argv[1:]:
-            from fedrecall.experiment import machine
+            from fedrecall.cli import output
 
-            machine.print_error(error)
+            output.print_error(error)
         sys.exit(2)

@@ -17,7 +17,7 @@ def new(
     overrides: Overrides = None,
 ) -> None:
     """Write a Flower app of a configuration, and how to start it."""
-    from fedrecall.experiment.flower.new import new as write_app
+    from fedrecall.flower.app_template import new as write_app
 
     write_app(folder, config, overrides or [])
     typer.echo(f"Flower app in {folder}; how to run it is in {folder / 'README.md'}")
@@ -35,7 +35,7 @@ def certs(
 
     An authority, the server's certificate and the nodes' keys.
     """
-    from fedrecall.experiment.flower.certs import make_certificates
+    from fedrecall.flower.certificates import make_certificates
 
     for path in make_certificates(folder, host, nodes):
         typer.echo(path)
@@ -51,6 +51,6 @@ def demo(
 
     There is a process for every client, TLS, and only nodes that are known.
     """
-    from fedrecall.experiment.flower.demo import demo as federate
+    from fedrecall.flower.demo import demo as federate
 
     federate(config, overrides or [], out, typer.echo)

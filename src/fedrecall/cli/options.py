@@ -5,24 +5,28 @@ from typing import Annotated
 
 import typer
 
-from fedrecall.cli import complete
+from fedrecall.cli import completion
 
 QUICKSTART = "Configuration; without one, the quickstart on digits."
 
 Config = Annotated[Path | None, typer.Argument(metavar="CONFIG.toml", help=QUICKSTART)]
+
 ConfigOption = Annotated[Path | None, typer.Option("--config", metavar="CONFIG.toml", help=QUICKSTART)]
+
 Overrides = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
         help="Override a key, e.g. method.mu=0.1; repeatable.",
-        autocompletion=complete.settings,
+        autocompletion=completion.settings,
     ),
 ]
+
 StudyFolder = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Folder of the runs; one that has some of them goes on.")
 ]
+
 Json = Annotated[
     bool, typer.Option("--json", help="Print the result as JSON, and all else to standard error.", show_default=False)
 ]

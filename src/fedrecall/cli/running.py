@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fedrecall.cli import complete
+from fedrecall.cli import completion
 from fedrecall.cli.options import Config, Json, Overrides, StudyFolder
 from fedrecall.errors import UserError
 
@@ -19,7 +19,7 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Train a federation and keep what came of it in a run directory."""
-    from fedrecall.experiment import console
+    from fedrecall.cli import console
 
     console.run_and_show(config, overrides or [], out, resume=resume, force=force, as_json=as_json)
 
@@ -30,7 +30,7 @@ def compare(
         typer.Argument(
             metavar="METHOD",
             help="Names, with settings if need be: fedlmd fedlmd:tau=3,beta=2; without any, six methods.",
-            autocompletion=complete.methods,
+            autocompletion=completion.methods,
         ),
     ] = None,
     config: Annotated[
@@ -45,7 +45,7 @@ def compare(
 
     Each is run with several seeds; the others are compared with the first.
     """
-    from fedrecall.experiment import conduct
+    from fedrecall.cli import conduct
 
     conduct.compare_and_show(methods or [], config, overrides or [], seeds, out, as_json=as_json)
 
@@ -53,7 +53,7 @@ def compare(
 def reproduce(
     which: Annotated[
         str | None,
-        typer.Argument(metavar="ID", help="A table or figure: fedlmd-table-1.", autocompletion=complete.experiments),
+        typer.Argument(metavar="ID", help="A table or figure: fedlmd-table-1.", autocompletion=completion.experiments),
     ] = None,
     listed: Annotated[bool, typer.Option("--list", help="Show all IDs, and what each costs.")] = False,
     fraction: Annotated[float, typer.Option(metavar="F", help="Share of the rounds, e.g. 0.1.")] = 1.0,
@@ -65,7 +65,7 @@ def reproduce(
     as_json: Json = False,
 ) -> None:
     """Run a paper's experiment, beside its printed numbers."""
-    from fedrecall.experiment import conduct
+    from fedrecall.cli import conduct
 
     if listed:
         conduct.list_experiments(as_json=as_json)
@@ -86,7 +86,7 @@ def reproduce(
 
 
 def tune(
-    method: Annotated[str, typer.Argument(metavar="METHOD", help="Its name.", autocompletion=complete.methods)],
+    method: Annotated[str, typer.Argument(metavar="METHOD", help="Its name.", autocompletion=completion.methods)],
     config: Annotated[
         Path | None, typer.Option(metavar="CONFIG.toml", help="Configuration; without one, skewed clients on digits.")
     ] = None,
@@ -105,7 +105,7 @@ def tune(
 
     The best of them is written as a configuration.
     """
-    from fedrecall.experiment.tune.show import tune_and_show
+    from fedrecall.cli.tune_output import tune_and_show
 
     tune_and_show(method, config, trials=trials, over=over or [], overrides=overrides or [], out=out, as_json=as_json)
 
@@ -120,7 +120,7 @@ def report(
 
     Beside it, the tables as CSV, LaTeX and Markdown.
     """
-    from fedrecall.experiment.report import write_report
+    from fedrecall.reporting.html import write_report
 
     page, *tables = write_report(folders, out)
     typer.echo(f"report in {page}")

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from fedrecall.cli import complete
+from fedrecall.cli import completion
 from fedrecall.cli.options import Json
 from fedrecall.errors import explanations, unknown
 
@@ -20,11 +20,11 @@ def init(
         typer.Option(
             metavar="NAME|FOLDER|TABLE",
             help="A named data set, a folder of images, or a .csv or .parquet file.",
-            autocompletion=complete.data,
+            autocompletion=completion.data,
         ),
     ] = "digits",
     method: Annotated[
-        str, typer.Option(metavar="NAME", help="The method.", autocompletion=complete.methods)
+        str, typer.Option(metavar="NAME", help="The method.", autocompletion=completion.methods)
     ] = "fedavg",
     label: Annotated[str | None, typer.Option(metavar="COLUMN", help="The table's label column.")] = None,
     client: Annotated[
@@ -35,7 +35,7 @@ def init(
     ] = None,
 ) -> None:
     """Write a configuration with every key explained, ready to run."""
-    from fedrecall.experiment.init import write_configuration
+    from fedrecall.config.template import write_configuration
 
     write_configuration(file, data=data, method=method, label=label, client=client, size=size)
     typer.echo(f"configuration in {file}; read it, change it, then:")
@@ -47,7 +47,7 @@ def doctor(
     explain: Annotated[
         str | None,
         typer.Option(
-            metavar="CODE", help="Explain an error code instead, e.g. config.conflict.", autocompletion=complete.codes
+            metavar="CODE", help="Explain an error code instead, e.g. config.conflict.", autocompletion=completion.codes
         ),
     ] = None,
     as_json: Json = False,
@@ -57,7 +57,7 @@ def doctor(
     Packages, engines, workers, devices, memory, disk and data sets, each with how to get it.
     """
     if explain is not None:
-        from fedrecall.experiment import machine
+        from fedrecall.cli import output
 
         known = explanations()
         if explain not in known:
@@ -65,11 +65,11 @@ def doctor(
             near = [code for code in known if code.startswith(f"{area}.")] or known
             raise unknown("error code", explain, near, "cli.unknown_error_code", "--explain")
         if as_json:
-            machine.print_json({"code": explain, "explanation": known[explain]})
+            output.print_json({"code": explain, "explanation": known[explain]})
         else:
-            machine.console().print(Text(f"{explain}: {known[explain]}"))
+            output.console().print(Text(f"{explain}: {known[explain]}"))
         return
-    from fedrecall.experiment.diagnosis import examine_and_show
+    from fedrecall.cli.diagnosis import examine_and_show
 
     if not examine_and_show(as_json):
         raise typer.Exit(1)

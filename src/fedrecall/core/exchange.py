@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from fedrecall.core.reply_validation import Reason, Refusal, Screen
 from fedrecall.core.robust import Asked, Rule
-from fedrecall.core.screen import Reason, Refusal, Screen
 from fedrecall.core.types import Mean, Payload, Reply, Sample, Server
 from fedrecall.errors import UserError
 

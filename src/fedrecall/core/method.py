@@ -16,7 +16,9 @@ from fedrecall.core.types import Cohort, Local, Output, Payload, Reply, Server, 
 from fedrecall.errors import UserError
 
 Hear = Callable[[str], Output]
+
 WEIGHTS = frozenset({"alpha", "beta", "gamma", "mu", "lam", "coef", "m_max", "smoothing", "beta_s", "eta_s"})
+
 TEMPERATURES = frozenset({"tau", "phi_tau"})
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from fedrecall.core.screen import length
+from fedrecall.core.reply_validation import length
 from fedrecall.core.types import Payload, Reply
 from fedrecall.errors import UserError
 

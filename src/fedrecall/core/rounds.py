@@ -9,7 +9,7 @@ from typing import NamedTuple
 from fedrecall.core import seeds
 from fedrecall.core.exchange import OPEN, Diverged, Exchange, Guard
 from fedrecall.core.method import Method
-from fedrecall.core.screen import Refusal
+from fedrecall.core.reply_validation import Refusal
 from fedrecall.core.types import Engine, Payload, Score, Server
 
 

@@ -14,10 +14,12 @@ from torch import Generator, Tensor
 from fedrecall.errors import UserError
 
 if TYPE_CHECKING:
-    from fedrecall.core.flat import Flat
+    from fedrecall.core.flat_model import Flat
     from fedrecall.core.optim import ServerOptimiser
 
+
 Payload = dict[str, Tensor]
+
 """All that ever crosses the wire, or stays in a client's memory: named, flat, tensors only."""
 
 Weights = Literal["size", "uniform"]

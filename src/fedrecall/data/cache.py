@@ -20,6 +20,7 @@ from torch import Tensor
 log = logging.getLogger(__name__)
 
 Stored = tuple[dict[str, Tensor], dict[str, str]]
+
 """Tensors, and what is known about them."""
 
 _VERSION = 1  # raise it when the same source is decoded to something else

@@ -15,11 +15,15 @@ from numpy.typing import NDArray
 from fedrecall.errors import UserError
 
 Ints = NDArray[np.int64]
+
 Floats = NDArray[np.float64]
 
 BATCH = 256  # attempts at a time, at most: larger batches leave the cache
+
 CELLS = 1_000_000  # attempts x clients at a time, at most: bounds the memory
+
 WORK = 300_000_000  # attempts x clients x classes in all, at most: bounds the time, to about 15 s
+
 HOPELESS = 30.0  # clients too small, on average: see `accepted_counts`
 
 

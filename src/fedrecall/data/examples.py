@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from fedrecall.data.augment import Transform
+from fedrecall.data.transforms import Transform
 from fedrecall.errors import UserError
 
 _AT_ONCE = 64 * 2**20  # bytes of a client's examples that are held as floats while it trains

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from fedrecall.data.source import CHUNK, Chunk, Table, class_folders, unreadable
+from fedrecall.data.readers import CHUNK, Chunk, Table, class_folders, unreadable
 from fedrecall.errors import UserError
 
 _SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})

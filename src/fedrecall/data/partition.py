@@ -17,13 +17,14 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as dump_tensors
 
-from fedrecall.data.laws import PARTITIONS, GroupIds, Ints, Law
+from fedrecall.data.partitioners import PARTITIONS, GroupIds, Ints, Law
 from fedrecall.errors import UserError, first_line, needs_extra
 from fedrecall.files import write
 
 log = logging.getLogger(__name__)
 
 MATRIX_ROWS = 10_000  # clients above which the manifest leaves the count matrix out
+
 ROW = "__row__"  # the column that a Flower partitioner carries along
 
 

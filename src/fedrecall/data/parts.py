@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrecall.data.datasets import Dataset
+from fedrecall.data.catalog import Dataset
 from fedrecall.data.examples import holdout, numbered
 from fedrecall.errors import UserError, first_line
 

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from fedrecall.data.examples import holdout
-from fedrecall.data.laws import Ints
 from fedrecall.data.partition import Partition
+from fedrecall.data.partitioners import Ints
 from fedrecall.errors import UserError
 
 

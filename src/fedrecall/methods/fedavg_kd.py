@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedrecall.core.losses import kl, soften
 from fedrecall.core.method import Method
-from fedrecall.core.ops import kl, soften
 from fedrecall.core.types import Local, Step
 
 

@@ -13,8 +13,8 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedrecall.core.losses import blend, class_mean, prob_of, scale, soft_ce, soften
 from fedrecall.core.method import Hear, Method
-from fedrecall.core.ops import blend, class_mean, prob_of, scale, soft_ce, soften
 from fedrecall.core.types import Local, Payload, Server, Step
 
 

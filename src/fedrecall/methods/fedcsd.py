@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
+from fedrecall.core.losses import class_mean, cosine, kl, prob_of, soft_ce, soften
 from fedrecall.core.method import Hear, Method
-from fedrecall.core.ops import class_mean, cosine, kl, prob_of, soft_ce, soften
-from fedrecall.core.screen import Reason
+from fedrecall.core.reply_validation import Reason
 from fedrecall.core.types import Cohort, Local, Payload, Reply, Server, Step, mean
 
 

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedrecall.core.losses import kl, soften
 from fedrecall.core.method import Method
-from fedrecall.core.ops import kl, soften
 from fedrecall.core.types import Cohort, Local, Payload, Server, Step
 
 

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedrecall.core.losses import blend, scale, soft_ce, soften
 from fedrecall.core.method import Method
-from fedrecall.core.ops import blend, scale, soft_ce, soften
 from fedrecall.core.types import Local, Step
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedrecall.core.method import Method
 from fedrecall.core.optim import reach
-from fedrecall.core.screen import Reason
+from fedrecall.core.reply_validation import Reason
 from fedrecall.core.types import Cohort, Local, Payload, Reply, Server
 
 

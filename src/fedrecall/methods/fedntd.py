@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedrecall.core.losses import is_class, keep, kl, soften
 from fedrecall.core.method import Method
-from fedrecall.core.ops import is_class, keep, kl, soften
 from fedrecall.core.types import Local, Step
 
 

@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedrecall.core.losses import class_mean, class_sum
 from fedrecall.core.method import Method
-from fedrecall.core.ops import class_mean, class_sum
-from fedrecall.core.screen import Reason
+from fedrecall.core.reply_validation import Reason
 from fedrecall.core.types import Cohort, Local, Output, Payload, Reply, Server, Step
 
 

@@ -12,8 +12,8 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedrecall.core.losses import class_mean, confusion, credibility, prob_of
 from fedrecall.core.method import Method
-from fedrecall.core.ops import class_mean, confusion, credibility, prob_of
 from fedrecall.core.types import Local, Payload, Server, Step
 
 

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedrecall.core.losses import blend, class_mean, confusion, credibility, is_class, keep, prob_of, scale, soften
 from fedrecall.core.method import Method
-from fedrecall.core.ops import blend, class_mean, confusion, credibility, is_class, keep, prob_of, scale, soften
 from fedrecall.core.types import Local, Output, Payload, Server, Step
 
 
@@ -36,11 +36,13 @@ DIVERGENCE: dict[str, Callable[[Tensor, Tensor, float, tuple[Tensor, Tensor]], T
     "ce": _ce,
     "l2": _l2,
 }
+
 MASK: dict[str, Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]] = {  # (not true, minority) -> teacher's, student's
     "all": lambda nt, _: (torch.ones_like(nt), torch.ones_like(nt)),
     "not-true": lambda nt, _: (nt, nt),
     "minority": lambda nt, few: (nt & few, nt),
 }
+
 TRUST: dict[str, Callable[[Tensor, Tensor, Payload], Tensor]] = {  # (z_t, y, down) -> weights [B, 1] or [B, K]
     "one": lambda z, *_: torch.ones_like(z[:, :1]),
     "class": lambda _, y, down: down["alpha"][y][:, None],

@@ -9,11 +9,11 @@ from typing import Any, ClassVar, Protocol
 
 from torch import nn
 
+from fedrecall.models.adapt import adapt
 from fedrecall.models.alexnet import AlexNet
 from fedrecall.models.cnn import Cnn, Cnn3264
 from fedrecall.models.mlp import Mlp
 from fedrecall.models.mobilenet import MobileNet
-from fedrecall.models.own import adapt
 from fedrecall.models.resnet import ResNet8, ResNet50
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from fedrecall.models.net import BnStats, Net, batch_norm2d, image, tracked
+from fedrecall.models.base import BnStats, Net, batch_norm2d, image, tracked
 
 
 @dataclass(frozen=True)

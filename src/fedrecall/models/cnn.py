@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from fedrecall.models.net import HEAD, Net, image, with_head
+from fedrecall.models.base import HEAD, Net, image, with_head
 from fedrecall.models.pool import MaxPool2
 
 

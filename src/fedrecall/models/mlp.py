@@ -7,7 +7,7 @@ from math import prod
 from torch import nn
 
 from fedrecall.errors import UserError
-from fedrecall.models.net import Net
+from fedrecall.models.base import Net
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from fedrecall.models.net import BnStats, Net, batch_norm2d, image
+from fedrecall.models.base import BnStats, Net, batch_norm2d, image
 
 BLOCKS = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *5 * ((512, 1),), (1024, 2), (1024, 1))
 

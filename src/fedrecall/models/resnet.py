@@ -10,7 +10,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from fedrecall.errors import unknown
-from fedrecall.models.net import HEAD, BnStats, Net, batch_norm2d, image, with_head
+from fedrecall.models.base import HEAD, BnStats, Net, batch_norm2d, image, with_head
 
 Norm = Callable[[int], nn.Module]
 

@@ -15,10 +15,11 @@ from torch import Tensor
 from fedrecall.core.method import Method
 from fedrecall.core.optim import Adaptive, Average
 from fedrecall.core.types import Cohort, Local, Reply, Server
-from fedrecall.engines import ENGINES
+from fedrecall.simulation import ENGINES
 from fedrecall.testing.federation import federate
 
 Check = Callable[[Method], None]
+
 CASES: Mapping[str, dict[str, Any]] = {
     "plain": {},
     "batch norm": {"batch_norm": True},
@@ -30,6 +31,7 @@ CASES: Mapping[str, dict[str, Any]] = {
     "momentum at the server": {"optimiser": Average(momentum=0.5)},
     "Adam at the server": {"optimiser": Adaptive("adam", lr=0.01)},
 }
+
 REPEATED = ("plain", "batch norm", "augmented", "partial participation")  # the cases that have randomness of their own
 
 

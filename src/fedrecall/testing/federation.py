@@ -8,23 +8,26 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedrecall.core.flat import Flat
-from fedrecall.core.local import Training
+from fedrecall.core.flat_model import Flat
 from fedrecall.core.method import Method
 from fedrecall.core.optim import SGD, Average, ServerOptimiser
 from fedrecall.core.rounds import Plan, Round, rounds
+from fedrecall.core.training import Training
 from fedrecall.core.types import Engine, Score, Server
-from fedrecall.data.augment import Transform
 from fedrecall.data.examples import Examples
 from fedrecall.data.partition import Partition
-from fedrecall.engines import ENGINES
-from fedrecall.engines.absence import Asked
-from fedrecall.engines.world import World
-from fedrecall.experiment.run import one_thread
+from fedrecall.data.transforms import Transform
+from fedrecall.runs.run import one_thread
+from fedrecall.simulation import ENGINES
+from fedrecall.simulation.availability import Asked
+from fedrecall.simulation.clients import World
 
 CLASSES = 3
+
 SKEWED = ((0, 0, 0, 1), (1, 1, 1, 1, 1, 1, 2), (2, 2), (0, 1, 2, 0, 1, 2, 0, 1, 2), (1,))
+
 """Labels of five clients: two classes, a rare class, one class only, balanced, one sample."""
+
 AVERAGE = Average()
 
 

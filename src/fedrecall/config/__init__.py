@@ -1,0 +1,1 @@
+"""Configuration: sections, defaults, overrides, validation."""

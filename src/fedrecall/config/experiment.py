@@ -1,0 +1,335 @@
+"""The configuration: typed, complete, the same from TOML, the command line and Python.
+
+Nothing runs before all of it is valid; an unknown or ill-typed key is refused by name, with the nearest valid one.
+"""
+
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SkipValidation, ValidationError, model_validator
+
+from fedrecall.config.choices import Choice, explain
+from fedrecall.config.validation import disagreement
+from fedrecall.core.method import Method
+from fedrecall.core.privacy import PRIVACY, Gaussian
+from fedrecall.core.robust import ROBUST, Rule
+from fedrecall.data.catalog import DATASETS
+from fedrecall.data.partitioners import PARTITIONS, Law
+from fedrecall.errors import UserError, unknown
+from fedrecall.methods import METHODS
+from fedrecall.methods.presets import PRESETS
+from fedrecall.models import MODELS, Model
+from fedrecall.runs.probes import PROBES
+from fedrecall.simulation.attacks import ATTACKS, Attack
+from fedrecall.simulation.availability import LATENESS, Straggler
+
+Positive = Annotated[int, Field(ge=1)]
+
+Rate = Annotated[float, Field(ge=0)]
+
+Share = Annotated[float, Field(gt=0, le=1)]
+
+CHOICES = {
+    "method": Choice("method", METHODS, default="fedavg", does="loss", presets=PRESETS),
+    "model": Choice("model", MODELS, default=None, does="build"),
+    "partition": Choice("partition", PARTITIONS, default="dirichlet", does="assign", section="federation"),
+    "straggler": Choice("straggler", LATENESS, default="lognormal", does="time", section="federation"),
+    "attack": Choice("attack", ATTACKS, default=None, does="poison", section="federation"),
+    "robust": Choice("robust", ROBUST, default=None, does="apply", section="server"),
+    "privacy": Choice("privacy", PRIVACY, default="gaussian", does="delta", section="server"),
+}
+
+CHOSEN = {  # section -> what is chosen by name in it
+    section: tuple(kind for kind, choice in CHOICES.items() if choice.section == section)
+    for section in ("federation", "server")
+}
+
+OVERRIDE_HINT = "give the key of a value, such as method.name=fedprox"
+
+
+class Section(BaseModel):
+    """One table of the configuration."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, arbitrary_types_allowed=True, allow_inf_nan=False
+    )
+
+
+class Data(Section):
+    """Which examples."""
+
+    name: str = "digits"  # a named data set, "folder" or "table"; "own" in the record of a run on data given in Python
+    root: Annotated[Path, Field(strict=False)] | None = None  # folder of data sets, offline; else FEDRECALL_DATA
+    path: Annotated[Path, Field(strict=False)] | None = None  # of a folder of images or a table
+    label: str | None = None  # the table's label column
+    client: str | None = None  # the table's client column; for a folder, any value means <client>/<class>/<image>
+    classes: Positive | None = None  # femnist: 10, 26 or 62
+    size: Positive | None = None  # resize images to size x size when they are decoded
+    limit: Positive | None = None  # training examples kept per group (office-caltech-10: 62)
+    test: Annotated[float, Field(gt=0, lt=1)] = 0.2  # share held out where the data has no test set of its own
+    augment: str | dict[str, Any] = "none"  # a preset, or a table of transforms
+    aux: Literal["overlap", "holdout"] = "overlap"  # whether clients keep the auxiliary examples
+    aux_per_class: Annotated[int, Field(ge=0)] = 32  # the server's auxiliary set, for the methods that need one
+
+    @model_validator(mode="after")
+    def _meant(self) -> Self:
+        if self.name not in (valid := (*DATASETS, "folder", "table")) and self.name != "own":
+            raise unknown("data set", self.name, valid, key="data.name")
+        idle = {"folder": ("root", "label", "classes", "limit"), "table": ("root", "classes", "size", "limit")}
+        for key in idle.get(self.name, ("path", "label", "client")):
+            if getattr(self, key) is not None:
+                raise _unused(f"data.{key}", getattr(self, key), "data.name", self.name)
+        return self
+
+
+class Federation(Section):
+    """Who has which examples, and how many take part in a round."""
+
+    clients: Positive = 10  # how many there are
+    sample: Positive | None = None  # clients a round; None: what fraction says
+    fraction: Share | None = None  # their share of all clients, instead of sample; neither: all of them
+    partition: Annotated[Law, SkipValidation, BeforeValidator(CHOICES["partition"].build)] = PARTITIONS["dirichlet"]()
+    dropout: Annotated[float, Field(ge=0, lt=1)] | None = None  # the chance that a client asked does not answer
+    straggler: Annotated[Straggler, SkipValidation, BeforeValidator(CHOICES["straggler"].build)] | None = None
+    attack: Annotated[Attack, SkipValidation, BeforeValidator(CHOICES["attack"].build)] | None = None
+    max_norm: Annotated[float, Field(gt=0)] | None = None  # of an update; longer ones are refused; None: a generous one
+    max_examples: Positive | None = None  # a client says to have; None: what the largest has
+
+    @model_validator(mode="after")
+    def _one_of(self) -> Self:
+        if self.sample is not None and self.fraction is not None:
+            raise UserError(
+                "config.conflict",
+                f"federation.fraction = {self.fraction}: federation.sample = {self.sample} is set too",
+                "federation.fraction",
+                "remove federation.sample or federation.fraction",
+            )
+        if self.sample is not None and self.sample > self.clients:
+            raise UserError(
+                "config.conflict",
+                f"federation.sample = {self.sample}: more than federation.clients = {self.clients}",
+                "federation.sample",
+                f"set at most {self.clients}",
+            )
+        if self.straggler is not None and self.asked > self.clients:
+            raise UserError(
+                "config.conflict",
+                f"federation.straggler.over = {self.straggler.over}: a round would need {self.asked} clients, more "
+                f"than federation.clients = {self.clients}",
+                "federation.straggler.over",
+                f"set at most {self.clients - self.cohort}, or a smaller federation.sample",
+            )
+        return self
+
+    @property
+    def cohort(self) -> int:
+        """Clients a round."""
+        if self.sample is not None:
+            return self.sample
+        return max(1, int((self.fraction or 1.0) * self.clients + 1e-9))  # 0.29 * 100 is 28.999...
+
+    @property
+    def asked(self) -> int:
+        """Clients a round, with those asked in case others are late."""
+        return self.cohort + (self.straggler.over if self.straggler is not None else 0)
+
+
+class LocalTraining(Section):
+    """How every client trains."""
+
+    epochs: Positive = 5  # passes over its data in a round
+    batch: Positive = 50  # examples a step
+    lr: Annotated[float, Field(gt=0)] = 0.01  # learning rate of SGD
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9  # begins anew in every round
+    weight_decay: Rate = 0.0  # L2 penalty, added to the gradient
+    lr_decay: Annotated[float, Field(gt=0)] = 1.0  # factor a round
+    prox: Rate = 0.0  # mu of FedProx, added to whatever method runs
+    drop_last: bool = False  # leave out a last batch that is not full
+
+
+class ServerStep(Section):
+    """What the server does with the replies."""
+
+    optimiser: Literal["average", "adagrad", "adam", "yogi"] = "average"  # of the mean update
+    lr: Annotated[float, Field(gt=0)] | None = None  # 1 for averaging, 0.01 for the adaptive ones
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0  # of averaging: FedAvgM
+    damped: bool = False  # momentum: the new update times 1 - momentum
+    nesterov: bool = False  # momentum: look ahead
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9  # of the adaptive ones
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.99  # of adam and yogi
+    tau: Annotated[float, Field(gt=0)] = 1e-3  # added to the root: how adaptive they are
+    weights: Literal["size", "uniform"] = "size"  # what a reply counts: by examples, or all alike
+    robust: Annotated[Rule, SkipValidation, BeforeValidator(CHOICES["robust"].build)] | None = None  # None: all count
+    privacy: Annotated[Gaussian, SkipValidation, BeforeValidator(CHOICES["privacy"].build)] | None = None
+
+    @model_validator(mode="after")
+    def _meant(self) -> Self:
+        if self.optimiser != "average" and (self.momentum or self.damped or self.nesterov):
+            key = next(name for name in ("momentum", "damped", "nesterov") if getattr(self, name))
+            raise UserError(
+                "config.conflict",
+                f"server.{key} = {str(getattr(self, key)).lower()}: no effect with "
+                f'server.optimiser = "{self.optimiser}"',
+                f"server.{key}",
+                f'remove server.{key}, or set server.optimiser = "average"',
+            )
+        if (self.damped or self.nesterov) and not self.momentum:
+            key = "damped" if self.damped else "nesterov"
+            message = f"server.{key} = true: a variant of momentum, and server.momentum = {self.momentum}"
+            raise UserError("config.conflict", message, f"server.{key}", f"set server.momentum, or remove server.{key}")
+        return self
+
+
+class EngineChoice(Section):
+    """Where the clients run."""
+
+    name: Literal["flower", "pool", "ray", "serial"] = "pool"  # real clients, processes, a cluster, or this process
+    workers: Positive | None = None  # processes of the pool, actors on Ray; None: as many as there are cores (or GPUs)
+    min_replies: Positive | None = None  # replies that a round needs; None: all, so a client that fails ends the run
+    timeout: Annotated[float, Field(gt=0)] | None = None  # seconds that a task may take on a Flower node; None: 600
+
+    @model_validator(mode="after")
+    def _meant(self) -> Self:
+        for key, engines in (("workers", ("pool", "ray")), ("timeout", ("flower",))):
+            if self.name not in engines and getattr(self, key) is not None:
+                raise _unused(f"engine.{key}", getattr(self, key), "engine.name", self.name)
+        return self
+
+
+class Cluster(Section):
+    """Where Ray is, for engine.name = "ray"."""
+
+    address: str | None = None  # "auto", "HOST:PORT" or "ray://HOST:PORT"; None: one is started for the run
+
+
+class Run(Section):
+    """How long, and from which seeds."""
+
+    rounds: Positive = 20  # how long
+    seed: int = 0  # everything random comes from it
+    partition_seed: int | None = None  # who gets which examples; None: seed
+    init_seed: int | None = None  # the first weights; None: seed
+    sample_seed: int | None = None  # who takes part in which round; None: seed
+    evaluate_every: Positive = 1  # rounds between two tests of the global model
+    local_accuracy: bool = False  # score every client's model on the test set too, before aggregation
+    targets: Annotated[tuple[Share, ...], Field(strict=False)] = ()  # accuracies whose first round is reported
+    probes: Annotated[tuple[str, ...], Field(strict=False)] = ()  # what else to look at: see `fedrecall show probes`
+    start: Annotated[Path, Field(strict=False)] | None = None  # a run directory or model file to begin with
+    track: Literal["tensorboard", "mlflow", "wandb"] | None = None  # who else hears of every round
+    checkpoint_every: Positive = 1  # rounds between two checkpoints
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        for name in self.probes:
+            if name not in PROBES:
+                raise unknown("probe", name, PROBES, key="run.probes")
+        return self
+
+
+class Experiment(Section):
+    """One run, completely described. Every section has defaults: `Experiment()` is the quickstart on digits.
+
+    >>> Experiment(method={"name": "fedlmd", "tau": 3.0}, federation={"clients": 100, "sample": 10}).method
+    FedLMD(beta=1.0, tau=3.0)
+    """
+
+    data: Data = Data()
+    federation: Federation = Federation()
+    model: Annotated[Model, SkipValidation, BeforeValidator(CHOICES["model"].build)] | None = (
+        None  # None: what suits the data
+    )
+    local: LocalTraining = LocalTraining()
+    method: Annotated[Method, SkipValidation, BeforeValidator(CHOICES["method"].build)] = METHODS["fedavg"]()
+    server: ServerStep = ServerStep()
+    engine: EngineChoice = EngineChoice()
+    ray: Cluster = Cluster()
+    run: Run = Run()
+
+    def __init__(self, **sections: Any) -> None:
+        """Sections as tables, e.g. `Experiment(method={"name": "fedprox", "mu": 0.1}, run={"rounds": 5})`."""
+        try:
+            super().__init__(**sections)
+        except ValidationError as error:
+            raise explain(error, type(self)) from None
+
+    @classmethod
+    def load(cls, path: str | Path | None = None, overrides: Iterable[str] = ()) -> Self:
+        """Read a TOML file (none: the quickstart), then apply overrides such as "method.mu=0.1"."""
+        tables: dict[str, Any] = {}
+        if path is not None:
+            try:
+                tables = tomllib.loads(Path(path).read_text())
+            except (OSError, UnicodeDecodeError) as error:
+                raise UserError("config.unreadable_file", f"{path}: {_reason(error)}", str(path)) from None
+            except (tomllib.TOMLDecodeError, RecursionError) as error:
+                raise UserError("config.invalid_toml", f"{path}: not valid TOML: {error}", str(path)) from None
+        override_all(tables, overrides)
+        return cls(**tables)
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        if (wrong := disagreement(self)) is not None:
+            raise wrong
+        return self
+
+    def tables(self) -> dict[str, Any]:
+        """The complete configuration as plain tables: what config.toml holds, and `Experiment(**tables)` reads."""
+        out: dict[str, Any] = {}
+        for name in type(self).model_fields:
+            section = getattr(self, name)
+            if name == "method":
+                out[name] = CHOICES["method"].dump(section)
+            elif name == "model":
+                out[name] = CHOICES["model"].dump(section) if section is not None else None
+            else:
+                out[name] = {
+                    k: v
+                    for k, v in section.model_dump(mode="json", exclude=set(CHOSEN.get(name, ()))).items()
+                    if v is not None
+                }
+                for key in CHOSEN.get(name, ()):
+                    if getattr(section, key) is not None:
+                        out[name][key] = CHOICES[key].dump(getattr(section, key))
+        return {name: table for name, table in out.items() if table}
+
+
+def override_all(tables: dict[str, Any], texts: Iterable[str]) -> None:
+    """Apply several: names first, for another method drops the settings of the old one, not those given beside it."""
+    for text in sorted(texts, key=lambda text: not text.partition("=")[0].strip().endswith(".name")):
+        override(tables, text)
+
+
+def override(tables: dict[str, Any], text: str) -> None:
+    """Apply one "a.b=value" to nested tables; naming another method, model or partition drops the old one's keys."""
+    key, equals, value = text.partition("=")
+    *path, last = key.strip().split(".")
+    if not equals or not all([*path, last]):
+        raise UserError("config.invalid_override", f'"{text}": not of the form key=value', text, OVERRIDE_HINT)
+    for part in path:
+        inner = tables.setdefault(part, {})
+        if not isinstance(inner, dict):
+            raise UserError("config.invalid_override", f'"{text}": {part} is a value, not a table', text, OVERRIDE_HINT)
+        tables = inner
+    chooses = last == "name" and path != [] and path[-1] in CHOICES
+    if chooses and tables.get("name") != _value(value):
+        tables.clear()
+    tables[last] = _value(value)
+
+
+def _value(text: str) -> Any:
+    """A TOML value; what is none is a string, so that quotes can be left out."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return text.strip()
+
+
+def _unused(key: str, value: object, name: str, chosen: str) -> UserError:
+    """Return the error for a key that has no effect with the chosen name."""
+    return UserError("config.conflict", f'{key} = {value}: no effect with {name} = "{chosen}"', key, f"remove {key}")
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

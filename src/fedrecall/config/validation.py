@@ -1,0 +1,65 @@
+"""Settings that are each valid and do not go together."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from fedrecall.core.robust import Krum
+from fedrecall.errors import UserError
+from fedrecall.simulation.attacks import attackers
+
+if TYPE_CHECKING:
+    from fedrecall.config.experiment import Experiment
+
+
+def disagreement(experiment: "Experiment") -> UserError | None:
+    """Return the error for the first of them, or None if there is none."""
+    return next(_disagreements(experiment), None)
+
+
+def _disagreements(experiment: "Experiment") -> Iterator[UserError]:
+    least, asked, rule = experiment.engine.min_replies, experiment.federation.cohort, experiment.server.robust
+    if least is not None and least > asked:
+        wrong = f"more than the {asked} clients of a round"
+        yield _conflict("engine.min_replies", least, wrong, f"set at most {asked}")
+    if experiment.ray.address is not None and (name := experiment.engine.name) != "ray":
+        wrong = f'no effect with engine.name = "{name}"'
+        yield _conflict("ray.address", experiment.ray.address, wrong, 'set engine.name = "ray", or remove ray.address')
+    if isinstance(rule, Krum) and rule.least > asked:
+        wrong = f"needs {rule.least} clients a round, not {asked}"
+        yield _conflict("server.robust", rule, wrong, "set a larger federation.sample, or fewer attackers")
+    attack, clients = experiment.federation.attack, experiment.federation.clients
+    if attack is not None and not attackers(attack, clients):
+        wrong = f"less than one of {clients} clients"
+        yield _conflict("federation.attack.share", attack.share, wrong, "raise it, or remove federation.attack")
+    if experiment.server.privacy is not None:
+        yield from _not_private(experiment)
+
+
+def _not_private(experiment: "Experiment") -> Iterator[UserError]:
+    federation, server = experiment.federation, experiment.server
+    if server.weights != "uniform":
+        wrong = "server.privacy bounds the influence of one client, so all replies must have the same weight"
+        yield _conflict("server.weights", server.weights, wrong, 'set server.weights = "uniform"')
+    uncovered = {
+        "server.robust": server.robust,
+        "federation.dropout": federation.dropout,
+        "federation.straggler": federation.straggler,
+    }
+    for key, value in uncovered.items():
+        if value:
+            wrong = "the accounting of server.privacy does not cover it"
+            yield _conflict(key, value, wrong, f"remove {key} or server.privacy")
+    if experiment.method.needs_aux and experiment.data.aux == "overlap":
+        wrong = "server.privacy does not cover auxiliary examples that clients hold too"
+        yield _conflict("data.aux", experiment.data.aux, wrong, 'set data.aux = "holdout"')
+    if experiment.method.personal:
+        wrong = "server.privacy protects the global model, and this method has none"
+        yield _conflict("method", type(experiment.method).__name__, wrong, "remove server.privacy")
+    if server.privacy is not None and server.privacy.delta >= 1 / federation.clients:
+        wrong = f"must be well below 1 / {federation.clients} clients"
+        hint = f"set a value below {1 / federation.clients:.2g}"
+        yield _conflict("server.privacy.delta", server.privacy.delta, wrong, hint)
+
+
+def _conflict(key: str, value: object, wrong: str, hint: str) -> UserError:
+    return UserError("config.conflict", f"{key} = {value}: {wrong}", key, hint)

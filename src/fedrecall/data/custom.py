@@ -1,0 +1,239 @@
+"""Anyone's own data: arrays, a torch or Hugging Face dataset, a folder of images, a table. Each becomes a `Dataset`.
+
+Where no test data is given, some of every class is held out for it. Where a client is named for every example, the
+clients are the groups of the data set, ready for the partition "groups".
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset as TorchDataset
+
+from fedrecall.data.catalog import DATASETS, Dataset
+from fedrecall.data.folders import folder_table
+from fedrecall.data.parts import Part, as_inputs, make_dataset, standardised
+from fedrecall.data.readers import Columns, Table, class_folders, decoded, hub_table, missing_column
+from fedrecall.errors import UserError, unknown
+
+if TYPE_CHECKING:
+    from datasets import Dataset as HubDataset
+    from datasets import DatasetDict as HubDatasetDict
+
+
+_TEST_NAMES = ("test", "validation", "valid", "val")  # in this order
+
+
+def from_arrays(
+    x: Any,
+    y: Sequence[Any],
+    *,
+    test: float | tuple[Any, Sequence[Any]] = 0.2,
+    clients: Sequence[Any] | None = None,
+    classes: Sequence[str] | None = None,
+    standardise: bool = False,
+    name: str = "arrays",
+    seed: int = 0,
+) -> Dataset:
+    """Arrays, tensors, lists or sparse matrices. `test` is the share to hold out, or a pair (x, y).
+
+    uint8 images may be [N, C, H, W], [N, H, W, C] or [N, H, W]; the model sees them in [0, 1]. All else is taken as
+    float numbers, as it is, or with `standardise` with mean 0 and deviation 1 in the training part. Labels and clients
+    are whole numbers or words; with `classes`, labels are positions in it.
+
+    >>> data = from_arrays([[170.0, 60.0], [181.0, 82.0]] * 50, ["a", "b"] * 50, standardise=True)
+    >>> len(data.train_y), len(data.test_y), data.classes
+    (80, 20, ('a', 'b'))
+    """
+    apart = Part(as_inputs(test[0], name), test[1]) if isinstance(test, tuple) else test
+    names = None if classes is None else tuple(classes)
+    data = make_dataset(name, Part(as_inputs(x, name), y, clients), apart, names, seed)
+    if not standardise:
+        return data
+    if data.train_x.dtype == torch.uint8:
+        raise UserError(
+            "config.conflict",
+            f'data "{name}": standardise = true: the inputs are images, which are scaled to [0, 1]',
+            "standardise",
+            "remove standardise",
+        )
+    return standardised(data)
+
+
+def from_torch(
+    data: "TorchDataset[Any]",
+    *,
+    test: "float | TorchDataset[Any]" = 0.2,
+    clients: Sequence[Any] | None = None,
+    name: str = "torch",
+    seed: int = 0,
+) -> Dataset:
+    """A map-style torch dataset of pairs (x, y). It is read once, so random transforms in it would be frozen.
+
+    >>> from torch.utils.data import TensorDataset
+    >>> data = from_torch(TensorDataset(torch.rand(50, 3), torch.arange(50) % 2))
+    >>> data.shape, len(data.test_y)
+    ((3,), 10)
+    """
+    apart = _pairs(test, name) if isinstance(test, TorchDataset) else test
+    return make_dataset(name, replace(_pairs(data, name), clients=clients), apart, None, seed)
+
+
+def from_huggingface(
+    data: "HubDataset | HubDatasetDict",
+    *,
+    inputs: str | Sequence[str] | None = None,
+    label: str = "label",
+    client: str | None = None,
+    test: float = 0.2,
+    size: int | None = None,
+    name: str = "huggingface",
+    seed: int = 0,
+) -> Dataset:
+    """A Hugging Face dataset: `inputs` names the column of images (found if there is one) or the columns of numbers.
+
+    Of a dictionary of splits, "train" is trained on, and "test" or else "validation" is the test set; without either,
+    the share `test` is held out.
+
+    >>> from datasets import Dataset
+    >>> rows = Dataset.from_dict({"height": [1.7, 1.9] * 20, "weight": [60.0, 82.0] * 20, "label": ["a", "b"] * 20})
+    >>> from_huggingface(rows, inputs=["height", "weight"]).shape
+    (2,)
+    """
+    splits = data if isinstance(data, dict) else {"train": data}
+    if "train" not in splits:
+        raise UserError(
+            "data.not_found",
+            f'data "{name}": there is no split "train" (splits: {", ".join(splits)})',
+            "train",
+            "pass one split",
+        )
+    other = next((splits[key] for key in _TEST_NAMES if key in splits), None)
+    train, classes = _columns(splits["train"], inputs, label, client, size, name)
+    apart = _columns(other, inputs, label, client, size, name)[0] if other is not None else test
+    return make_dataset(name, train, apart, classes, seed)
+
+
+def from_folder(
+    path: str | Path, *, size: int | None = None, client: bool = False, test: float = 0.2, seed: int = 0
+) -> Dataset:
+    """Images in path/<class>/, or path/train/<class>/ and path/test/<class>/; with `client`, in path/<client>/<class>/.
+
+    `size` resizes all images to a square; without it they must have one size.
+
+    >>> from_folder("no/such/folder")
+    Traceback (most recent call last):
+    ...
+    fedrecall.errors.UserError: no/such/folder: not a folder: use one that has a folder of images per class
+    """
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        raise UserError(
+            "data.not_found",
+            f"{folder}: not a folder",
+            str(folder),
+            "use one that has a folder of images per class",
+        )
+    below = class_folders(folder)
+    other = next((below[key] for key in _TEST_NAMES if key in below), None)
+    if "train" not in below or other is None:
+        train, classes = _images(folder_table(folder, grouped=client), folder.name, None, size)
+        return make_dataset(folder.name, train, test, classes, seed)
+    train, classes = _images(folder_table(below["train"], grouped=client, within=folder), folder.name, None, size)
+    apart, _ = _images(folder_table(other, classes, grouped=client, within=folder), folder.name, train.x.shape[1], size)
+    return make_dataset(folder.name, train, apart, classes, seed)
+
+
+def as_dataset(data: Any) -> Dataset:
+    """What may be passed as `data=`: a `Dataset`, arrays (x, y) or (x, y, clients), a dataset object, a folder."""
+    if isinstance(data, Dataset):
+        return data
+    if isinstance(data, tuple | list) and len(data) in (2, 3):
+        return from_arrays(data[0], data[1], clients=data[2] if len(data) == 3 else None)
+    if isinstance(data, str | Path):
+        if Path(data).suffix.lower() in (".csv", ".parquet"):
+            raise UserError(
+                "data.missing_column",
+                f"{data}: the label column of the table is not named",
+                str(data),
+                f'name it with fedrecall.from_table("{data}", label=...)',
+            )
+        if not Path(data).expanduser().exists():
+            raise unknown("folder or data set", data, DATASETS, key="data")
+        return from_folder(data)
+    hub = sys.modules.get("datasets")  # who has such an object has imported it
+    if hub is not None and isinstance(data, hub.Dataset | hub.DatasetDict):
+        return from_huggingface(data)
+    if isinstance(data, TorchDataset):
+        return from_torch(data)
+    raise UserError(
+        "data.unsupported_type",
+        f"data of type {type(data).__name__} is not supported",
+        "data",
+        "pass (x, y), (x, y, clients), a torch or Hugging Face dataset, a folder of images, or, of a table, "
+        "fedrecall.from_table(frame, label=...)",
+    )
+
+
+def _pairs(data: "TorchDataset[Any]", name: str) -> Part:
+    if not hasattr(data, "__len__"):
+        raise UserError(
+            "data.unsupported_type",
+            f'data "{name}": the torch dataset is a stream, without length and index',
+            "data",
+            "pass a map-style dataset",
+        )
+    xs, ys = [], []
+    for i in range(len(data)):
+        try:
+            x, y = data[i]
+        except (TypeError, ValueError):
+            raise UserError(
+                "data.unsupported_type",
+                f'data "{name}": item {i} of the torch dataset is not a pair (x, y)',
+                "data",
+                "return pairs from the dataset",
+            ) from None
+        xs.append(np.asarray(x))
+        ys.append(y.item() if hasattr(y, "item") else y)
+    if len({x.shape for x in xs}) > 1:
+        raise UserError(
+            "data.shape_mismatch",
+            f'data "{name}": the inputs are not all of one shape',
+            "inputs",
+            "resize them in the torch dataset",
+        )
+    return Part(as_inputs(np.stack(xs) if xs else np.empty((0, 1)), name), ys)
+
+
+def _columns(
+    data: "HubDataset", inputs: str | Sequence[str] | None, label: str, client: str | None, size: int | None, name: str
+) -> tuple[Part, tuple[str, ...] | None]:
+    images = [column for column, feature in data.features.items() if type(feature).__name__ == "Image"]
+    if inputs is None and len(images) != 1:
+        raise UserError(
+            "data.missing_column",
+            f'data "{name}": the columns of the inputs are not named',
+            "inputs",
+            f"set inputs to one or more of {', '.join(data.column_names)}",
+        )
+    chosen = images if inputs is None else [inputs] if isinstance(inputs, str) else list(inputs)
+    table = hub_table(data, name, Columns(chosen[0], label, client))
+    if chosen[0] in images:
+        return _images(table._replace(total=len(data)), name, None, size)
+    for column in chosen:
+        if column not in data.column_names:
+            raise missing_column(name, column, data.column_names)
+    rows = data.with_format("numpy")[:]
+    x = rows[chosen[0]] if len(chosen) == 1 else np.column_stack([rows[column] for column in chosen])
+    x = as_inputs(x if np.ndim(x) > 1 else np.reshape(x, (-1, 1)), name)
+    return Part(x, rows[label], None if client is None else rows[client]), table.classes
+
+
+def _images(table: Table, name: str, channels: int | None, size: int | None) -> tuple[Part, tuple[str, ...] | None]:
+    x, y, groups = decoded(table, name, channels, size)
+    return Part(x, y, [table.groups[g] for g in groups or ()] if table.groups else groups), table.classes

@@ -1,0 +1,266 @@
+"""How samples come to clients: one frozen dataclass a law, whose fields are its configuration.
+
+A law answers with the owner of every sample, so no sample can have two. Letters: n samples, N clients, C classes.
+Classes are those that occur in the labels.
+"""
+
+from collections.abc import Sequence
+from dataclasses import Field, asdict, dataclass
+from math import gcd
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrecall.data.dirichlet import accepted_counts, log_gamma, repair, require_positive
+from fedrecall.errors import UserError
+
+Ints = NDArray[np.int64]
+
+GroupIds = NDArray[np.generic]  # numbers or names
+
+
+class Assignment(NamedTuple):
+    """Who owns what."""
+
+    owner: Ints  # client of each sample, -1 for a sample that nobody gets [n]
+    notes: tuple[str, ...] = ()  # what the reader of the manifest should know
+
+
+class Law(Protocol):
+    """A rule that deals samples out to clients; anyone's own dataclass with this method is one."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    def assign(self, labels: Ints, groups: GroupIds | None, clients: int, rng: np.random.Generator) -> Assignment:
+        """Return the owner of each sample, from labels [n] and, where the data has them, groups [n]."""
+        ...
+
+
+@dataclass(frozen=True)
+class Iid:
+    """Equal random split: sizes differ by one at most."""
+
+    def assign(self, labels: Ints, groups: GroupIds | None, clients: int, rng: np.random.Generator) -> Assignment:
+        """Cut a random order of the samples into nearly equal parts."""
+        return Assignment(_scatter(rng.permutation(len(labels)), even(len(labels), clients)))
+
+
+@dataclass(frozen=True)
+class Dirichlet:
+    """Label skew: each class is shared out by Dirichlet proportions, with a balance cap.
+
+    "Model-Contrastive Federated Learning", Li, He, Song, CVPR 2021, and "Federated Learning on Non-IID Data Silos: An
+    Experimental Study" (NIID-Bench), Li, Diao, Chen, He, ICDE 2022; the "lda" of FedNTD and FedLMD.
+    """
+
+    alpha: float = 0.5  # concentration (the papers' beta): small is skewed, large is IID
+    min_size: int = 10  # samples that every client has at least; draws are repeated until it is so
+    balance: bool = True  # a client that holds n/N samples or more gets nothing of the classes to come
+    attempts: int = 300_000  # draws before the best of them is repaired by moving samples
+
+    def __post_init__(self) -> None:
+        require_positive("alpha", self.alpha)
+        require_positive("min_size", self.min_size)
+        require_positive("attempts", self.attempts)
+
+    def assign(self, labels: Ints, groups: GroupIds | None, clients: int, rng: np.random.Generator) -> Assignment:
+        """Draw class counts until all clients are large enough, then draw the samples."""
+        _require_min_size(self.min_size, clients, len(labels))
+        rows = _rows_by_class(labels)
+        sizes = np.array([len(r) for r in rows], dtype=np.int64)
+        drawn = accepted_counts(sizes, clients, rng, **asdict(self))
+        notes: tuple[str, ...] = ()
+        if drawn.short:
+            moved = repair(drawn.counts, self.min_size)
+            notes = (
+                f"none of {drawn.attempts} draws gave each of {clients} clients {self.min_size} samples: the best one"
+                f" was repaired by moving {moved} samples from the largest clients to {drawn.short} small ones",
+            )
+        owner = np.empty(len(labels), dtype=np.int64)
+        for r, counts in zip(rows, drawn.counts, strict=True):
+            owner[rng.permutation(r)] = np.repeat(np.arange(clients), counts)
+        return Assignment(owner, notes)
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Label skew `#K=k`: each client holds samples of k classes.
+
+    "Federated Learning on Non-IID Data Silos: An Experimental Study", Li, Diao, Chen, He, ICDE 2022 (quantity-based
+    label imbalance). Where that code fails on a class that no client chose, its samples stay unused here.
+    """
+
+    k: int = 2  # classes per client
+
+    def __post_init__(self) -> None:
+        require_positive("k", self.k)
+
+    def assign(self, labels: Ints, groups: GroupIds | None, clients: int, rng: np.random.Generator) -> Assignment:
+        """Client i takes class i mod C and k-1 others at random; those who took a class share it evenly."""
+        rows = _rows_by_class(labels)
+        C = len(rows)
+        if self.k > C:
+            raise UserError(
+                "config.invalid_value",
+                f"federation.partition.k = {self.k}: the data has {C} classes",
+                "federation.partition.k",
+                f"use at most {C}",
+            )
+        lot = rng.random((clients, C))
+        lot[np.arange(clients), np.arange(clients) % C] = -1.0  # the smallest lots win: its own class always does
+        takes = np.zeros((clients, C), dtype=bool)
+        np.put_along_axis(takes, np.argpartition(lot, self.k - 1, axis=1)[:, : self.k], True, axis=1)
+        owner = np.full(len(labels), -1, dtype=np.int64)
+        unused = []
+        for c, r in enumerate(rows):
+            takers = np.flatnonzero(takes[:, c])
+            if len(takers):
+                owner[rng.permutation(r)] = np.repeat(takers, even(len(r), len(takers)))
+            else:
+                unused.append(c)
+        if not unused:
+            return Assignment(owner)
+        names = ", ".join(str(labels[rows[c][0]]) for c in unused)
+        lost = sum(len(rows[c]) for c in unused)
+        return Assignment(owner, (f"no client chose class {names}: {lost} samples stay unused",))
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Label skew by sharding: s shards of one class each per client, so at most s classes, and equal sizes.
+
+    "Communication-Efficient Learning of Deep Networks from Decentralized Data", McMahan et al., AISTATS 2017, in the
+    form of "Preservation of the Global Knowledge by Not-True Distillation in Federated Learning", Lee et al.,
+    NeurIPS 2022.
+    """
+
+    s: int = 2  # shards per client
+
+    def __post_init__(self) -> None:
+        require_positive("s", self.s)
+
+    def assign(self, labels: Ints, groups: GroupIds | None, clients: int, rng: np.random.Generator) -> Assignment:
+        """Cut each class, in order, into S = s N / C shards and deal all shards out at random.
+
+        Shuffling the multiset of labels and taking a random remaining shard of each label dealt, as the code does, is
+        a uniformly random deal of the distinct shards.
+        """
+        rows = _rows_by_class(labels)
+        S, rest = divmod(self.s * clients, len(rows))
+        if rest:
+            raise self._not_divisible(clients, len(rows))
+        deal = np.empty(len(rows) * S, dtype=np.int64)
+        deal[rng.permutation(len(deal))] = np.repeat(np.arange(clients), self.s)
+        owner = np.empty(len(labels), dtype=np.int64)
+        for r, takers in zip(rows, deal.reshape(len(rows), S), strict=True):
+            owner[r] = np.repeat(takers, even(len(r), S))
+        return Assignment(owner)
+
+    def _not_divisible(self, clients: int, C: int) -> UserError:
+        step_s, step_N = C // gcd(clients, C), C // gcd(self.s, C)
+        s = max(1, round(self.s / step_s)) * step_s
+        N = max(1, round(clients / step_N)) * step_N
+        return UserError(
+            "partition.not_divisible",
+            f"federation.partition.s = {self.s}: with {clients} clients and {C} classes there are s*N/C ="
+            f" {self.s * clients / C:.3g} shards per class, which is not a whole number",
+            "federation.partition.s",
+            f"use federation.partition.s = {s}, or federation.clients = {N}",
+        )
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Whole groups per client: the writers of FEMNIST ("real"), the domains of Office-Caltech-10, any column."""
+
+    def assign(self, labels: Ints, groups: GroupIds | None, clients: int, rng: np.random.Generator) -> Assignment:
+        """Client i is group i if there are as many; else the permuted groups are cut into nearly equal parts."""
+        if groups is None:
+            raise UserError(
+                "partition.missing_groups",
+                "federation.partition = groups: the data has no group of each sample",
+                "federation.partition",
+                "name the column that holds it (data.client), or use another partition, such as iid or dirichlet",
+            )
+        values, group = np.unique(groups, return_inverse=True)
+        if clients > len(values):
+            raise UserError(
+                "partition.too_many_clients",
+                f"federation.clients = {clients}: the data has {len(values)} groups, and a client gets whole groups",
+                "federation.clients",
+                f"use at most {len(values)} clients",
+            )
+        if clients == len(values):
+            return Assignment(group.astype(np.int64))
+        client_of_group = _scatter(rng.permutation(len(values)), even(len(values), clients))
+        return Assignment(client_of_group[group])
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """Size skew: IID labels, sizes from a symmetric Dirichlet.
+
+    "Federated Learning on Non-IID Data Silos: An Experimental Study", Li, Diao, Chen, He, ICDE 2022 (quantity skew).
+    Where that code draws again until no client is too small, which may never end, each client here gets `min_size`
+    samples first and the Dirichlet shares out the rest.
+    """
+
+    alpha: float = 0.5  # concentration of the sizes: small is skewed, large is equal
+    min_size: int = 10  # samples that every client has at least
+
+    def __post_init__(self) -> None:
+        require_positive("alpha", self.alpha)
+        require_positive("min_size", self.min_size)
+
+    def assign(self, labels: Ints, groups: GroupIds | None, clients: int, rng: np.random.Generator) -> Assignment:
+        """Draw sizes, then cut a random order of the samples at them."""
+        n = len(labels)
+        _require_min_size(self.min_size, clients, n)
+        log_p = log_gamma(self.alpha, (clients,), rng)
+        cumulated = np.cumsum(np.exp(log_p - log_p.max()))
+        cuts = (cumulated / cumulated[-1] * (n - clients * self.min_size)).astype(np.int64)
+        return Assignment(_scatter(rng.permutation(n), self.min_size + np.diff(cuts, prepend=0)))
+
+
+PARTITIONS: dict[str, type[Law]] = {
+    "iid": Iid,
+    "dirichlet": Dirichlet,
+    "labels": Labels,
+    "shards": Shards,
+    "groups": Groups,
+    "quantity": Quantity,
+}
+
+
+def even(n: int, parts: int) -> Ints:
+    """Sizes of n things in nearly equal parts, the first ones larger by one.
+
+    >>> even(8, 3).tolist()
+    [3, 3, 2]
+    """
+    return np.full(parts, n // parts, dtype=np.int64) + (np.arange(parts) < n % parts)
+
+
+def _scatter(order: Ints, sizes: Ints) -> Ints:
+    """Owners, when client i takes the next `sizes[i]` things of this order."""
+    owner = np.empty(len(order), dtype=np.int64)
+    owner[order] = np.repeat(np.arange(len(sizes)), sizes)
+    return owner
+
+
+def _rows_by_class(labels: Ints) -> Sequence[Ints]:
+    """Rows of each class that occurs, in order."""
+    by_class = np.argsort(labels, kind="stable")
+    return np.split(by_class, np.flatnonzero(np.diff(labels[by_class])) + 1)
+
+
+def _require_min_size(min_size: int, clients: int, n: int) -> None:
+    if clients * min_size > n:
+        raise UserError(
+            "partition.too_many_clients",
+            f"federation.clients = {clients}: with at least {min_size} samples each they need {clients * min_size}, and"
+            f" the data has {n}",
+            "federation.clients",
+            f"set federation.partition.min_size to at most {n // clients}, or use at most {n // min_size} clients",
+        )

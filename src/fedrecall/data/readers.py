@@ -1,0 +1,286 @@
+"""Where stored examples come from: Parquet files, the Hugging Face hub, folders of images. Read, decoded, numbered."""
+
+import io
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrecall.data.transforms import Transform
+from fedrecall.errors import UserError, first_line
+
+if TYPE_CHECKING:
+    from datasets import Dataset as HubDataset
+    from datasets import IterableDataset as HubStream
+    from PIL.Image import Image
+    from pyarrow import Table as ArrowTable
+
+
+CHUNK = 1000  # images between two steps of the progress bar
+
+
+@dataclass(frozen=True)
+class Source:
+    """A named data set: where it lies, what its columns are called, what it should hold."""
+
+    about: str
+    folders: tuple[str, ...]  # names of its folder under `data.root`
+    repo: str | None  # on the hub
+    sizes: tuple[int, ...]  # examples in each split of the full set
+    num_classes: int
+    plain: Transform  # the usual constants
+    splits: tuple[str, ...] = ("train", "test")  # training first
+    holdout: float = 0.0  # where there is no test split: the share of every group that becomes one
+    image: str = "image"
+    label: str = "label"
+    group: str | None = None
+    channels: int = 3
+    size: int | None = None  # resize to so many pixels when decoding; None: as stored
+
+
+class Columns(NamedTuple):
+    """Their names in a table."""
+
+    image: str
+    label: str
+    group: str | None = None
+
+
+class Chunk(NamedTuple):
+    """Some stored examples: encoded images, what they are called in messages, their labels and groups."""
+
+    images: list[bytes]
+    where: Sequence[str]
+    labels: list[Any]
+    groups: list[Any] | None
+
+
+class Table(NamedTuple):
+    """All stored examples of a split, read as they are asked for."""
+
+    chunks: Iterator[Chunk]
+    total: int | None
+    classes: tuple[str, ...] | None  # the names, when labels are numbers of names
+    groups: tuple[str, ...] | None
+
+
+Place = tuple[Path, ...] | Path
+
+"""Of a split on disk: its Parquet files, or the folder above its classes (or its groups)."""
+
+
+def places(name: str, source: Source, root: Path) -> dict[str, Place]:
+    """Where the splits of a data set lie under a folder of data sets."""
+    found = [root / f for f in source.folders if (root / f).is_dir()] or [root] * (root.name in source.folders)
+    if not found:
+        raise UserError(
+            "data.not_found",
+            f'{root}: no data set "{name}": the folder has no folder {" or ".join(source.folders)}',
+            str(root),
+            "put the Parquet files or the images there, or set neither data.root nor FEDRECALL_DATA to use the hub",
+        )
+    return {split: _place(found[0], split, grouped=source.group is not None) for split in source.splits}
+
+
+def _place(folder: Path, split: str, *, grouped: bool) -> Place:
+    names = (split, "val") if split == "valid" else (split,)
+    for pattern in (f"{below}{name}{end}.parquet" for below in ("", "data/") for name in names for end in ("-*", "")):
+        if files := sorted(folder.glob(pattern)):
+            return tuple(files)
+    for name in names:
+        if (folder / name).is_dir():
+            return folder / name
+    if grouped and class_folders(folder):  # groups with classes in them, and no split above
+        return folder
+    raise UserError(
+        "data.not_found",
+        f"{folder}: the data set is incomplete: there is neither {split}-*.parquet nor a folder {split}/ of images",
+        str(folder),
+        "download the data set again",
+    )
+
+
+def parquet(files: Sequence[Path], columns: Columns) -> Table:
+    """Examples in Parquet files that Hugging Face `datasets` wrote (features are in the schema's metadata)."""
+    import pyarrow.parquet as pq
+    from datasets import Features
+
+    tables, total = [], 0
+    for file in files:
+        try:
+            total += pq.read_metadata(file).num_rows
+            features = Features.from_arrow_schema(pq.read_schema(file))
+        except Exception as error:  # pyarrow and datasets each have their own
+            raise unreadable(file, error) from error
+        tables.append(_table(_batches(file, columns), features, str(file), columns))
+    chunks = (chunk for table in tables for chunk in table.chunks)
+    return Table(chunks, total, tables[0].classes, tables[0].groups)
+
+
+def _batches(file: Path, columns: Columns) -> "Iterator[ArrowTable]":
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(file) as opened:
+        for batch in opened.iter_batches(CHUNK, columns=[column for column in columns if column is not None]):
+            yield pa.Table.from_batches([batch])
+
+
+def hub(repo: str, split: str, columns: Columns) -> Table:
+    """Examples of a repository on the hub, streamed: the cache holds the only copy that stays on this disk."""
+    import huggingface_hub
+    from datasets import load_dataset
+
+    try:
+        revision = huggingface_hub.dataset_info(repo, timeout=20).sha  # fails at once where streaming would retry long
+        stream = load_dataset(repo, split=split, revision=revision, streaming=True)
+    except Exception as error:
+        raise UserError(
+            "data.download_failed",
+            f"{repo}: cannot download from the Hugging Face hub ({first_line(error)})",
+            repo,
+            "connect to the network once, or set data.root or FEDRECALL_DATA to a folder that has the data",
+        ) from error
+    known = (stream.info.splits or {}).get(split)
+    table = hub_table(stream, f"{repo} {split}", columns)
+    return table._replace(total=known.num_examples if known else None)
+
+
+def hub_table(data: "HubDataset | HubStream", where: str, columns: Columns) -> Table:
+    """Examples of a Hugging Face dataset, in memory or streamed, with the images left encoded."""
+    return _table(data.with_format("arrow").iter(batch_size=CHUNK), data.features or {}, where, columns)
+
+
+def _table(batches: "Iterable[ArrowTable]", features: Mapping[str, object], where: str, columns: Columns) -> Table:
+    from datasets import ClassLabel
+
+    image, label, group = columns
+    for column in columns:
+        if column is not None and features and column not in features:
+            raise missing_column(where, column, sorted(features))
+
+    def names(column: str | None) -> tuple[str, ...] | None:
+        feature = None if column is None else features.get(column)
+        return tuple(feature.names) if isinstance(feature, ClassLabel) else None
+
+    def chunks() -> Iterator[Chunk]:
+        done = 0
+        try:
+            for batch in batches:
+                stored = batch.column(image).combine_chunks()
+                encoded = (stored.field("bytes") if hasattr(stored, "field") else stored).to_pylist()
+                rows = [f"{where}, row {done + i}" for i in range(len(encoded))]
+                groups = None if group is None else batch.column(group).to_pylist()
+                yield Chunk(encoded, rows, batch.column(label).to_pylist(), groups)
+                done += len(encoded)
+        except Exception as error:  # a page that does not decompress, a connection that breaks
+            raise unreadable(where, error) from error
+
+    return Table(chunks(), None, names(label), names(group))
+
+
+def class_folders(folder: Path) -> dict[str, Path]:
+    """Sub-folders in alphabetical order; hidden ones are not meant."""
+    return {p.name: p for p in sorted(folder.iterdir()) if p.is_dir() and not p.name.startswith(".")}
+
+
+def decoded(
+    table: Table, what: str, channels: int | None, size: int | None
+) -> tuple[Tensor, list[Any], list[Any] | None]:
+    """Images as uint8 [n, C, H, W], labels and groups as stored; with a progress bar on a terminal.
+
+    Without `channels`: grey if every image is, else colour.
+    """
+    parts: list[np.ndarray[Any, np.dtype[np.uint8]]] = []
+    labels, groups = list[Any](), list[Any]()
+    for chunk in _shown(table, f"decoding {what}"):
+        arrays = _pixels(chunk, channels, size)
+        shape = parts[0].shape[2:] if parts else arrays[0].shape[:2]
+        for array, where in zip(arrays, chunk.where, strict=True):
+            if array.shape[:2] != shape:
+                raise UserError(
+                    "data.shape_mismatch",
+                    f"{where}: the image is {array.shape[1]} x {array.shape[0]}, those before it"
+                    f" {shape[1]} x {shape[0]}",
+                    where,
+                    "set size (data.size, --size) to resize all images",
+                )
+        depth = max(a.shape[2] for a in arrays)
+        stacked = np.stack([a if a.shape[2] == depth else a.repeat(depth, axis=2) for a in arrays])
+        parts.append(np.ascontiguousarray(stacked.transpose(0, 3, 1, 2)))
+        labels += chunk.labels
+        groups += chunk.groups or []
+    if not parts:
+        raise UserError("data.empty", f"{what}: there are no examples", what, "provide at least one")
+    depth = max(p.shape[1] for p in parts)
+    x = np.concatenate([p if p.shape[1] == depth else p.repeat(depth, axis=1) for p in parts])
+    return torch.from_numpy(x), labels, groups or None
+
+
+def _pixels(chunk: Chunk, channels: int | None, size: int | None) -> list[np.ndarray[Any, np.dtype[np.uint8]]]:
+    """The images of a chunk as [H, W, C] bytes."""
+    from PIL import Image, UnidentifiedImageError
+
+    arrays = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        for data, where in zip(chunk.images, chunk.where, strict=True):
+            try:
+                image = _in_mode(Image.open(io.BytesIO(data)), channels)
+                if size is not None and image.size != (size, size):
+                    image = image.resize((size, size), Image.Resampling.BILINEAR)
+                array = np.asarray(image)
+            except UnidentifiedImageError as error:  # whose text is an address in memory
+                raise _undecodable(where, "its image format is unknown") from error
+            except Exception as error:  # every image format fails in its own way on damaged bytes
+                raise _undecodable(where, first_line(error)) from error
+            arrays.append(array if array.ndim == 3 else array[:, :, None])
+    return arrays
+
+
+def _in_mode(image: "Image", channels: int | None) -> "Image":
+    if image.mode.startswith(("I", "F")):
+        raise ValueError("its pixels have more than 8 bits; save it with 8 bits a channel")
+    mode = "L" if channels == 1 or (channels is None and image.mode in ("1", "L", "LA")) else "RGB"
+    if image.mode == "P":
+        image = image.convert("RGBA")  # a palette may have transparent entries, which RGB alone cannot express
+    return image if image.mode == mode else image.convert(mode)
+
+
+def _shown(table: Table, description: str) -> Iterator[Chunk]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(description, total=table.total)
+        for chunk in table.chunks:
+            yield chunk
+            progress.advance(task, len(chunk.images))
+
+
+def unreadable(where: object, error: Exception) -> UserError:
+    """Stored examples that are damaged, or not there."""
+    return UserError(
+        "data.unreadable_file",
+        f"{where}: cannot be read ({first_line(error)})",
+        str(where),
+        "download or copy it again, it may be incomplete",
+    )
+
+
+def missing_column(where: str, column: str, columns: Iterable[str]) -> UserError:
+    """Return the error for a column that a table does not have."""
+    hint = f"use one of {', '.join(columns)}"
+    return UserError("data.missing_column", f'{where}: there is no column "{column}"', where, hint)
+
+
+def _undecodable(where: str, why: str) -> UserError:
+    hint = "replace or remove the image"
+    return UserError("data.unreadable_file", f"{where}: the image cannot be decoded ({why})", where, hint)

@@ -1,0 +1,241 @@
+"""Transforms on whole batches: what a batch of stored examples goes through before the model sees it.
+
+Everything random is drawn from the generator that is given, for the whole batch at once. Crop, flip and rotation only
+say which stored pixel each pixel of the result comes from, so they are one gather on bytes; floats come last.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from typing import Literal
+
+import torch
+from torch import Generator, Tensor
+from torch.nn.functional import pad
+
+from fedrecall.errors import UserError, unknown
+
+
+@dataclass(frozen=True)
+class Transform:
+    """The recipe of one data set: `plain` at test time, `augment` in training."""
+
+    mean: tuple[float, ...] | None = None  # per channel, of values in [0, 1]; None: no normalisation
+    std: tuple[float, ...] | None = None
+    pad: int = 0  # pad by so many pixels, then crop a random window of the old size
+    pad_mode: Literal["zero", "reflect"] = "zero"
+    flip: bool = False  # left-right, with probability 1/2
+    rotate: float = 0.0  # by a uniform angle of at most so many degrees; nearest pixel, zero outside
+    cutout: int = 0  # side of the square that is set to zero after normalisation
+
+    def __post_init__(self) -> None:
+        if (self.mean is None) != (self.std is None) or len(self.mean or ()) != len(self.std or ()):
+            raise UserError(
+                "config.conflict",
+                f"data.augment: mean = {self.mean} and std = {self.std} do not fit together",
+                "data.augment.std",
+                "set both, with one value per channel each",
+            )
+        if any(s <= 0 for s in self.std or ()):
+            raise UserError(
+                "config.invalid_value",
+                f"data.augment.std = {self.std}: a value is not positive",
+                "data.augment.std",
+                "use values above 0",
+            )
+        if self.pad_mode not in ("zero", "reflect"):
+            raise unknown("augment.pad_mode", self.pad_mode, ["zero", "reflect"], key="data.augment.pad_mode")
+        for field in ("pad", "rotate", "cutout"):
+            if (value := getattr(self, field)) < 0:
+                key = f"data.augment.{field}"
+                raise UserError("config.invalid_value", f"{key} = {value}: negative", key, "use 0 or more")
+
+    @property
+    def random(self) -> bool:
+        """Whether `augment` gives another result with another generator."""
+        return bool(self.pad or self.flip or self.rotate or self.cutout)
+
+    def plain(self, x: Tensor) -> Tensor:
+        """Test time: bytes to [0, 1], then normalised. Floats are only normalised, and not copied without need."""
+        byte = x.dtype == torch.uint8
+        if byte:
+            x = x.to(torch.float32)
+        if self.mean is not None and self.std is not None:
+            if x.ndim < 2 or x.shape[1] != len(self.mean):
+                channels = x.shape[1] if x.ndim > 1 else 0
+                raise UserError(
+                    "data.shape_mismatch",
+                    f"data.augment.mean = {self.mean}: mean and std have {len(self.mean)} values, but the data has "
+                    f"{channels} channels",
+                    "data.augment.mean",
+                    "use one value per channel",
+                )
+            scale, shift = _affine(self.mean, self.std, x.ndim, 255.0 if byte else 1.0)
+            x = x.mul_(scale).add_(shift) if byte else (x * scale).add_(shift)
+        elif byte:
+            x = x.div_(255)
+        # Channels last, after the arithmetic: convolutions and above all pooling are then vectorised over the channels.
+        return x.clone(memory_format=torch.channels_last) if byte and x.ndim == 4 else x
+
+    def augment(self, x: Tensor, rng: Generator) -> Tensor:
+        """Training time. Drawn in this order: crop rows, crop columns, flips, angles, cutout rows, cutout columns."""
+        if x.ndim != 4:
+            shape = list(x.shape[1:])
+            raise UserError(
+                "config.conflict",
+                f"data.augment: augmentation needs images [channels, height, width], and the inputs are {shape}",
+                "data.augment",
+                'set data.augment = "none"',
+            )
+        if self.pad or self.flip or self.rotate:
+            x = self._move(x, rng)
+        out = self.plain(x)
+        return out * self._outside_cutout(x, rng) if self.cutout else out
+
+    def _move(self, x: Tensor, rng: Generator) -> Tensor:
+        """Crop, flip, rotate: follow each pixel of the result back through the three, last one first."""
+        b, c, h, w = x.shape
+        if self.pad_mode == "reflect" and self.pad >= min(h, w):
+            raise UserError(
+                "config.invalid_value",
+                f"data.augment.pad = {self.pad}: too large to reflect images of {h} x {w}",
+                "data.augment.pad",
+                f"use at most {min(h, w) - 1}",
+            )
+        dy = torch.randint(2 * self.pad + 1, (b, 1, 1), generator=rng) - self.pad if self.pad else 0
+        dx = torch.randint(2 * self.pad + 1, (b, 1, 1), generator=rng) - self.pad if self.pad else 0
+        flip = torch.randint(2, (b, 1, 1), generator=rng).bool() if self.flip else None
+        i, j = torch.arange(h).view(1, h, 1), torch.arange(w).view(1, 1, w)
+        inside: Tensor | None = None
+        if self.rotate:
+            i, j = _rotated((torch.rand(b, generator=rng) * 2 - 1) * self.rotate, h, w)
+            inside = ((i | j) >= 0) & (i < h) & (j < w)  # a sign bit survives the "or"
+        if flip is not None:
+            j = torch.where(flip, w - 1 - j, j)
+        i, j = i + dy, j + dx
+        if self.pad_mode == "reflect":
+            i, j = (h - 1) - ((h - 1) - i.abs()).abs(), (w - 1) - ((w - 1) - j.abs()).abs()
+        # A frame of zeros round the pictures holds the zero padding, and at index 0 the zero of what rotation uncovers.
+        frame = max(self.pad if self.pad_mode == "zero" else 0, 1 if self.rotate else 0)
+        width = w + 2 * frame
+        index = (i + frame) * width + (j + frame)
+        if inside is not None:
+            index = index.mul_(inside)
+        if frame:
+            x = pad(x, (frame, frame, frame, frame))
+        index = index.expand(b, h, w).reshape(b, 1, h * w).expand(b, c, h * w)
+        return x.reshape(b, c, -1).gather(2, index).view(b, c, h, w)
+
+    def _outside_cutout(self, x: Tensor, rng: Generator) -> Tensor:
+        """1 outside the square, 0 in it: rows and columns centre - side/2 to centre + side/2, as far as they exist."""
+        b, _, h, w = x.shape
+        top = torch.randint(h, (b, 1), generator=rng) - self.cutout // 2
+        left = torch.randint(w, (b, 1), generator=rng) - self.cutout // 2
+        row, column = torch.arange(h), torch.arange(w)
+        rows = (row < top) | (row >= top + self.cutout)
+        columns = (column < left) | (column >= left + self.cutout)
+        return (rows.view(b, 1, h, 1) | columns.view(b, 1, 1, w)).to(torch.float32)
+
+
+def _rotated(degrees: Tensor, h: int, w: int) -> tuple[Tensor, Tensor]:
+    """Row and column that each pixel comes from when pictures are turned counter-clockwise, as PIL turns them."""
+    angle = torch.deg2rad(degrees).view(-1, 1, 1)
+    cos, sin = torch.cos(angle), torch.sin(angle)
+    y = (torch.arange(h) + 0.5 - h / 2).view(1, h, 1)
+    x = (torch.arange(w) + 0.5 - w / 2).view(1, 1, w)
+    return (sin * x + (cos * y + h / 2)).floor().long(), (cos * x - (sin * y - w / 2)).floor().long()
+
+
+@lru_cache(maxsize=64)
+def _affine(mean: tuple[float, ...], std: tuple[float, ...], ndim: int, unit: float) -> tuple[Tensor, Tensor]:
+    """(x/unit - mean) / std as x * scale + shift: constants, made once."""
+    m, s = torch.tensor(mean, dtype=torch.float64), torch.tensor(std, dtype=torch.float64)
+    shape = (-1,) + (1,) * (ndim - 2)
+    return (1 / (unit * s)).float().view(shape), (-m / s).float().view(shape)
+
+
+_CIFAR100 = Transform(
+    mean=(0.50708, 0.48655, 0.44092), std=(0.26733, 0.25644, 0.27615), pad=4, flip=True, rotate=15.0
+)  # the data code of FedCSD's release is MOON's
+
+_HALF = Transform(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+
+_RAW = Transform()  # FEMNIST is in [0, 1] already, and nobody augments it
+
+_OFFICE = Transform(flip=True, rotate=30.0)
+
+PRESETS: dict[str, dict[str, Transform]] = {
+    "moon": {
+        "cifar10": Transform(
+            mean=(125.3 / 255, 123.0 / 255, 113.9 / 255),
+            std=(63.0 / 255, 62.1 / 255, 66.7 / 255),
+            pad=4,
+            pad_mode="reflect",
+            flip=True,
+        ),
+        "cifar100": _CIFAR100,
+        "tiny-imagenet": _HALF,
+        "femnist": _RAW,
+    },
+    "niid-bench": {
+        "cifar10": Transform(pad=4, pad_mode="reflect", flip=True),
+        "tiny-imagenet": replace(_HALF, pad=4, flip=True, rotate=15.0),  # at data.size = 32
+        "femnist": _RAW,
+    },
+    "fedlmd": {
+        "cifar10": Transform(
+            mean=(0.49139968, 0.48215827, 0.44653124),
+            std=(0.24703233, 0.24348505, 0.26158768),
+            pad=4,
+            flip=True,
+            cutout=16,
+        ),
+        "cifar100": Transform(mean=(0.5071, 0.4865, 0.4409), std=(0.2673, 0.2564, 0.2762), pad=4, flip=True, cutout=16),
+        "cinic10": Transform(
+            mean=(0.47889522, 0.47227842, 0.43047404),
+            std=(0.24205776, 0.23828046, 0.25874835),
+            pad=4,
+            pad_mode="reflect",
+            flip=True,
+        ),
+        "mnist": Transform(mean=(0.1307,), std=(0.3081,), pad=4, flip=True, cutout=16),
+    },
+    "fedcsd": {"cifar100": _CIFAR100, "femnist": _RAW, "office-caltech-10": _OFFICE},
+    "fedbn": {"office-caltech-10": _OFFICE},
+}
+
+"""The papers' transforms: preset, data set, transform."""
+
+
+def transform_for(augment: str | Mapping[str, object], dataset: str, plain: Transform) -> Transform:
+    """What `data.augment` means: "none", the name of a preset, or fields of `Transform` on top of the plain one."""
+    if not isinstance(augment, str):
+        return _with_fields(plain, augment)
+    if augment == "none":
+        return plain
+    if augment not in PRESETS:
+        raise unknown("augmentation", augment, ["none", *PRESETS], key="data.augment")
+    if dataset not in PRESETS[augment]:
+        raise UserError(
+            "config.conflict",
+            f'data.augment = "{augment}": the preset has no transforms for data set "{dataset}", only for '
+            f"{', '.join(sorted(PRESETS[augment]))}",
+            "data.augment",
+            'use "none" or set fields, such as { pad = 4, flip = true }',
+        )
+    return PRESETS[augment][dataset]
+
+
+def _with_fields(plain: Transform, given: Mapping[str, object]) -> Transform:
+    from pydantic import TypeAdapter, ValidationError
+
+    values = {f.name: getattr(plain, f.name) for f in fields(plain)}
+    for key in given:
+        if key not in values:
+            raise unknown("key of augment", key, values, "config.unknown_key", f"data.augment.{key}")
+    try:
+        return TypeAdapter(Transform).validate_python({**values, **given})
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(["data.augment", *(str(part) for part in first["loc"])])
+        raise UserError("config.invalid_value", f"{key} = {first['input']!r}: {first['msg']}", key) from None

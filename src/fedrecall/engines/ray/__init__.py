@@ -1,5 +1,0 @@
-"""Simulations on a cluster: clients as tasks on Ray actors, one for each core or GPU. The bits of `serial`."""
-
-from fedrecall.engines.ray.engine import Ray
-
-__all__ = ["Ray"]

@@ -1,5 +1,0 @@
-"""Tuning: the settings of a method that do best on examples held out from the clients."""
-
-from fedrecall.experiment.tune.search import Tuned, Watch, tune
-
-__all__ = ["Tuned", "Watch", "tune"]

@@ -1,0 +1,103 @@
+"""What the two sides of a Flower app are told: the run's configuration, and what a node says of itself."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedrecall.config.experiment import Experiment, override_all
+from fedrecall.errors import UserError, unknown
+
+EXPERIMENT, CHANGES, OUT = "experiment", "set", "out"  # keys of the app's configuration
+
+KEYS = ("client", "state", "folder", "table", "label", "index")  # of a node's
+
+
+def configured(app: Mapping[str, Any]) -> Experiment:
+    """The experiment in an app's configuration, with the overrides that were given to `flwr run`."""
+    try:
+        tables = tomllib.loads(str(app[EXPERIMENT]))
+    except KeyError:
+        raise UserError(
+            "flower.invalid_app",
+            f'the configuration of the app has no "{EXPERIMENT}"',
+            EXPERIMENT,
+            "write the app with `fedrecall flower new`",
+        ) from None
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(
+            "flower.invalid_app",
+            f'"{EXPERIMENT}" in the configuration of the app is not valid TOML ({error})',
+            EXPERIMENT,
+            "correct it, or write the app with `fedrecall flower new`",
+        ) from None
+    override_all(tables, str(app.get(CHANGES, "")).split())
+    experiment = Experiment(**tables)
+    if experiment.engine.name != "flower":
+        raise UserError(
+            "flower.invalid_app",
+            f'engine.name = "{experiment.engine.name}": a Flower app needs engine.name = "flower"',
+            "engine.name",
+            "write the app with `fedrecall flower new`",
+        )
+    return experiment
+
+
+@dataclass(frozen=True)
+class Node:
+    """What a node is told when it is started: who it is, where its memory is, which data it has."""
+
+    client: int  # its number in the federation, from 0
+    state: Path  # a folder of its own
+    folder: Path | None = None  # its images, one folder a class; or
+    table: Path | None = None  # its CSV or Parquet file; or
+    label: str | None = None  # (the table's label column, where the configuration names none)
+    index: Path | None = None  # a text file of rows of the configured data set; or none: a part of it, for trials
+
+    def __post_init__(self) -> None:
+        given = [name for name in ("folder", "table", "index") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise UserError(
+                "flower.invalid_node_config",
+                f"node-config: {' and '.join(given)} are both set",
+                f"node-config.{given[-1]}",
+                "use one of them",
+            )
+        if self.label is not None and self.table is None:
+            raise UserError(
+                "flower.invalid_node_config",
+                f"node-config.label = {self.label}: the label column of a table, and there is no table",
+                "node-config.label",
+                "set table, or remove label",
+            )
+
+    @classmethod
+    def read(cls, config: Mapping[str, Any]) -> "Node":
+        """From the node-config of a SuperNode."""
+        for key in config:
+            if key not in KEYS:
+                raise unknown("key of the node-config", key, KEYS, "config.unknown_key", f"node-config.{key}")
+        client, state = config.get("client"), config.get("state")
+        if type(client) is not int or client < 0:
+            raise UserError(
+                "flower.invalid_node_config",
+                f"node-config.client = {client}: not a number of a client",
+                "node-config.client",
+                "set client = NUMBER, the number of this client in the federation, from 0",
+            )
+        if not isinstance(state, str) or not state:
+            raise UserError(
+                "flower.invalid_node_config",
+                f"node-config.state = {state}: not a folder",
+                "node-config.state",
+                'set state = "FOLDER", where this node stores its client state',
+            )
+        paths = {name: Path(str(config[name])).expanduser() for name in ("folder", "table", "index") if name in config}
+        label = None if "label" not in config else str(config["label"])
+        return cls(client, Path(state).expanduser(), label=label, **paths)
+
+    @property
+    def own(self) -> bool:
+        """Whether its data are its own; else they are a part of the configured data set."""
+        return any((self.folder, self.table, self.index))

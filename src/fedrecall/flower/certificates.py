@@ -1,0 +1,169 @@
+"""Keys for a federation: an authority of one's own, the server's certificate, and a key pair for every node.
+
+What is there already is never touched, so a node can be added later, and a certificate renewed by removing it first.
+"""
+
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+from fedrecall.errors import UserError, first_line, needs_extra
+from fedrecall.files import write
+
+try:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives import serialization as form
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+except ImportError as error:
+    raise needs_extra("cryptography", "flower") from error
+
+AUTHORITY_DAYS = 3650
+
+SERVER_DAYS = 365
+
+
+def make_certificates(folder: Path, hosts: Sequence[str], nodes: int) -> list[Path]:
+    """Make what is missing of ca.crt, ca.key, server.pem, server.key and node-0, node-0.pub, ...; returns what is new.
+
+    `hosts` are the names and addresses by which nodes reach the server.
+    """
+    if not hosts:
+        raise UserError(
+            "cli.missing_option",
+            "--host: the name by which the nodes reach the server is missing",
+            "--host",
+            "pass --host NAME",
+        )
+    made: list[Path] = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / "ca.crt").exists():
+            made += _authority(folder)
+        if not (folder / "server.pem").exists():
+            made += _server(folder, hosts)
+        for number in range(nodes):
+            if not (folder / f"node-{number}").exists():
+                made += _node(folder / f"node-{number}")
+    except OSError as error:
+        raise UserError(
+            "flower.cannot_write",
+            f"{folder}: cannot write keys: {error.strerror} ({error.filename})",
+            str(folder),
+            "choose another folder, or change its permissions",
+        ) from None
+    return made
+
+
+def _authority(folder: Path) -> list[Path]:
+    key, name = ec.generate_private_key(ec.SECP384R1()), _name("fedrecall federation authority")
+    builder = _certificate(name, name, key.public_key(), AUTHORITY_DAYS)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    builder = builder.add_extension(_usage(signs=True), critical=True)
+    builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    return [_secret(folder / "ca.key", _pem(key)), _public(folder / "ca.crt", _signed(builder, key))]
+
+
+def _server(folder: Path, hosts: Sequence[str]) -> list[Path]:
+    try:
+        authority = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
+        signer = form.load_pem_private_key((folder / "ca.key").read_bytes(), password=None)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            "flower.missing_authority",
+            f"{folder}: no ca.crt with its ca.key to sign the server's certificate with ({first_line(error)})",
+            str(folder),
+            "restore both, or make all keys in an empty folder",
+        ) from None
+    if not isinstance(signer, ec.EllipticCurvePrivateKey):
+        raise UserError(
+            "flower.missing_authority",
+            f"{folder / 'ca.key'}: not a key that `fedrecall flower certs` made",
+            str(folder / "ca.key"),
+            "restore ca.crt and ca.key, or make all keys in an empty folder",
+        )
+    key = ec.generate_private_key(ec.SECP384R1())
+    builder = _certificate(_name(hosts[0]), authority.subject, key.public_key(), SERVER_DAYS)
+    builder = builder.add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
+    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    builder = builder.add_extension(_usage(signs=False), critical=True)
+    builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
+    builder = builder.add_extension(issuer, critical=False)
+    return [_secret(folder / "server.key", _pem(key)), _public(folder / "server.pem", _signed(builder, signer))]
+
+
+def _node(path: Path) -> list[Path]:
+    """A key pair as Flower's SuperNodes read it: ECDSA on P-384, in OpenSSH's format."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    private = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.OpenSSH, form.NoEncryption())
+    public = key.public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH)
+    return [_secret(path, private), _public(path.with_suffix(".pub"), public + b"\n")]
+
+
+def _certificate(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
+) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
+    builder = builder.serial_number(x509.random_serial_number())
+    # An hour's grace for clocks that differ.
+    return builder.not_valid_before(now - timedelta(hours=1)).not_valid_after(now + timedelta(days=days))
+
+
+def _signed(builder: x509.CertificateBuilder, key: ec.EllipticCurvePrivateKey) -> bytes:
+    return builder.sign(key, hashes.SHA384()).public_bytes(form.Encoding.PEM)
+
+
+def _usage(*, signs: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _host(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(host))
+    except ValueError:
+        pass
+    try:
+        return x509.DNSName(host)
+    except ValueError:
+        raise UserError(
+            "cli.invalid_option",
+            f"--host = {host!r}: neither a name nor an address",
+            "--host",
+            "pass the DNS name or IP address by which the nodes reach the server",
+        ) from None
+
+
+def _name(common: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common[:64])])
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption())
+
+
+def _public(path: Path, content: bytes) -> Path:
+    write(path, content)
+    return path
+
+
+def _secret(path: Path, content: bytes) -> Path:
+    """A file that only its owner can read, from its first byte on."""
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+    return path

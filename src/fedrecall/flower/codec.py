@@ -1,0 +1,119 @@
+"""Payloads as bytes, and back after a check of everything that a stranger could have written there.
+
+A tensor travels as its name, type, shape and little-endian numbers. Nothing of it is ever executed.
+"""
+
+import re
+import sys
+from collections.abc import Mapping
+from math import prod
+from typing import NamedTuple
+
+import torch
+
+from fedrecall.core.types import Payload
+
+TYPES = {
+    str(kind).removeprefix("torch."): kind
+    for kind in (
+        torch.float32,
+        torch.float64,
+        torch.float16,
+        torch.bfloat16,
+        torch.int64,
+        torch.int32,
+        torch.uint8,
+        torch.bool,
+    )
+}
+
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+
+ENTRIES = 256  # tensors in a payload
+
+AXES = 8
+
+LARGEST = 2**31 - 2**20  # bytes in a payload: a message of Flower's is below 2 GiB
+
+
+class Malformed(Exception):
+    """A message that is not valid: its tensors or fields are not those that were expected.
+
+    `code` is a stable dotted name, `key` the configuration key concerned, as of a `UserError`.
+    """
+
+    def __init__(self, code: str, message: str, key: str | None = None) -> None:
+        super().__init__(code, message, key)
+        self.code, self.message, self.key = code, message, key
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class Part(NamedTuple):
+    """A tensor on its way."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes
+
+
+def encode(payload: Payload) -> dict[str, Part]:
+    """A payload, ready to be sent; what `decode` would refuse is refused here already."""
+    if sys.byteorder != "little":
+        raise Malformed(
+            "flower.unsupported_platform", "federations need little-endian machines, this one is big-endian"
+        )
+    parts = {}
+    for name, t in payload.items():
+        data = t.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes() if t.numel() else b""
+        parts[name] = Part(str(t.dtype).removeprefix("torch."), tuple(t.shape), data)
+    check(parts)
+    return parts
+
+
+def decode(parts: Mapping[str, Part]) -> Payload:
+    """The tensors, in memory of their own that is aligned as torch aligns."""
+    check(parts)
+    payload = {}
+    for name, part in parts.items():
+        kind, t = TYPES[part.dtype], torch.empty(part.shape, dtype=TYPES[part.dtype])
+        if part.data:
+            t.view(-1).copy_(torch.frombuffer(bytearray(part.data), dtype=kind))
+        payload[name] = t
+    return payload
+
+
+def check(parts: Mapping[str, Part]) -> None:
+    """Refuse names, types, shapes and sizes that no payload has."""
+    if len(parts) > ENTRIES:
+        raise Malformed("reply.too_large", f"{len(parts)} tensors in one message, the maximum is {ENTRIES}")
+    total = 0
+    for name, part in parts.items():
+        if not NAME.fullmatch(name):
+            raise Malformed("reply.invalid_name", f"{name[:80]!r} is not a valid name of a tensor")
+        if part.dtype not in TYPES:
+            raise Malformed("reply.unsupported_dtype", f"{name} has the unsupported dtype {part.dtype[:20]!r}")
+        if len(part.shape) > AXES or not all(0 <= n <= LARGEST for n in part.shape):
+            raise Malformed("reply.invalid_shape", f"{name} has the invalid shape {list(part.shape)[: AXES + 1]}")
+        size = prod(part.shape) * TYPES[part.dtype].itemsize
+        if len(part.data) != size:
+            what = f"{name} has {len(part.data)} bytes, its shape needs {size}"
+            raise Malformed("reply.wrong_byte_count", what)
+        if part.dtype == "bool" and part.data.translate(None, b"\x00\x01"):
+            raise Malformed("reply.invalid_value", f"{name} has boolean values other than 0 and 1")
+        total += size
+    if total > LARGEST:
+        raise Malformed("reply.too_large", f"{total} bytes in one message, the maximum is {LARGEST}")
+
+
+def require_like(payload: Payload, model: Payload) -> None:
+    """Refuse tensors that have another type or shape than those of the same name in `model`."""
+    for name in payload.keys() & model.keys():
+        got, meant = payload[name], model[name]
+        if (got.dtype, got.shape) != (meant.dtype, meant.shape):
+            raise Malformed("reply.wrong_shape", f"{name} is {_said(got)}, expected {_said(meant)}")
+
+
+def _said(t: torch.Tensor) -> str:
+    return f"{str(t.dtype).removeprefix('torch.')} {list(t.shape)}"

@@ -1,0 +1,108 @@
+"""A node's data and model: what its client's tasks look at."""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrecall.config.experiment import Experiment
+from fedrecall.core.flat_model import Flat
+from fedrecall.data.catalog import Dataset
+from fedrecall.data.partition import Partition
+from fedrecall.data.tabular import read_table
+from fedrecall.errors import UserError, first_line
+from fedrecall.flower.app_config import Node
+from fedrecall.runs.setup import Dealt, build, deal, described, read, world_of
+from fedrecall.simulation.clients import World
+
+
+def dealt_to(node: Node, experiment: Experiment, classes: tuple[str, ...] = ()) -> Dealt:
+    """What this node holds; labels are numbered by these names of the whole federation, once they are known."""
+    clients = experiment.federation.clients
+    if node.client >= clients:
+        raise UserError(
+            "flower.invalid_node_config",
+            f"node-config.client = {node.client}: out of range for federation.clients = {clients}",
+            "node-config.client",
+            f"use 0 to {clients - 1}",
+        )
+    if not node.own:
+        return deal(experiment)
+    # The server alone has auxiliary examples.
+    data = experiment.data.model_copy(update={"aux_per_class": 0})
+    if node.index is None:
+        data = data.model_copy(update=_place(node, experiment))
+    dataset = read(data)
+    if classes and node.index is None:
+        dataset = renumbered(dataset, classes)
+    samples = len(dataset.train_y)
+    rows = np.arange(samples) if node.index is None else _rows(node, samples)
+    offsets = np.where(np.arange(clients + 1) > node.client, len(rows), 0)
+    partition = Partition(rows, offsets, samples, {"name": "node"}, 0)
+    return deal(experiment.model_copy(update={"data": data}), data=dataset, partition=partition)
+
+
+def settled(experiment: Experiment, dealt: Dealt) -> tuple[World, Flat]:
+    """The node's world and model; the weights come with every order."""
+    experiment = described(experiment, dealt, None, None, None)
+    return world_of(experiment, dealt), Flat(build(experiment, dealt.dataset, None))
+
+
+def renumbered(dataset: Dataset, classes: tuple[str, ...]) -> Dataset:
+    """The same data, its labels numbered as everyone's. A node need not have examples of every class."""
+    for name in dataset.classes:
+        if name not in classes:
+            raise UserError(
+                "data.unknown_class",
+                f'class "{name}" of this node: the data of the server does not have it (classes: '
+                f"{', '.join(classes[:20])})",
+                name,
+                "rename or remove it",
+            )
+    numbers = torch.tensor([classes.index(name) for name in dataset.classes])
+
+    def told(y: Tensor) -> Tensor:
+        return numbers[y]
+
+    return replace(dataset, classes=classes, train_y=told(dataset.train_y), test_y=told(dataset.test_y))
+
+
+def _place(node: Node, experiment: Experiment) -> dict[str, object]:
+    """The data section of a node that has a folder or a table."""
+    none = {"root": None, "classes": None, "limit": None, "client": None, "label": None}
+    if node.folder is not None:
+        return none | {"name": "folder", "path": node.folder}
+    label = node.label or experiment.data.label
+    assert node.table is not None
+    for column, values in read_table(node.table).items():
+        if column != label and str(values.type) in ("string", "large_string"):
+            raise UserError(
+                "data.text_column",
+                f'{node.table}: column "{column}" has words, and another node may have other words',
+                str(node.table),
+                "turn them into numbers, the same on all nodes",
+            )
+    return none | {"name": "table", "path": node.table, "label": label, "size": None}
+
+
+def _rows(node: Node, samples: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    assert node.index is not None
+    try:
+        words = node.index.read_text().split()
+        rows = np.array([int(word) for word in words], dtype=np.int64)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            "flower.invalid_node_config",
+            f"node-config.index = {node.index}: cannot be read as row numbers ({first_line(error)})",
+            "node-config.index",
+            "use a text file of row numbers",
+        ) from None
+    if not len(rows) or rows.min() < 0 or rows.max() >= samples or len(np.unique(rows)) < len(rows):
+        raise UserError(
+            "flower.invalid_node_config",
+            f"node-config.index = {node.index}: rows are missing, repeated or out of range",
+            "node-config.index",
+            f"use different rows, from 0 to {samples - 1}",
+        )
+    return rows

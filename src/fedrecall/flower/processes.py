@@ -1,0 +1,204 @@
+"""Flower's processes on this machine: started, watched and ended together with all that they start."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+from fedrecall.errors import UserError, needs_extra
+from fedrecall.flower.certificates import make_certificates
+
+LOOPBACK = "127.0.0.1"
+
+PROFILE = "here"  # the connection's name for `flwr`
+
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+}
+
+GRACE = 10.0  # seconds to end in, before a process is killed
+
+PATIENCE = 60.0  # seconds to start in
+
+
+class Daemons:
+    """A SuperLink and SuperNodes on loopback, with all their files in a folder; everything ends with the context.
+
+    With `secure`, over TLS with an authority of its own, and nodes known by their keys.
+    """
+
+    def __init__(self, folder: Path, nodes: int, *, secure: bool = True, database: bool = False) -> None:
+        self.folder, self.nodes, self.secure, self.database = folder.absolute(), nodes, secure, database
+        self.port = free_port()
+        self.keys = self.folder / "keys"
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Self:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if self.secure:
+                make_certificates(self.keys, [LOOPBACK], self.nodes)
+            self._write_profile()
+            self.superlink()
+            if self.secure:
+                for number in range(self.nodes):
+                    self.flwr("supernode", "register", self.keys / f"node-{number}.pub", PROFILE)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def superlink(self) -> None:
+        """Start the SuperLink, and wait until it listens."""
+        how: list[object] = ["--insecure"]
+        if self.secure:
+            how = ["--ssl-ca-certfile", self.keys / "ca.crt", "--ssl-certfile", self.keys / "server.pem"]
+            how += ["--ssl-keyfile", self.keys / "server.key", "--enable-supernode-auth"]
+        if self.database:
+            how += ["--database", self.folder / "superlink.db"]
+        self._start("superlink", "flower-superlink", "--host", LOOPBACK, "--port", self.port, *how)
+        deadline = time.monotonic() + PATIENCE
+        while not listens(self.port):
+            self.require("superlink")
+            if time.monotonic() > deadline:
+                raise UserError(
+                    "flower.process_failed",
+                    f"superlink: did not start within {PATIENCE:g} s",
+                    "superlink",
+                    f"see {self.log('superlink')}",
+                )
+            time.sleep(0.1)
+
+    def supernode(
+        self, client: int, settings: str = "", *, key: Path | None = None, authority: Path | None = None
+    ) -> str:
+        """Start a client's node, with more settings for its node-config if need be; returns its name here."""
+        how: list[object] = ["--insecure"]
+        if self.secure:
+            how = ["--root-certificates", authority or self.keys / "ca.crt"]
+            how += ["--auth-supernode-private-key", key or self.keys / f"node-{client}"]
+        config = f'client={client} state="{self.folder / f"state-{client}"}" {settings}'.strip()
+        name = f"supernode-{client}"
+        where = ["--superlink", f"{LOOPBACK}:{self.port}", "--port", free_port()]
+        self._start(name, "flower-supernode", *where, *how, "--node-config", config)
+        return name
+
+    def run(self, app: Path, changes: str = "") -> subprocess.Popen[bytes]:
+        """Start `flwr run`; its output, with the run's log, can be read line by line."""
+        command = [program("flwr"), "run", str(app), PROFILE, "--stream", *(["-c", changes] if changes else [])]
+        return self._spawn("run", command, subprocess.PIPE)
+
+    def flwr(self, *args: object) -> str:
+        """Call `flwr` for something short; returns what it said."""
+        command = [program("flwr"), *map(str, args)]
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=self.environment("flwr"), timeout=PATIENCE, check=False
+        )
+        if done.returncode:
+            output = " ".join((done.stdout + done.stderr).split())[-300:]
+            raise UserError("flower.process_failed", f"flwr {args[0]}: exit code {done.returncode}: {output}", "flwr")
+        return done.stdout
+
+    def end(self, name: str, how: signal.Signals = signal.SIGTERM) -> None:
+        """End a process and all that it started."""
+        process = self.processes.pop(name)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, how)
+        try:
+            process.wait(GRACE)
+        except subprocess.TimeoutExpired:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        with suppress(ProcessLookupError):  # whoever of its group is left
+            os.killpg(process.pid, signal.SIGKILL)
+        if process.stdout is not None:
+            process.stdout.close()
+
+    def close(self) -> None:
+        """End everything: nodes first, so that they do not look for a SuperLink that is gone."""
+        for name in sorted(self.processes, key=lambda name: name == "superlink"):
+            self.end(name)
+
+    def require(self, name: str) -> None:
+        """Raise if a process has ended by itself."""
+        code = self.processes[name].poll()
+        if code is not None:
+            said = self.log(name).read_text(errors="replace").strip().splitlines()
+            raise UserError(
+                "flower.process_failed",
+                f"{name}: exited with code {code} ({' '.join(said[-3:])[-300:]})",
+                name,
+                f"see {self.log(name)}",
+            )
+
+    def log(self, name: str) -> Path:
+        """Where a process's output is."""
+        return self.folder / f"{name}.log"
+
+    def _start(self, name: str, script: str, *args: object) -> None:
+        with self.log(name).open("ab") as out:
+            self._spawn(name, [program(script), *map(str, args)], out)
+
+    def _spawn(self, name: str, command: list[str], out: int | IO[bytes]) -> subprocess.Popen[bytes]:
+        if name in self.processes:
+            self.end(name)
+        # A session of its own, so that it can be ended together with its children.
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env=self.environment(name),
+            cwd=self.folder,
+            start_new_session=True,
+        )
+        self.processes[name] = process
+        return process
+
+    def environment(self, name: str) -> dict[str, str]:
+        """What a process finds in its environment: nothing is reported or installed, its files are apart."""
+        home = "flwr" if name in ("flwr", "run") else name
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+        return {**os.environ, **QUIET, "PATH": path, "FLWR_HOME": str(self.folder / "homes" / home)}
+
+    def _write_profile(self) -> None:
+        home = self.folder / "homes" / "flwr"
+        home.mkdir(parents=True, exist_ok=True)
+        how = f'root-certificates = "{self.keys / "ca.crt"}"' if self.secure else "insecure = true"
+        (home / "config.toml").write_text(f'[superlink.{PROFILE}]\naddress = "{LOOPBACK}:{self.port}"\n{how}\n')
+
+
+def program(name: str) -> str:
+    """One of Flower's commands: of this environment, or else of the path."""
+    beside = Path(sys.executable).parent / name
+    found = str(beside) if beside.exists() else shutil.which(name)
+    if found is None:
+        raise needs_extra("Flower", "flower")
+    return found
+
+
+def free_port() -> int:
+    """A port that nobody uses at the moment."""
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])
+
+
+def listens(port: int) -> bool:
+    """Whether somebody takes connections there."""
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex((LOOPBACK, port)) == 0

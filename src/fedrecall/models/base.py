@@ -1,0 +1,70 @@
+"""What all models are: features, and a linear layer on them; and the parts that several share."""
+
+from typing import Literal
+
+from torch import Tensor, nn
+
+from fedrecall.errors import UserError, unknown
+
+BnStats = Literal["running", "batch"]
+
+"""Test-time statistics of batch normalisation: running means, or the test batch's own (FedNTD's and FedLMD's code)."""
+
+
+class Net(nn.Module):
+    """A model: `forward` returns the features h, which enter the last linear layer, and the logits z."""
+
+    def __init__(self, features: nn.Module, width: int, classes: int) -> None:
+        super().__init__()
+        self.features = features
+        self.classifier = nn.Linear(width, classes)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Map inputs [B, ...] to features [B, D] and logits [B, K]."""
+        h: Tensor = self.features(x)
+        return h, self.classifier(h)
+
+
+HEAD = 256
+
+
+def with_head(features: nn.Sequential, width: int) -> nn.Sequential:
+    """Append MOON's projection, d -> d -> 256, on whose output the classifier then sits.
+
+    "Model-Contrastive Federated Learning", Li, He, Song, CVPR 2021, section 3.2.
+    """
+    return nn.Sequential(*features, nn.Linear(width, width), nn.ReLU(), nn.Linear(width, HEAD))
+
+
+def batch_norm2d(channels: int, bn_stats: BnStats) -> nn.BatchNorm2d:
+    """Batch normalisation of images, with running statistics or without."""
+    return nn.BatchNorm2d(channels, track_running_stats=tracked(bn_stats))
+
+
+def tracked(bn_stats: BnStats) -> bool:
+    """Whether batch normalisation keeps running statistics."""
+    if bn_stats not in ("running", "batch"):
+        raise unknown("model.bn_stats", bn_stats, ("running", "batch"))
+    return bn_stats == "running"
+
+
+def image(model: str, shape: tuple[int, ...], smallest: int) -> tuple[int, int, int]:
+    """Return channels, height and width of images that the model supports; raise an error for others."""
+    if len(shape) != 3:
+        kind = f"{shape[0]} numbers" if len(shape) == 1 else f"of shape {'x'.join(map(str, shape))}"
+        raise UserError(
+            "model.unsupported_input",
+            f'model.name = "{model}": the model needs images, but a sample is {kind}',
+            "model.name",
+            'use model.name = "mlp", which takes any shape',
+        )
+    channels, height, width = shape
+    if min(height, width) < smallest:
+        raise UserError(
+            "model.unsupported_input",
+            f'model.name = "{model}": the model needs images of at least {smallest}x{smallest}, '
+            f"but these are {height}x{width}",
+            "model.name",
+            'use model.name = "mlp", which takes any size, or resize the images',
+        )
+    return channels, height, width

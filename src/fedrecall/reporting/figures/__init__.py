@@ -1,0 +1,132 @@
+"""Figures of a study, each in the form that the papers have: SVG, PDF and PNG in its folder's `figures/`.
+
+Importing this package imports matplotlib, so do it where a figure is drawn.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from inspect import Parameter, signature
+from keyword import iskeyword
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from matplotlib.figure import Figure
+from pydantic import TypeAdapter, ValidationError
+
+from fedrecall.errors import UserError, unknown
+from fedrecall.reporting.figures.by_setting import against, bars
+from fedrecall.reporting.figures.confusion import confusion
+from fedrecall.reporting.figures.curves import curves, filter_rate
+from fedrecall.reporting.figures.drift import drift_accuracy, local_global, shift
+from fedrecall.reporting.figures.forgetting import forgetting
+from fedrecall.reporting.figures.grid import grid
+from fedrecall.reporting.figures.layout import save
+from fedrecall.reporting.figures.overrounds import classwise, labels_over_rounds
+from fedrecall.reporting.figures.partition import partition
+from fedrecall.reporting.figures.series import values
+from fedrecall.reporting.figures.style import styled
+from fedrecall.reporting.figures.tsne import tsne
+from fedrecall.studies.results import Results
+from fedrecall.studies.study import Picture, slug
+
+FOLDER = "figures"
+
+FORMS: Mapping[str, Callable[..., Figure]] = {
+    "curves": curves,
+    "against": against,
+    "bars": bars,
+    "partition": partition,
+    "forgetting": forgetting,
+    "local-global": local_global,
+    "classwise": classwise,
+    "confusion": confusion,
+    "labels-over-rounds": labels_over_rounds,
+    "shift": shift,
+    "drift-accuracy": drift_accuracy,
+    "filter-rate": filter_rate,
+    "tsne": tsne,
+    "grid": grid,
+}
+
+
+class Drawing(NamedTuple):
+    """A figure that was drawn."""
+
+    title: str
+    paths: list[Path]  # the same in several formats: svg, pdf, png
+
+
+class Drawn(NamedTuple):
+    """What came of drawing a study's figures."""
+
+    figures: dict[str, Drawing]  # by the name of their files
+    skipped: dict[str, UserError]  # name -> why it could not be drawn
+
+    @property
+    def paths(self) -> list[Path]:
+        """All files that were written."""
+        return [path for drawing in self.figures.values() for path in drawing.paths]
+
+
+def draw_all(results: Results) -> Drawn:
+    """Draw the figures that the study lists, or those that every study can have; collect the errors of the others."""
+    drawn = Drawn({}, {})
+    for name, picture in named(results.study.figures or defaults(results)).items():
+        try:
+            with styled():
+                figure = draw(results, picture)
+                paths = save(figure, results.folder / FOLDER, name)
+        except UserError as error:
+            drawn.skipped[name] = error
+        else:
+            drawn.figures[name] = Drawing(picture.title, paths)
+    return drawn
+
+
+def draw(results: Results, picture: Picture) -> Figure:
+    """One figure, in the style that is set."""
+    options = {f"{key}_" if iskeyword(key) else key: value for key, value in check(picture).items()}
+    return FORMS[picture.form](results, title=picture.title, **options)
+
+
+def check(picture: Picture) -> dict[str, Any]:
+    """A picture's options. A form that there is not, an option that it does not have or that is lacking, is refused."""
+    if picture.form not in FORMS:
+        raise unknown("form of a figure", picture.form, FORMS, "report.unknown_form", "form")
+    taken = {key.rstrip("_"): each for key, each in signature(FORMS[picture.form]).parameters.items()}
+    taken = {key: each for key, each in taken.items() if key not in ("results", "title")}
+    found = {}
+    for key, value in picture.options.items():
+        if key not in taken:
+            raise unknown(f"option of the figure form {picture.form}", key, taken, "report.invalid_option", key)
+        try:
+            found[key] = TypeAdapter(taken[key].annotation).validate_python(value)
+        except ValidationError as error:
+            why = error.errors()[0]["msg"]
+            text = f"{key} = {value!r}: invalid option of the figure form {picture.form}: {why}"
+            raise UserError("report.invalid_option", text, key) from None
+    for key, each in taken.items():
+        if each.default is Parameter.empty and key not in found:
+            text = f"the figure form {picture.form} requires the option {key}"
+            raise UserError("report.invalid_option", text, key, f"set {key} in the options of the figure")
+    return found
+
+
+def defaults(results: Results) -> tuple[Picture, ...]:
+    """For a study that names no figures: its curves, and who had which classes."""
+    pictures = [Picture(form="curves", title="Test accuracy of the global model")]
+    if any(values(outcome, "local_accuracy") for outcome in results.outcomes()):
+        local = Picture(form="curves", title="Mean test accuracy of the local models", options={"y": "local_accuracy"})
+        lost = Picture(form="curves", title="Forgetting: global less mean local accuracy", options={"y": "forgetting"})
+        pictures += [local, lost]
+    return (*pictures, Picture(form="partition", title="Samples by client and class"))
+
+
+def named(pictures: tuple[Picture, ...]) -> dict[str, Picture]:
+    """Names for the files: the form, and what tells figures of one form apart, their title or else their number."""
+    forms = Counter(picture.form for picture in pictures)
+    out: dict[str, Picture] = {}
+    for number, picture in enumerate(pictures, 1):
+        name = picture.form if forms[picture.form] == 1 else slug(f"{picture.form} {picture.title or number}")
+        out[name if name not in out else f"{name}-{number}"] = picture
+    return out

@@ -1,0 +1,171 @@
+"""Accuracy by setting: against a number, and in bars."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator, NullLocator
+
+from fedrecall.reporting.figures.curves import handle
+from fedrecall.reporting.figures.layout import PERCENT, STEPS, blank, cut, finish, fold, panels, text_width
+from fedrecall.reporting.figures.series import (
+    Missing,
+    Names,
+    chosen,
+    finished,
+    measured,
+    numbered,
+    scale_note,
+    seeds_note,
+)
+from fedrecall.reporting.figures.style import COLUMN, INK, PAGE, SMALL, looks
+from fedrecall.studies.results import Results
+from fedrecall.studies.statistics import Spread
+
+Accuracy = Literal["final", "best", "last10"]
+
+LABELS = {"final": "final accuracy (%)", "best": "best accuracy (%)", "last10": "accuracy, last ten evaluations (%)"}
+
+HATCHES = ("", "//////", "......", "xxxxxx", "\\\\\\\\\\\\")
+
+PRINTED = "printed in the paper"
+
+
+class Numbers:
+    """A study's accuracies by row and column, and those that the paper printed, as shares."""
+
+    def __init__(self, results: Results, measure: Accuracy | None, rows: Names, columns: Names) -> None:
+        self.measure = measure or results.study.measure
+        found = finished(results, rows, columns)
+        spreads = {place: measured(outcomes, self.measure) for place, outcomes in found.items()}
+        self.cells: dict[tuple[str, str], Spread] = {key: s for key, s in spreads.items() if s is not None}
+        if not self.cells:
+            raise Missing("report.no_finished_run", "no run finished without divergence and was evaluated")
+        self.rows = list(dict.fromkeys(row for row, _ in self.cells))
+        self.columns = chosen(results.study.columns, columns, "column")
+        broke = any(outcome.diverged for outcomes in found.values() for outcome in outcomes)
+        self._seeds = [range(s.seeds) for s in self.cells.values()]
+        self._about = [*scale_note(results), *(["a run diverged and is left out"] if broke else [])]
+        at = {column: i for i, column in enumerate(results.study.columns)}
+        printed = results.study.printed.get(self.measure, {})
+        self.printed: dict[tuple[str, str], float] = {
+            (row, column): float(value) / 100
+            for row, line in printed.items()
+            for column in self.columns
+            if isinstance(value := line[at[column]], int | float) and row in self.rows
+        }
+
+    def notes(self, *what: str) -> list[str]:
+        """What a mean is over, and what is left out of it."""
+        return [seeds_note(self._seeds, *what), *self._about]
+
+
+def against(
+    results: Results,
+    *,
+    x: Sequence[float],
+    title: str = "",
+    xlabel: str = "",
+    log: bool = False,
+    measure: Accuracy | None = None,
+    rows: Names = None,
+    columns: Names = None,
+) -> Figure:
+    """Accuracy against the columns' numbers, one line a row, with a bar of one deviation."""
+    at = numbered(results.study.columns, columns, x)
+    numbers = Numbers(results, measure, rows, list(at))
+    style = looks(numbers.rows)
+    figure, (axes,) = panels(1, height=2.2)
+    for row in numbers.rows:
+        points = sorted((at[c], s.mean, s.deviation or 0.0) for (r, c), s in numbers.cells.items() if r == row)
+        places, means, deviations = (np.array(part) for part in zip(*points, strict=True))
+        look = style[row]
+        axes.plot(places, means, color=look.colour, linestyle=look.line, marker=look.marker, markeredgewidth=0)
+        if deviations.any():
+            axes.errorbar(places, means, yerr=deviations, fmt="none", ecolor=look.colour, elinewidth=0.8, capsize=1.5)
+        there = [(at[c], value) for (r, c), value in numbers.printed.items() if r == row]
+        if there:
+            axes.plot(*zip(*there, strict=True), color=look.colour, marker=look.marker, fillstyle="none", linestyle="")
+    ticks = sorted(set(at.values()))
+    if log:
+        axes.set_xscale("log" if ticks[0] > 0 else "symlog", **({} if ticks[0] > 0 else {"linthresh": _least(ticks)}))
+        axes.xaxis.set_minor_locator(NullLocator())
+    if len(ticks) <= 8 and (log or _apart(ticks)):
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.yaxis.set_major_locator(MaxNLocator(5, steps=STEPS, min_n_ticks=3))
+    axes.yaxis.set_major_formatter(PERCENT)
+    axes.set(xlabel=xlabel, ylabel=LABELS[numbers.measure])
+    legend: list[tuple[str, Artist]] = [(row, handle(style[row])) for row in numbers.rows]
+    if numbers.printed:
+        legend.append((PRINTED, Line2D([], [], color=INK, marker="o", fillstyle="none", linestyle="")))
+    return finish(figure, title=title, legend=legend, notes=numbers.notes())
+
+
+def bars(
+    results: Results,
+    *,
+    title: str = "",
+    measure: Accuracy | None = None,
+    rows: Names = None,
+    columns: Names = None,
+) -> Figure:
+    """Groups of bars, a group for each column, a bar for each row; what the paper printed is a line across a bar."""
+    numbers = Numbers(results, measure, rows, columns)
+    style = looks(numbers.rows)
+    hatch = _hatches([style[row].colour for row in numbers.rows])
+    narrow = len(numbers.columns) * len(numbers.rows) <= 12
+    figure = blank(COLUMN if narrow else PAGE, 2.3)
+    axes = figure.subplots()
+    wide = 0.84 / len(numbers.rows)
+    legend: list[tuple[str, Artist]] = []
+    for i, (row, lines) in enumerate(zip(numbers.rows, hatch, strict=True)):
+        look: dict[str, Any] = {
+            "facecolor": style[row].colour,
+            "hatch": lines,
+            "edgecolor": "white",
+            "linewidth": 0.4,
+        }
+        legend.append((row, Patch(**look)))
+        for group, column in enumerate(numbers.columns):
+            place = group + (i + 0.5) * wide - 0.42
+            if (row, column) in numbers.cells:
+                cell = numbers.cells[row, column]
+                axes.bar(place, cell.mean, width=0.94 * wide, **look)
+                if cell.deviation is not None:
+                    axes.errorbar(place, cell.mean, yerr=cell.deviation, ecolor=INK, elinewidth=0.7, capsize=1.2)
+            if (row, column) in numbers.printed:
+                value = numbers.printed[row, column]
+                axes.plot([place - wide * 0.47, place + wide * 0.47], [value, value], color=INK, linewidth=1.1)
+    room = (float(figure.get_size_inches()[0]) - 0.7) / len(numbers.columns)
+    names = ["\n".join(fold(column, room, SMALL)) for column in numbers.columns]
+    crowded = any(text_width(line, SMALL) > room for name in names for line in name.split("\n"))
+    shown = [cut(column, 1.2, SMALL) for column in numbers.columns] if crowded else names
+    axes.set_xticks(range(len(shown)), shown, rotation=40 if crowded else 0, ha="right" if crowded else "center")
+    axes.tick_params(axis="x", length=0)
+    axes.grid(visible=False, axis="x")
+    axes.margins(x=0.01)
+    axes.yaxis.set_major_formatter(PERCENT)
+    axes.set_ylabel(LABELS[numbers.measure])
+    if numbers.printed:
+        legend.append((PRINTED, Line2D([], [], color=INK, linewidth=1.1)))
+    return finish(figure, title=title, legend=legend, notes=numbers.notes())
+
+
+def _hatches(colours: Sequence[str]) -> list[str]:
+    """Patterns for bars that share a colour with one before."""
+    return [HATCHES[colours[:i].count(colour) % len(HATCHES)] for i, colour in enumerate(colours)]
+
+
+def _least(ticks: Sequence[float]) -> float:
+    """The smallest number above zero: below it, a logarithmic axis that shows zero is linear."""
+    return min(tick for tick in ticks if tick > 0)
+
+
+def _apart(ticks: Sequence[float]) -> bool:
+    """Whether labels at these places would not touch."""
+    gaps = np.diff(ticks)
+    return len(ticks) < 2 or bool(gaps.min() > 0.1 * (ticks[-1] - ticks[0]))

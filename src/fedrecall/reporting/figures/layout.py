@@ -1,0 +1,196 @@
+"""A figure as it goes into a paper: panels, one legend for all of them, a note at the foot; saved in three formats."""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from io import BytesIO
+from math import ceil
+from pathlib import Path
+from textwrap import wrap
+
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import TextToPath
+from matplotlib.ticker import FuncFormatter
+
+from fedrecall.errors import UserError
+from fedrecall.files import write
+from fedrecall.reporting.figures.style import COLUMN, FAINT, LARGE, NORMAL, PAGE, SMALL
+
+# Without dates and versions, the same results give the same files.
+METADATA: Mapping[str, dict[str, None]] = {
+    "svg": {"Date": None, "Creator": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+    "png": {"Software": None},
+}
+
+PERCENT = FuncFormatter(lambda value, _: f"{100 * value:.4g}")
+
+STEPS = [1, 2, 2.5, 5, 10]  # between ticks
+
+LINE = 1.35  # height of a line of text, in its size
+
+MARGIN = 0.05  # inches
+
+SCREEN = 150  # dots an inch
+
+
+def blank(width: float, height: float) -> Figure:
+    """An empty figure whose parts find their places by themselves."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    engine = figure.get_layout_engine()
+    assert engine is not None
+    engine.set(w_pad=MARGIN, h_pad=MARGIN, wspace=0.04, hspace=0.06)  # type: ignore[call-arg]
+    return figure
+
+
+def panels(count: int, *, across: int | None = None, height: float = 2.0) -> tuple[Figure, list[Axes]]:
+    """Equal panels, in as few lines as can be read; one panel alone is as wide as a column of the paper."""
+    across = across or (count if count <= 3 else 2 if count == 4 else 3 if count <= 9 else 4)
+    down = ceil(count / across)
+    figure = blank(COLUMN if across == 1 else PAGE, down * height)
+    grid = figure.subplots(down, across, squeeze=False)
+    axes = list(grid.flat)
+    for spare in axes[count:]:
+        spare.remove()
+    return figure, axes[:count]
+
+
+def finish(
+    figure: Figure, *, title: str = "", legend: Sequence[tuple[str, Artist]] = (), notes: Sequence[str] = ()
+) -> Figure:
+    """Add the title above the panels, the legend and the notes below them; the figure grows by what these need."""
+    width, height = (float(inches) for inches in figure.get_size_inches())
+    if title:
+        lines = fold(title, width - 2 * MARGIN, LARGE)
+        figure.suptitle("\n".join(lines), x=MARGIN / width, ha="left", fontsize=LARGE)
+        height += len(lines) * LINE * LARGE / 72
+    columns, legend_height = _legend_size([name for name, _ in legend], width)
+    small_print = fold("; ".join(notes), width - 2 * MARGIN, SMALL)
+    note_height = len(small_print) * LINE * SMALL / 72
+    foot = legend_height + note_height + (MARGIN if legend or small_print else 0)
+    total = height + foot
+    figure.set_size_inches(width, total)
+    engine = figure.get_layout_engine()
+    assert engine is not None
+    engine.set(rect=(0, foot / total, 1, height / total))  # type: ignore[call-arg]
+    if legend:
+        names, artists = zip(*legend, strict=True)
+        figure.legend(
+            artists,
+            names,
+            loc="upper center",
+            bbox_to_anchor=(0.5, foot / total),
+            ncols=columns,
+            borderaxespad=0,
+            borderpad=0,
+            **_SPACING,
+        )
+    if small_print:
+        text = "\n".join(small_print)
+        figure.text(
+            MARGIN / width, MARGIN / total, text, fontsize=SMALL, color=FAINT, va="bottom", linespacing=LINE - 0.15
+        )
+    return figure
+
+
+def on_screen(figure: Figure) -> Figure:
+    """The figure in a size that can be read on a screen; a notebook learns how to show it."""
+    figure.set_dpi(SCREEN)
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    if shell is not None:
+        from IPython.core.pylabtools import select_figure_formats
+
+        select_figure_formats(shell, {"png"})  # else only figures of pyplot are shown
+    return figure
+
+
+def save(figure: Figure, folder: Path, stem: str) -> list[Path]:
+    """Write the figure as SVG, PDF and PNG, each whole or not at all."""
+    paths = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        figure.draw_without_rendering()  # places all parts, once for all formats
+        figure.set_layout_engine(None)
+        for suffix, metadata in METADATA.items():
+            content = BytesIO()
+            figure.savefig(content, format=suffix, metadata=metadata)
+            paths.append(folder / f"{stem}.{suffix}")
+            write(paths[-1], content.getvalue())
+    except OSError as error:
+        path = folder / stem
+        text = f"{path}: cannot write the figure: {error.strerror or error}"
+        raise UserError("report.cannot_write", text, str(path)) from None
+    return paths
+
+
+def fold(text: str, inches: float, points: float) -> list[str]:
+    """Text in lines that fit a width."""
+    if not text:
+        return []
+    letter = text_width(text, points) / len(text)
+    return wrap(text, max(12, int(inches / letter * 0.97)))
+
+
+def text_width(text: str, points: float) -> float:
+    """Width of a text in inches."""
+    width, _, _ = TextToPath().get_text_width_height_descent(text, FontProperties(size=points), ismath=False)
+    return width / 72
+
+
+def thin(count: int, room: float, label: float) -> range:
+    """Which of `count` ticks are labelled, so that labels of some inches fit into a room of some inches."""
+    most = max(1, int(room / label))
+    return range(0, count, next(step for step in _steps() if ceil(count / step) <= most))
+
+
+def name_panel(axes: Axes, text: str) -> None:
+    """Write a name over a panel, cut where it would run into the next one."""
+    spec = axes.get_subplotspec()
+    assert spec is not None
+    room = axes.figure.bbox.width / axes.figure.dpi / spec.get_gridspec().ncols * 0.8
+    axes.set_title(cut(text, room, NORMAL))
+
+
+def cut(text: str, inches: float, points: float) -> str:
+    """A text that fits a width: whole, or its beginning."""
+    shown = text
+    while len(text) > 1 and text_width(shown, points) > inches:
+        text = text[:-1]
+        shown = text.rstrip(" ,:") + "…"
+    return shown
+
+
+def lowest(axes: Sequence[Axes]) -> list[Axes]:
+    """Those of the panels of a figure that have none below them."""
+    by_column: dict[int, Axes] = {}
+    for place in axes:
+        spec = place.get_subplotspec()
+        assert spec is not None
+        by_column[spec.colspan.start] = place
+    return list(by_column.values())
+
+
+_SPACING = {"handlelength": 2.4, "handletextpad": 0.5, "columnspacing": 1.2, "labelspacing": 0.35}
+
+
+def _legend_size(names: Sequence[str], width: float) -> tuple[int, float]:
+    """How many columns a legend has, and its height in inches."""
+    if not names:
+        return 1, 0.0
+    em = SMALL / 72
+    entry = max(text_width(name, SMALL) for name in names) + (2.4 + 0.5 + 1.2) * em
+    columns = max(1, min(len(names), int((width - 2 * MARGIN) / entry)))
+    lines = ceil(len(names) / columns)
+    columns = ceil(len(names) / lines)  # as even as can be
+    return columns, lines * LINE * em + MARGIN
+
+
+def _steps() -> Iterator[int]:
+    """1, 2, 5, 10, 20, 50, ..."""
+    step = 1
+    while True:
+        yield from (step, 2 * step, 5 * step)
+        step *= 10

@@ -1,0 +1,3 @@
+"""From a configuration to a run directory."""
+
+

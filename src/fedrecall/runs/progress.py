@@ -1,0 +1,47 @@
+"""What a person sees while a run goes on: a live line on a terminal, plain lines elsewhere."""
+
+from typing import Self
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from fedrecall.cli.output import can_redraw
+from fedrecall.runs.records import Record
+
+
+
+class RunProgress:
+    """Shows every round of a run."""
+
+    def __init__(self, rounds: int, title: str, console: Console | None = None) -> None:
+        self._console = console or Console()
+        self._rounds = rounds
+        self._bar = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("accuracy {task.fields[accuracy]}"),
+            TextColumn("{task.fields[seconds]} s/round"),
+            TextColumn("left"),
+            TimeRemainingColumn(compact=True),
+            console=self._console,
+            disable=not can_redraw(self._console),
+        )
+        self._task = self._bar.add_task(title, total=rounds, accuracy="-", seconds="-")
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def __call__(self, line: Record) -> None:
+        """One more round is done."""
+        accuracy = "-" if line["accuracy"] is None else f"{100 * line['accuracy']:.2f} %"
+        if can_redraw(self._console):
+            self._bar.update(self._task, advance=1, accuracy=accuracy, seconds=f"{line['seconds']:.2f}")
+        else:
+            width = len(str(self._rounds))
+            self._console.print(
+                f"round {line['round']:{width}}/{self._rounds}  accuracy {accuracy}  {line['seconds']:.2f} s",
+                highlight=False,
+            )

@@ -1,0 +1,83 @@
+"""What one run gave."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from torch import nn
+from fedrecall.core.types import Server
+from fedrecall.errors import UserError
+from fedrecall.config.experiment import CHOICES, Experiment
+from fedrecall.runs.probes import Line
+from fedrecall.runs.records import Record
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+
+
+
+@dataclass(frozen=True, repr=False)
+class Result:
+    """What a run gave: its rounds, a summary of them, and the global model.
+
+    >>> import fedrecall as fr
+    >>> result = fr.run(method="fedlmd", data="digits", rounds=2, progress=False)
+    >>> 0 < result.summary["final"] < 1
+    True
+    >>> import torch
+    >>> features, logits = result.model()(torch.zeros(1, 1, 8, 8))
+    >>> logits.shape
+    torch.Size([1, 10])
+    """
+
+    experiment: Experiment  # complete
+    rounds: list[Record]  # one per round, as in rounds.jsonl
+    summary: dict[str, Any]  # final, best, last10, ... as in summary.json
+    directory: Path | None
+    server: Server
+    probes: dict[str, list[Line]] = field(default_factory=dict)  # what run.probes saw, as in probes/<name>.jsonl
+
+    @property
+    def title(self) -> str:
+        """The method and the data."""
+        return title(self.experiment)
+
+    def model(self) -> nn.Module:
+        """The global model after the last round; its forward gives (features, logits)."""
+        if self.experiment.method.personal:
+            raise UserError(
+                "method.no_global_model",
+                f"method = {type(self.experiment.method).__name__}: it trains personal models, which stay with their "
+                "clients; there is no global model",
+                "method",
+            )
+        return self.server.f.module(self.server.w, self.server.b, self.server.counters)
+
+    def plot(self, y: str = "accuracy") -> "Figure":
+        """The curve over rounds of something that every round records: accuracy, loss, train_loss, local_accuracy."""
+        from fedrecall.reporting.figures.curves import one_curve
+        from fedrecall.reporting.figures.layout import on_screen
+        from fedrecall.reporting.figures.style import styled
+
+        name = CHOICES["method"].dump(self.experiment.method)["name"]
+        curve = [(line["round"], line[y]) for line in self.rounds if line.get(y) is not None]
+        with styled():
+            return on_screen(one_curve(curve, y, name=name, title=self.title))
+
+    def to_dataframe(self) -> "DataFrame":
+        """A pandas DataFrame with one line a round."""
+        from pandas import DataFrame
+
+        return DataFrame(self.rounds)
+
+    def __repr__(self) -> str:
+        known = [name for name in ("final", "best", "last10") if self.summary[name] is not None]
+        accuracy = "  ".join(f"{name} {100 * self.summary[name]:.2f} %" for name in known)
+        files = "" if self.directory is None else f", files in {self.directory}"
+        rounds = f"{self.title}: {self.summary['rounds']} rounds, {self.summary['seconds']:.1f} s{files}"
+        return f"{rounds}\naccuracy: {accuracy or 'not measured'}"
+
+
+def title(experiment: Experiment) -> str:
+    """The method and the data of an experiment, in words."""
+    method = CHOICES["method"].dump(experiment.method)
+    return f"{method.get('of', method['name'])} on {experiment.data.name.replace('own', 'your data')}"

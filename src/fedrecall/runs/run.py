@@ -1,0 +1,319 @@
+"""One run, from a configuration to a result."""
+
+import errno
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, Self
+import torch
+from fedrecall.core.exchange import Diverged
+from fedrecall.core.method import Method
+from fedrecall.core.rounds import Round, rounds
+from fedrecall.core.types import Engine, Server
+from fedrecall.data.catalog import DATASETS
+from fedrecall.simulation import Faults, Memories, Pool, Serial
+from fedrecall.errors import UserError
+from fedrecall.config.experiment import Experiment
+from fedrecall.runs.directory import ROUNDS, RunDirectory, alone, require_free
+from fedrecall.runs.live import run_progress
+from fedrecall.runs.probes import Line, View, features, look
+from fedrecall.runs.records import Record, record, summarise
+from fedrecall.runs.result import Result, title
+from fedrecall.runs.safeguards import attended, guard, rehearse_privacy, spent
+from fedrecall.runs.setup import MODEL, OwnModel, Setup, setup
+from fedrecall.runs.trackers import Tracking
+
+
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # the disk, the user's share of it, or the largest file allowed
+
+
+class Past(NamedTuple):
+    """Where a run stands when it begins or goes on."""
+
+    server: Server
+    records: list[Record]
+    probes: dict[str, list[Line]]
+    filed: dict[int, str]  # the clients' memories
+    initial: float | None  # accuracy before the first round, once it is known
+
+
+class Running(Engine, Protocol):
+    """An engine, from its start to its end."""
+
+    @property
+    def memories(self) -> Memories:
+        """What clients remember, as it is kept in checkpoints."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def run(
+    experiment: Experiment | Mapping[str, Any] | str | Path | None = None,
+    *,
+    method: Method | Mapping[str, Any] | str | None = None,
+    data: object = None,
+    model: OwnModel | None = None,
+    partition: object = None,
+    rounds: int | None = None,
+    out: str | Path | None = None,
+    watch: Callable[[Record], None] | None = None,
+    resume: bool = False,
+    force: bool = False,
+    progress: bool | None = None,
+) -> Result:
+    """Run an experiment: an `Experiment`, its tables, or the path of a TOML file; none is the quickstart on digits.
+
+    `method`, `data` and `rounds` are set on top of it: a method's name, table or object; a named data set, or your own
+    arrays, Dataset or folder. `model` takes your own module, or a class or function that makes one, `partition` a
+    flwr-datasets partitioner, say. With `out` the run directory is written there; `watch` sees every round as it ends,
+    and `progress` shows them, by default in a notebook and on a terminal. With `resume` the run that was interrupted in
+    `out` goes on, if nothing has changed that would change its result, or by `force` in any case.
+
+    >>> import fedrecall as fr
+    >>> result = fr.run({"local": {"epochs": 1}}, method={"name": "fedprox", "mu": 0.1}, rounds=2, progress=False)
+    >>> [line["round"] for line in result.rounds]
+    [1, 2]
+    """
+    if isinstance(experiment, Mapping):
+        experiment = Experiment(**experiment)
+    elif not isinstance(experiment, Experiment):
+        experiment = Experiment.load(experiment)
+    changes: dict[str, object] = {} if method is None else {"method": method}
+    if rounds is not None:
+        changes["run"] = dict(experiment.run) | {"rounds": rounds}
+    if isinstance(data, str) and data in DATASETS:
+        data, changes["data"] = None, dict(experiment.data) | {"name": data}
+    experiment = Experiment(**dict(experiment) | changes)
+    if out is not None and not resume:
+        require_free(Path(out))
+    ready = setup(experiment, data=data, model=model, partition=partition)
+    with run_progress(ready.plan.rounds, title(ready.experiment), progress) as shown:
+
+        def told(line: Record) -> None:
+            shown(line)
+            if watch is not None:
+                watch(line)
+
+        return execute(ready, out, told, resume=resume, force=force)
+
+
+def execute(
+    ready: Setup,
+    out: str | Path | None = None,
+    watch: Callable[[Record], None] | None = None,
+    *,
+    resume: bool = False,
+    force: bool = False,
+    engine: "Callable[[Setup, RunDirectory | None, Past], Running] | None" = None,
+) -> Result:
+    """Run what is set up, on the engine that the experiment names or the one that is made here."""
+    if out is None and (resume or ready.experiment.run.track is not None):
+        key = "resume" if resume else "run.track"
+        message = f"{key} = {resume or ready.experiment.run.track}: needs a run directory"
+        raise UserError("run.needs_directory", message, key, "set out (--out)")
+    rehearse_privacy(ready)
+    with ExitStack() as stack:
+        tracking = stack.enter_context(Tracking(ready.experiment.run.track))
+        directory, past = None, Past(ready.server, [], {}, {}, None)
+        if out is not None:
+            stack.enter_context(alone(Path(out)))
+            directory = RunDirectory(Path(out))
+            stack.enter_context(room(directory))
+            past = reopen(directory, ready, past, force=force) if resume else begin(directory, ready, past)
+        stack.enter_context(one_thread())
+        try:
+            running = stack.enter_context((engine or engine_for)(ready, directory, past))
+        except UserError:
+            if directory is not None and not resume:
+                directory.clear()
+            raise
+        if directory is not None:
+            tracking.start(ready.experiment.tables(), directory.path, past.server.t)
+        return _Run(ready, running, directory, tracking, watch).go(past)
+
+
+def begin(directory: RunDirectory, ready: Setup, past: Past) -> Past:
+    """A new run in a free directory."""
+    require_free(directory.path)
+    try:
+        directory.begin(ready)
+    except OSError as error:
+        directory.clear()
+        raise UserError(
+            "run.cannot_write",
+            f"{directory.path}: cannot write the first files of the run: {error.strerror}",
+            str(directory.path),
+            "free disk space, or set another --out",
+        ) from error
+    return past
+
+
+def reopen(directory: RunDirectory, ready: Setup, past: Past, *, force: bool) -> Past:
+    """The past of an interrupted run; if it was interrupted before its first checkpoint, there is none."""
+    differences = directory.check(ready)
+    if differences and not force:
+        raise UserError(
+            "run.cannot_resume",
+            f"cannot resume {directory.path}: these settings differ from the original run and would change its result: "
+            f"{'; '.join(differences)}",
+            str(directory.path),
+            "restore them, or pass --force",
+        )
+    if directory.finished:
+        raise UserError(
+            "run.finished",
+            f"cannot resume {directory.path}: the run is finished",
+            str(directory.path),
+            "set another --out for a new run",
+        )
+    saved = directory.checkpoints.latest()
+    if saved is not None and not saved.fits(ready.server):
+        raise UserError(
+            "run.other_model",
+            f"cannot resume {directory.path}: its checkpoints are of another model",
+            str(directory.path),
+            "restore the model; --force cannot replace it",
+        )
+    done = saved.manifest["round"] if saved else 0
+    directory.checkpoints.rewind(saved)
+    kept = directory.rewind(done)
+    if differences:
+        directory.admit(ready, differences, after=done)
+    records = kept.pop(ROUNDS)
+    seen = {name.removesuffix(".jsonl"): lines for name, lines in kept.items() if lines}
+    if saved is None:
+        return past
+    return Past(saved.server(ready.server), records, seen, saved.filed, saved.manifest["initial"])
+
+
+def engine_for(ready: Setup, directory: RunDirectory | None, past: Past) -> Running:
+    """The engine that the experiment names; what clients leave behind goes to the run directory."""
+    choice = ready.experiment.engine
+    if choice.name == "flower":
+        raise UserError(
+            "flower.needs_app",
+            'engine.name = "flower": it runs as a Flower app',
+            "engine.name",
+            "make one with fedrecall flower new DIR --config CONFIG.toml, or simulate the same configuration with "
+            '--set engine.name="pool"',
+        )
+    faults = Faults(choice.min_replies, directory.keep if directory else None)
+    memories = Memories(directory.checkpoints.memories if directory else None, filed=past.filed)
+    if choice.name == "ray":
+        from fedrecall.simulation.ray import Ray
+
+        address = ready.experiment.ray.address
+        return Ray(ready.world, ready.server.f, faults, memories, address=address, workers=choice.workers)
+    if choice.name == "serial":
+        return Serial(ready.world, ready.server.f, faults, memories)
+    return Pool(ready.world, ready.server.f, faults, memories, workers=choice.workers)
+
+
+class _Run:
+    """Rounds, and everyone who is told of them."""
+
+    def __init__(
+        self,
+        ready: Setup,
+        engine: Running,
+        directory: RunDirectory | None,
+        tracking: Tracking,
+        watch: Callable[[Record], None] | None,
+    ) -> None:
+        self._ready, self._engine, self._directory = ready, engine, directory
+        self._tracking, self._watch = tracking, watch
+        self._view = View(ready.dealt.clients, ready.dealt.test, ready.dealt.partition, ready.world.classes)
+
+    def go(self, past: Past) -> Result:
+        """All rounds that are left, and the result of all of them."""
+        run, server, records, seen = self._ready.experiment.run, past.server, list(past.records), dict(past.probes)
+        failed, done = None, None
+        engine = attended(self._engine, self._ready)
+        initial = past.initial
+        if initial is None:
+            initial = self._engine.evaluate(server.state).accuracy
+        try:
+            for done in rounds(self._ready.world.method, server, engine, self._ready.plan, guard(self._ready)):
+                server = done.server
+                records.append(record(done, self._ready.dealt.dataset, spent(self._ready, done.number)))
+                lines = look(run.probes, self._view, done)
+                for name, line in lines.items():
+                    seen.setdefault(name, []).append(line)
+                if done.train_loss is None:
+                    local = self._ready.experiment.local
+                    raise UserError(
+                        "round.no_training_step",
+                        f"round {done.number}: no client made a training step: with local.batch = {local.batch} and "
+                        f"local.drop_last = {str(local.drop_last).lower()} all batches are skipped",
+                        "local.drop_last",
+                        "set a smaller local.batch, or local.drop_last = false",
+                    )
+                self._tell(done, records[-1], lines, initial)
+        except UserError as error:
+            failed = error
+        summary = summarise(records, initial, run.targets)
+        if failed is not None:
+            summary["failed"] = str(failed)
+        path = None if self._directory is None else self._directory.path
+        result = Result(self._ready.experiment, records, summary, path, server, seen)
+        self._finish(result, done, failed)
+        self._tracking.finish(summary)
+        if failed is not None:
+            raise failed
+        return result
+
+    def _tell(self, done: Round, line: Record, lines: dict[str, Line], initial: float) -> None:
+        every = self._ready.experiment.run.checkpoint_every
+        if self._directory is not None:
+            self._directory.append(line)
+            for name, probed in lines.items():
+                self._directory.append(probed, f"probes/{name}.jsonl")
+            if done.number % every == 0 and done.number < self._ready.plan.rounds:
+                checkpoints, record = self._directory.checkpoints, self._directory.record
+                checkpoints.save(done.server, self._engine.memories, record, {"initial": initial})
+        self._tracking.round(line)
+        if self._watch is not None:
+            self._watch(line)
+
+    def _finish(self, result: Result, done: Round | None, failed: UserError | None) -> None:
+        if self._directory is None:
+            return
+        if not self._ready.world.method.personal:
+            values = {name: t.clone() for name, t in result.model().state_dict().items()}
+            self._directory.write_tensors(MODEL, values)
+        if "features" in self._ready.experiment.run.probes and failed is None and done is not None:
+            self._directory.write_tensors("probes/features.safetensors", features(self._view, done))
+        # A simulation that diverged would diverge again; one that lost its clients, say, may be resumed.
+        again = isinstance(failed, Diverged) and self._ready.experiment.engine.name != "flower"
+        resumable = failed is not None and not again
+        self._directory.finish(result.summary, resumable=resumable)
+
+
+@contextmanager
+def room(directory: RunDirectory) -> Iterator[None]:
+    """A disk that fills up inside is no fault of the code."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise UserError(
+            "run.disk_full",
+            f"{directory.path}: the disk is full, the run stops; its last checkpoint is complete",
+            str(directory.path),
+            f"free disk space, then fedrecall run --resume {directory.path}",
+        ) from error
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One intra-op thread inside: what every engine computes with, so that all give the same bits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,5 @@
+"""Simulations on a cluster: clients as tasks on Ray actors, one for each core or GPU. The bits of `serial`."""
+
+from fedrecall.simulation.ray.engine import Ray
+
+__all__ = ["Ray"]

@@ -1,0 +1,1 @@
+"""Many runs: comparisons, the papers' experiments, tuning."""

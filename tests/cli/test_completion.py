@@ -1,0 +1,89 @@
+"""What the shell is told when Tab is pressed, by the program itself."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from fedrecall import METHODS
+from fedrecall.cli import completion
+from fedrecall.data.catalog import DATASETS
+from fedrecall.studies import papers
+
+
+def offered(*words: str) -> list[str]:
+    """What bash is offered for the last word."""
+    asked = {"_FEDRECALL_COMPLETE": "complete_bash", "COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
+    command = [sys.executable, "-c", "import sys; sys.argv[0] = 'fedrecall'; from fedrecall.cli import main; main()"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | asked, timeout=60)
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("words", "some"),
+    [
+        (["rep"], ["reproduce", "report"]),
+        (["show", "par"], ["partitions", "partition"]),
+        (["compare", "fedlm"], ["fedlmd", "fedlmd-tf"]),
+        (["tune", "moo"], ["moon"]),
+        (["reproduce", "fedlmd-table-"], [f"fedlmd-table-{i}" for i in range(1, 6)]),
+        (["init", "--data", "cifar"], ["cifar10", "cifar100"]),
+        (["init", "--method", "fedcs"], ["fedcsd"]),
+        (["doctor", "--explain", "report.missing_p"], ["report.missing_probe"]),
+        (["run", "--set", "local.l"], ["local.lr=", "local.lr_decay="]),
+        (["run", "--set", "engine.name", "=", "s"], ["serial"]),  # bash breaks words at "="
+        (["run", "--set", "model.name", "="], ["cnn", "cnn-32-64"]),
+        (["run", "--set", "run.rounds", "=", "3", "--re"], ["--resume"]),
+        (["run", "--set", "federation.partition.na"], [f"federation.partition.name={n}" for n in ("iid", "dirichlet")]),
+    ],
+)
+def test_bash(words: list[str], some: list[str]) -> None:
+    assert offered("fedrecall", *words)[: len(some)] == some
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_are_told_what_it_means(shell: str) -> None:
+    asked = {"_FEDRECALL_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_ARGS": "fedrecall compare fedlmd-"}
+    asked |= {"_TYPER_COMPLETE_FISH_ACTION": "get-args", "_TYPER_COMPLETE_WORD_TO_COMPLETE": "fedlmd-"}
+    command = [sys.executable, "-c", "import sys; sys.argv[0] = 'fedrecall'; from fedrecall.cli import main; main()"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | asked, timeout=60)
+    assert "fedlmd-tf" in done.stdout
+    assert "FedLMD without a teacher" in done.stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_for_a_shell_can_be_had(shell: str) -> None:
+    asked = {"_FEDRECALL_COMPLETE": f"source_{shell}"}
+    command = [sys.executable, "-c", "import sys; sys.argv[0] = 'fedrecall'; from fedrecall.cli import main; main()"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | asked, timeout=60)
+    assert f"complete_{shell}" in done.stdout
+
+
+def test_names_are_those_of_the_library() -> None:
+    assert [name for name, _ in completion.methods("")] == list(METHODS)
+    assert [name for name, _ in completion.data("")] == list(DATASETS)
+    assert completion.experiments("") == papers.ids()
+    assert completion.settings("method.name=fedlmd") == [("method.name=fedlmd", ""), ("method.name=fedlmd-tf", "")]
+    assert completion.settings("local.drop_last=t") == [("local.drop_last=true", "")]
+    assert completion.settings("nothing.such") == []
+
+
+QUICK = """
+import sys, time
+began = time.process_time()
+from fedrecall.cli import complete
+complete.settings("method.")
+print(time.process_time() - began, "torch" in sys.modules)
+"""
+
+
+def test_it_does_not_wait_for_torch() -> None:
+    began = time.perf_counter()
+    done = subprocess.run([sys.executable, "-c", QUICK], capture_output=True, text=True, check=True, timeout=60)
+    seconds, torch = done.stdout.split()
+    assert torch == "False"
+    assert float(seconds) < 1, "typically 0.15 s; this machine may be slow"
+    assert time.perf_counter() - began < 5

@@ -1,0 +1,147 @@
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedrecall.core.client_state import Memories
+from fedrecall.errors import UserError
+
+
+def payload(value: int, n: int = 250) -> dict[str, torch.Tensor]:
+    return {"seen": torch.tensor(value), "c": torch.full((n,), float(value))}  # 4 n + 8 bytes
+
+
+def files(directory: Path) -> list[str]:
+    return sorted(p.name for p in directory.rglob("*.safetensors"))
+
+
+def test_the_latest_are_in_memory_and_the_others_in_files(tmp_path: Path) -> None:
+    memories = Memories(tmp_path, recent=3 * 1008)
+    for k in range(3):
+        memories[k] = payload(k)
+    assert list(tmp_path.iterdir()) == [], "no file before it is needed"
+    memories[0]  # now client 1 is the one used longest ago
+    memories[7] = payload(7)
+    assert files(tmp_path) == ["1-1.safetensors"]
+    assert list(memories[1]) == ["seen", "c"], "names keep their order"
+    assert torch.equal(memories[1]["c"], payload(1)["c"])
+    assert memories[1]["seen"] == 1
+    assert list(memories) == [0, 1, 2, 7]
+    assert len(memories) == 4
+    assert 1 in memories
+    assert 3 not in memories
+    assert memories.get(3) is None
+    assert [int(m["seen"]) for m in memories.values()] == [0, 1, 2, 7]
+    with pytest.raises(KeyError):
+        memories[3]
+    with pytest.raises(KeyError):
+        del memories[3]
+    del memories[1]
+    assert 1 not in memories
+    memories.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_remembers_nothing_costs_nothing(tmp_path: Path) -> None:
+    memories = Memories(tmp_path, recent=0)
+    for k in range(1000):
+        memories[k] = {}
+    assert len(memories) == 0
+    memories[1], memories[2] = payload(1), payload(2)
+    memories[1] = {}
+    assert list(memories) == [2]
+    memories.close()
+
+
+def test_a_view_does_not_keep_what_it_is_a_view_of() -> None:
+    memories = Memories()
+    memories[0] = {"part": torch.randn(1000)[:3]}
+    assert memories[0]["part"].untyped_storage().nbytes() == 12
+
+
+def test_two_names_for_one_tensor_and_a_transposed_one(tmp_path: Path) -> None:
+    memories = Memories(tmp_path, recent=0)
+    w, m = torch.randn(5), torch.randn(2, 3).T
+    memories[0] = {"a": w, "b": w, "m": m}
+    memories[1] = payload(1)
+    assert files(tmp_path) == ["0-1.safetensors"]
+    assert all(torch.equal(memories[0][k], t) for k, t in {"a": w, "b": w, "m": m}.items())
+    memories.close()
+
+
+@given(st.lists(st.tuples(st.sampled_from("sgd"), st.integers(0, 5), st.integers(0, 400)), max_size=30))
+def test_behaves_as_a_dictionary_within_its_bound(steps: list[tuple[str, int, int]]) -> None:
+    memories, plain = Memories(recent=2000), {}
+    for number, (what, k, n) in enumerate(steps):
+        if what == "s":
+            memories[k] = plain[k] = payload(number, n)
+        elif what == "d":
+            assert (memories.pop(k, None) is None) == (plain.pop(k, None) is None)
+        else:
+            assert (k in memories) == (k in plain)
+            if k in plain:
+                assert all(torch.equal(memories[k][name], t) for name, t in plain[k].items())
+        in_memory = list(memories._recent.values())
+        assert sum(t.nbytes for m in in_memory for t in m.values()) == memories._size
+        assert memories._size <= 2000 or len(in_memory) == 1
+    assert set(memories) == set(plain)
+    memories.close()
+
+
+def test_the_folder_goes_with_the_object_but_not_in_a_fork(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    memories = Memories(recent=0)
+    memories[0], memories[1] = payload(0), payload(1)
+    if (pid := os.fork()) == 0:
+        memories.close()
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert files(tmp_path) == ["0-1.safetensors"]
+    del memories
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_checkpoint_keeps_the_files_that_it_names(tmp_path: Path) -> None:
+    memories = Memories(tmp_path)
+    memories[3], memories[5] = payload(3), payload(5)
+    first = memories.persist()
+    assert first == {3: "3-1.safetensors", 5: "5-2.safetensors"}
+    memories.pin(first.values())
+    memories[3] = payload(33)
+    del memories[5]
+    second = memories.persist()
+    assert second == {3: "3-3.safetensors"}, "only what has changed is written"
+    assert set(files(tmp_path)) == {*first.values(), *second.values()}, "the first checkpoint can still be read"
+    again = Memories(tmp_path, filed=first)
+    assert [int(again[k]["seen"]) for k in again] == [3, 5]
+    memories.pin(second.values())
+    assert files(tmp_path) == ["3-3.safetensors"], "nobody names the others"
+    memories.close()
+    assert files(tmp_path) == ["3-3.safetensors"]
+    resumed = Memories(tmp_path, filed=second)
+    resumed[8] = payload(8)
+    assert resumed.persist()[8] == "8-4.safetensors", "no name is given twice"
+
+
+def test_a_checkpoint_names_nothing_that_did_not_change(tmp_path: Path) -> None:
+    memories = Memories(tmp_path)
+    memories[1] = payload(1)
+    assert memories.persist() == memories.persist() == {1: "1-1.safetensors"}
+
+
+@pytest.mark.parametrize("damage", [lambda p: p.unlink(), lambda p: p.write_bytes(p.read_bytes()[:40])])
+def test_a_memory_that_cannot_be_read_is_one_clear_line(damage: Callable[[Path], object], tmp_path: Path) -> None:
+    memories = Memories(tmp_path, recent=1008)
+    for k in range(2):
+        memories[k] = payload(k)
+    damage(tmp_path / "0-1.safetensors")
+    with pytest.raises(UserError) as error:
+        memories[0]
+    assert error.value.code == "run.unreadable_client_state"
+    assert error.value.key == str(tmp_path / "0-1.safetensors")
+    assert "client 0" in str(error.value)
+    assert "\n" not in str(error.value)

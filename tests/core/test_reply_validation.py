@@ -1,0 +1,257 @@
+"""Replies that no honest client sends: each is refused for its own reason, and the round goes on with the others."""
+
+import copy
+import json
+import pickle
+import re
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from fedrecall import METHODS, UserError
+from fedrecall.core.dry_run import Rehearsal
+from fedrecall.core.exchange import Diverged
+from fedrecall.core.method import Method
+from fedrecall.core.reply_validation import Reason, Refusal, Screen
+from fedrecall.core.types import Reply
+from fedrecall.simulation import Serial
+from fedrecall.testing.federation import model, world
+from support.malicious_client import Lie, go
+
+
+def with_up(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Lie:
+    return lambda r: r._replace(up={**r.up, name: change(r.up[name])})
+
+
+def with_report(**said: torch.Tensor) -> Lie:
+    return lambda r: r._replace(report={**r.report, **said})
+
+
+def one(value: float) -> Callable[[torch.Tensor], torch.Tensor]:
+    def put(t: torch.Tensor) -> torch.Tensor:
+        t = t.clone()
+        t.view(-1)[-1] = value
+        return t
+
+    return put
+
+
+LIES: dict[str, tuple[Lie, str, str]] = {  # the lie, the code of its reason, and a fact that the text must have
+    "nan": (with_up("w", one(float("nan"))), "reply.not_finite", "w"),
+    "infinity": (with_up("w", one(float("-inf"))), "reply.not_finite", "w"),
+    "nan in the buffers": (with_up("b", one(float("nan"))), "reply.not_finite", "b"),
+    "short": (with_up("w", lambda w: w[:-1]), "reply.wrong_shape", "w"),
+    "folded": (with_up("w", lambda w: w[None]), "reply.wrong_shape", "torch.float32 [1, "),
+    "another type": (with_up("w", lambda w: w.double()), "reply.wrong_shape", "torch.float64"),
+    "another name": (
+        lambda r: r._replace(up={"v": r.up["w"], "b": r.up["b"]}),
+        "reply.missing_tensor",
+        "counters, w",
+    ),
+    "one name more": (lambda r: r._replace(up={**r.up, "x": r.up["w"]}), "reply.unexpected_tensor", "x"),
+    "nothing": (lambda r: r._replace(up={}), "reply.missing_tensor", "b, counters, w"),
+    "huge": (with_up("w", lambda w: w + 1e30), "reply.norm_too_large", "w"),
+    "no examples": (lambda r: r._replace(n=0), "reply.invalid_example_count", "from 1 to 9"),
+    "fewer than none": (lambda r: r._replace(n=-5), "reply.invalid_example_count", "-5"),
+    "absurdly many": (lambda r: r._replace(n=10**15), "reply.invalid_example_count", "1000000000000000"),
+    "half an example": (lambda r: r._replace(n=2.5), "reply.invalid_example_count", "2.5"),
+    "huge buffers": (with_up("b", lambda b: b + 1e30), "reply.norm_too_large", "b"),
+    "huge counters": (with_up("counters", lambda c: c + 2**60), "reply.norm_too_large", "counters"),
+    "a negative variance": (with_up("b", lambda b: -b - 1), "reply.invalid_value", "b"),
+    "complex": (with_up("w", lambda w: w.to(torch.complex64)), "reply.wrong_shape", "torch.complex64"),
+    "truth values": (with_up("w", lambda w: w > 0), "reply.wrong_shape", "torch.bool"),
+    "empty": (with_up("w", lambda w: w[:0]), "reply.wrong_shape", "torch.float32 [0]"),
+    "a line of its own": (
+        lambda r: r._replace(up={**r.up, "x\ny": r.up["w"]}),
+        "reply.unexpected_tensor",
+        "x y",
+    ),
+    "a loss that is not finite": (with_report(loss=torch.tensor(torch.nan)), "reply.not_finite", "loss"),
+    "a loss too many": (with_report(loss=torch.zeros(2)), "reply.wrong_shape", "torch.float32 [2]"),
+    "a loss of another kind": (with_report(loss=torch.tensor(1)), "reply.wrong_shape", "torch.int64 []"),
+    "news": (with_report(news=torch.zeros(10**6)), "reply.unexpected_tensor", "news"),
+    "predictions of no class": (
+        with_report(predicted=torch.full((12,), 10**12)),
+        "reply.invalid_value",
+        "predicted",
+    ),
+    "predictions of other examples": (
+        with_report(predicted=torch.zeros(5, dtype=torch.int64)),
+        "reply.invalid_value",
+        "predicted",
+    ),
+    "too right": (with_report(local_accuracy=torch.tensor(1.5)), "reply.invalid_value", "local_accuracy"),
+    "another client's": (with_report(client=torch.tensor(1)), "reply.wrong_client", "client 1"),
+}
+
+
+@pytest.mark.parametrize("case", LIES)
+def test_a_lie_is_refused_counted_and_survived(case: str) -> None:
+    lie, code, fact = LIES[case]
+    done = go(Method(), lie)
+    honest = go(Method(), lambda r: r._replace(n=0))  # the same client left out for the plainest of reasons
+    for r in done:
+        assert [(refusal.client, refusal.code) for refusal in r.refused] == [(3, code)]
+        assert re.search(rf"(^|\W){re.escape(fact)}", r.refused[0].reason), r.refused[0].reason
+        assert "\n" not in r.refused[0].reason
+        assert r.replies == 4
+        assert len(r.reports) == 4
+        assert len(r.clients) == 5
+    assert torch.equal(done[-1].server.state, honest[-1].server.state), "nothing of it is left"
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_honest_replies_pass_with_every_method(name: str) -> None:
+    method = METHODS[name]()
+    done = go(method, lambda r: r, least=5)
+    assert [r.refused for r in done] == [[], []]
+    unguarded = go(method, lambda r: r, least=None, form=False)
+    assert torch.equal(done[-1].server.state, unguarded[-1].server.state), "screening changes no bit"
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_lie_in_whatever_a_method_sends_is_refused(name: str) -> None:
+    def lie(r: Reply) -> Reply:
+        return r._replace(up={k: one(float("nan"))(t) if t.is_floating_point() else t for k, t in r.up.items()})
+
+    done = go(METHODS[name](), lie)
+    assert all(r.replies == 4 and {refusal.client for refusal in r.refused} == {3} for r in done)
+    assert torch.isfinite(done[-1].server.state).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "lie", "code", "fact"),
+    [
+        ("scaffold", with_up("dc", lambda t: t + 1e30), "reply.norm_too_large", "dc"),
+        ("fedcurv", with_up("u", lambda t: t - 3e37), "reply.norm_too_large", "u"),
+        ("fedproto", with_up("G", lambda t: t * 1e30), "reply.norm_too_large", "G"),
+        ("fednova", with_up("a", lambda t: t * 0 + 1e-45), "reply.invalid_value", "a = "),
+        ("fednova", with_up("a", lambda t: -t), "reply.invalid_value", "a = -"),
+    ],
+)
+def test_beside_the_weights_lies_are_bounded_too(name: str, lie: Lie, code: str, fact: str) -> None:
+    done = go(METHODS[name](), lie)
+    for r in done:
+        assert [(refusal.client, refusal.code) for refusal in r.refused] == [(3, code)]
+        assert re.search(rf"\b{re.escape(fact)}", r.refused[0].reason), r.refused[0].reason
+    expected = go(METHODS[name](), lambda r: r._replace(n=0))
+    assert torch.equal(done[-1].server.state, expected[-1].server.state)
+    assert all(torch.equal(t, expected[-1].server.extra[k]) for k, t in done[-1].server.extra.items())
+
+
+@pytest.mark.parametrize("counts", [[-1.0, 2.0, 0.0], [1e5, 0.0, 0.0]])
+def test_counts_of_classes_are_of_the_examples(counts: list[float]) -> None:
+    lie = with_up("counts", lambda _: torch.tensor(counts))
+    reason = METHODS["fedproto"](weighting="size").doubt(lie(Reply({"counts": torch.ones(3)}, 3, {}, {})))
+    assert isinstance(reason, Reason)
+    assert reason.code == "reply.invalid_value"
+    assert "counts" in reason
+    assert "3 examples" in reason
+    assert all(len(r.refused) == 1 for r in go(METHODS["fedproto"](weighting="size"), lie))
+
+
+def test_a_client_has_a_class_or_not() -> None:
+    def lie(r: Reply) -> Reply:
+        return r if "has" not in r.up else r._replace(up={**r.up, "has": r.up["has"] * 1e-40})
+
+    done = go(METHODS["fedcsd"](), lie)
+    assert [[(x.client, x.code) for x in r.refused] for r in done] == [[(3, "reply.invalid_value")]] * 2
+    assert all(re.search(r"\bhas\b", r.refused[0].reason) for r in done)
+
+
+def test_a_method_may_give_a_reason_without_a_code() -> None:
+    class Wary(Method):
+        def doubt(self, reply: Reply) -> str | None:
+            return "too good to be true" if reply.client == 3 else None
+
+    done = go(Wary(), lambda r: r)
+    assert [[tuple(x) for x in r.refused] for r in done] == [[(3, "too good to be true")]] * 2
+    assert [[x.code for x in r.refused] for r in done] == [["reply.rejected"]] * 2
+
+
+def test_a_reason_is_copied_with_its_code_and_stored_as_its_text() -> None:
+    reason = Refusal(3, Reason("reply.not_finite", "w is not finite"))
+    assert copy.deepcopy(reason).code == reason.code == pickle.loads(pickle.dumps(reason)).code
+    assert json.dumps(reason._asdict()) == '{"client": 3, "reason": "w is not finite"}'
+
+
+def test_a_global_model_that_is_not_finite_ends_the_run_before_it_is_kept() -> None:
+    class Overflows(Method):
+        def merge(self, server, replies, cohort):
+            return server.step(server.mean(replies)["w"] * 1e38 * 10)
+
+    with pytest.raises(Diverged) as error:
+        go(Overflows(), lambda r: r)
+    assert (error.value.code, error.value.key) == ("round.diverged", "local.lr")
+    assert "round 1" in str(error.value)
+    assert "global model" in str(error.value)
+
+
+def test_too_few_replies_are_one_clear_line() -> None:
+    with pytest.raises(UserError) as error:
+        go(Method(), LIES["nan"][0], least=5)
+    assert (error.value.code, error.value.key) == ("round.too_few_replies", "engine.min_replies")
+    for fact in ("round 1", "4 of the 5", "engine.min_replies = 5", "client 3", "reply.not_finite"):
+        assert fact in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_where_none_may_be_missing_the_run_stops_and_says_why() -> None:
+    with pytest.raises(Diverged) as error:
+        go(Method(), LIES["nan"][0], least=None, form=False)
+    assert (error.value.code, error.value.key) == ("reply.not_finite", "engine.min_replies")
+    for fact in ("round 1", "client 3", "w is not finite", "local.lr"):
+        assert fact in str(error.value)
+
+
+@pytest.mark.parametrize("form", [True, False])
+def test_a_method_may_send_fewer_digits(form: bool) -> None:
+    class Half(Method):
+        def reply(self, w, steps, r):
+            return {"w": w.half()}, r.memory
+
+        def merge(self, server, replies, cohort):
+            return super().merge(server, (r._replace(up={"w": r.up["w"].float()}) for r in replies), cohort)
+
+    assert [r.refused for r in go(Half(), lambda r: r, least=5 if form else None, form=form)] == [[], []]
+
+
+def test_a_limit_of_ones_own() -> None:
+    f, w = model(), world(Method())
+    (honest,) = list(Serial(w, f).cohort(0, [0]).run("train", {"w": f.w}))
+    far = float((honest.up["w"] - f.w).norm())
+    down = {"w": f.w}
+    assert Screen(max_norm=1.01 * far).why_not(honest, "train", down) is None
+    reason = Screen(max_norm=0.99 * far).why_not(honest, "train", down)
+    assert reason is not None
+    assert reason.code == "reply.norm_too_large"
+    assert f"{far:.3g}" in reason
+    assert f"{0.99 * far:.3g}" in reason
+
+
+@pytest.mark.parametrize(("factor", "taken"), [(0.9, True), (1.1, False)])
+def test_without_one_the_limit_is_a_thousand_times_the_model(factor: float, taken: bool) -> None:
+    w = torch.tensor([3.0, 4.0])
+    reply = Reply({"w": w + torch.tensor([6000.0, 0.0]) * factor}, 1, {}, {})
+    assert (Screen(min_replies=1).why_not(reply, "train", {"w": w}) is None) == taken
+    assert Screen().why_not(reply, "train", {"w": w}) is None, "where none may be missing, a wild run shows itself"
+
+
+def test_the_rehearsal_is_performed_once_and_leaves_no_trace() -> None:
+    class Counted(Method):
+        performed = 0
+
+        def reply(self, w, steps, r):
+            type(self).performed += 1
+            r.w.zero_()  # a method that vandalises what came down harms only its copy
+            return super().reply(w, steps, r)
+
+    f = model()
+    before, state = f.w.clone(), torch.get_rng_state()
+    rehearsal = Rehearsal(world(Counted()), f)
+    forms = [rehearsal.form("train", {"w": f.w}) for _ in range(3)]
+    assert Counted.performed == 1
+    assert forms[0] == forms[2] == {"w": (torch.float32, f.w.shape)}
+    assert torch.equal(f.w, before)
+    assert torch.equal(torch.get_rng_state(), state)

@@ -1,0 +1,198 @@
+"""The documentation is true: its code runs, its commands parse, its links lead somewhere, its site builds."""
+
+import importlib.util
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import typer.main
+
+import fedrecall as fr
+from fedrecall import cli
+from support.browser import Browser, installed
+from support.markdown import DOCS, PAGES, ROOT, anchor, blocks, commands, headings, links
+
+TUTORIAL, FAQ = DOCS / "getting-started.md", DOCS / "faq.md"
+METHODS = {DOCS / "vocabulary.md", *(DOCS / "methods").glob("*.md")}  # tested by test_docs_methods.py
+
+pages = pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+
+
+def with_code(language: str, *others: Path) -> pytest.MarkDecorator:
+    """Pages that have such blocks, but for those that other tests run."""
+    found = [path for path in PAGES if path not in METHODS | {*others} and blocks(path, language)]
+    return pytest.mark.parametrize("path", found, ids=lambda path: path.stem)
+
+
+@with_code("python", TUTORIAL, ROOT / "README.md")
+def test_python_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    execute(path)
+
+
+def script(name: str) -> ModuleType:
+    """A script that writes a part of the documentation."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def execute(path: Path) -> dict[str, object]:
+    """All Python of a page, as if pasted block by block; what is then defined."""
+    names: dict[str, object] = {"__name__": path.stem}
+    for block in blocks(path, "python"):
+        exec(compile(block.text, str(path), "exec"), names)
+    return names
+
+
+@with_code("toml")
+def test_toml_is_a_configuration(path: Path) -> None:
+    for block in blocks(path, "toml"):
+        fr.Experiment(**tomllib.loads(block.text))
+
+
+@with_code("sh", TUTORIAL, FAQ)
+def test_commands_parse(path: Path) -> None:
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M))
+    for command in (command for block in blocks(path, "sh") for command in commands(block)):
+        program, *args = shlex.split(command)
+        if program == "make":
+            assert set(args) <= targets, command
+        elif program == "fedrecall":
+            parse(args)
+        elif program == "python" and not args[0].startswith("-"):
+            assert (ROOT / args[0]).is_file(), command
+
+
+def parse(args: list[str]) -> None:
+    """What the command line does before it runs anything; what is set must be a configuration."""
+    command = typer.main.get_command(cli.app)
+    if args == ["--version"]:
+        return
+    while hasattr(command, "commands"):
+        assert args[0] in command.commands, args
+        command, args = command.commands[args[0]], args[1:]
+    context = command.make_context(command.name, list(args))
+    if context.params.get("config") is None and context.params.get("overrides"):
+        fr.Experiment.load(None, context.params["overrides"])
+
+
+@pytest.fixture
+def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """A person at a keyboard in an empty folder: gives what a command says, and how it ends."""
+    monkeypatch.chdir(tmp_path)
+
+    def enter(command: str) -> tuple[int, str]:
+        program, *args = shlex.split(command)
+        assert program == "fedrecall"
+        monkeypatch.setattr(sys, "argv", [program, *args])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        said = capsys.readouterr()
+        return int(end.value.code or 0), said.out + said.err
+
+    return enter
+
+
+def test_the_tutorial_runs_from_top_to_bottom(typed, tmp_path: Path) -> None:
+    configuration, *_ = blocks(TUTORIAL, "toml")
+    (tmp_path / "experiment.toml").write_text(configuration.text)
+    for command in (command for block in blocks(TUTORIAL, "sh") for command in commands(block)):
+        if not command.startswith("pip "):
+            code, said = typed(command)
+            assert code == 0, said
+    execute(TUTORIAL)
+    assert (tmp_path / "results/two/report.html").exists()
+    assert (tmp_path / "results/one/model.safetensors").exists()
+
+
+def test_the_errors_of_the_faq_are_those_that_people_meet(typed) -> None:
+    answered = 0
+    found = blocks(FAQ, "sh", "text")
+    for question, answer in zip(found[::2], found[1::2], strict=True):
+        assert (question.language, answer.language) == ("sh", "text")
+        *before, last = commands(question)
+        for command in before:
+            assert typed(command)[0] == 0
+        code, said = typed(last)
+        assert (code, script("make_faq").shortened(said)) == (2, answer.text), "python docs/make_faq.py writes them"
+        answered += 1
+    assert answered >= 10
+
+
+@pages
+def test_links_lead_somewhere(path: Path) -> None:
+    for target in links(path):
+        if target.startswith("https://"):
+            continue
+        file, _, fragment = target.partition("#")
+        there = (path.parent / file).resolve() if file else path
+        assert there.is_file(), target
+        assert not fragment or fragment in map(anchor, headings(there)), target
+
+
+def test_every_example_is_shown() -> None:
+    text = "".join(path.read_text() for path in PAGES)
+    assert [
+        path.name for path in (ROOT / "examples").glob("*.py") if f'--8<-- "examples/{path.name}"' not in text
+    ] == []
+
+
+def test_the_configuration_page_is_what_the_types_say() -> None:
+    module = script("make_configuration")
+    same = module.PAGE.read_text() == module.page()
+    assert same, "docs/configuration.md is out of date: python docs/make_configuration.py"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built site."""
+    folder = tmp_path_factory.mktemp("site")
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_every_page_is_in_the_site_and_asks_nobody_else(site: Path) -> None:
+    built = {str(page.relative_to(site).with_suffix(".md")) for page in site.rglob("*.html")}
+    assert {str(path.relative_to(DOCS)) for path in PAGES if path.is_relative_to(DOCS)} < built
+    assert {"index.md", "changelog.md", "contributing.md"} < built
+    for page in site.rglob("*.html"):
+        text = page.read_text()
+        assert not re.search(r"<(?:script|img|iframe|source)[^>]+src(?:set)?=\"?(?:https?:)?//", text), page
+        assert not re.search(r"<link[^>]+rel=\"?(?:stylesheet|preconnect|preload)[^>]+href=\"?(?:https?:)?//", text), (
+            page
+        )
+        assert "arithmatex" not in text, f"an equation of {page} was not made MathML"
+        assert "--8&lt;--" not in text, page
+
+
+@pytest.mark.skipif(installed() is None, reason="no chromium here")
+def test_pages_fit_a_phone_and_load_without_a_network(site: Path, tmp_path: Path) -> None:
+    with Browser(tmp_path) as browser:
+        for page in ("index", "configuration", "methods/fedssd", "architecture", "api"):
+            browser.open(site / f"{page}.html", width=360)
+            assert browser.run("document.documentElement.scrollWidth") <= 360, page
+            sent = (event for event in browser.events if event["method"] == "Network.requestWillBeSent")
+            asked = [event["params"]["request"]["url"] for event in sent]
+            assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
+            missing = "[...document.querySelectorAll('img')].filter(i => i.complete && !i.naturalWidth).length"
+            assert browser.run(missing) == 0, f"{page} has a picture that is not there"
+
+
+def test_the_api_has_all_that_is_public_and_its_examples_are_code(site: Path) -> None:
+    text = (site / "api.html").read_text()
+    assert [name for name in fr.__all__ if f'id="fedrecall.{name}"' not in text] == []
+    assert '<span class="gp">&gt;&gt;&gt; </span>' in text
+    assert "<p>&gt;&gt;&gt;" not in text
+    assert "<blockquote>" not in text
+    assert "path/&lt;class&gt;/" in text, "the docstring of from_folder was taken for HTML"

@@ -1,0 +1,89 @@
+"""Keys that TLS and Flower take, that only their owner reads, and that are never overwritten."""
+
+import socket
+import ssl
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+
+from fedrecall import UserError
+from fedrecall.flower.certificates import make_certificates
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("keys")
+    made = make_certificates(folder, ["127.0.0.1", "server.example"], 2)
+    assert sorted(p.name for p in made) == sorted(p.name for p in folder.iterdir())
+    return folder
+
+
+def shaken(server: Path, authority: Path, name: str) -> None:
+    """A TLS handshake on loopback with the server of one folder and a client that trusts the authority of another."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(server / "server.pem", server / "server.key")
+    ours, theirs = socket.socketpair()
+
+    def serve() -> None:
+        try:
+            context.wrap_socket(theirs, server_side=True).close()
+        except OSError:
+            theirs.close()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        client = ssl.create_default_context(cafile=authority / "ca.crt")
+        client.verify_flags |= ssl.VERIFY_X509_STRICT
+        client.wrap_socket(ours, server_hostname=name).close()
+    finally:
+        ours.close()
+        thread.join()
+
+
+@pytest.mark.parametrize("name", ["127.0.0.1", "server.example"])
+def test_a_server_is_known_by_all_its_names(keys: Path, name: str) -> None:
+    shaken(keys, keys, name)
+
+
+def test_another_name_and_another_authority_are_refused(keys: Path, tmp_path: Path) -> None:
+    make_certificates(tmp_path, ["127.0.0.1"], 0)
+    with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
+        shaken(keys, keys, "elsewhere.example")
+    with pytest.raises(ssl.SSLCertVerificationError):
+        shaken(tmp_path, keys, "127.0.0.1")
+
+
+def test_node_keys_are_what_flower_reads(keys: Path) -> None:
+    private = load_ssh_private_key((keys / "node-1").read_bytes(), None)
+    assert isinstance(private, ec.EllipticCurvePrivateKey)
+    assert private.curve.name == "secp384r1"
+    public = load_ssh_public_key((keys / "node-1.pub").read_bytes())
+    assert isinstance(public, ec.EllipticCurvePublicKey)
+    assert public.public_numbers() == private.public_key().public_numbers()
+
+
+def test_secrets_are_for_their_owner_only(keys: Path) -> None:
+    for name in ("ca.key", "server.key", "node-0", "node-1"):
+        assert stat.S_IMODE((keys / name).stat().st_mode) == 0o600
+
+
+def test_what_is_there_stays_and_a_node_can_be_added(keys: Path) -> None:
+    before = {path: path.read_bytes() for path in keys.iterdir()}
+    made = make_certificates(keys, ["127.0.0.1"], 3)
+    assert sorted(path.name for path in made) == ["node-2", "node-2.pub"]
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_without_the_authoritys_key_no_certificate_is_made(tmp_path: Path) -> None:
+    make_certificates(tmp_path, ["127.0.0.1"], 0)
+    for name in ("ca.key", "server.pem"):
+        (tmp_path / name).unlink()
+    with pytest.raises(UserError) as error:
+        make_certificates(tmp_path, ["127.0.0.1"], 0)
+    assert (error.value.code, error.value.key) == ("flower.missing_authority", str(tmp_path))
+    assert "ca.key" in str(error.value)

@@ -1,0 +1,110 @@
+"""A node's memory: the version that the server knows of, or none; never another."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedrecall import UserError
+from fedrecall.flower.client_state import Store, Version
+
+RUN = "0123456789abcdef" * 2
+
+
+def memory(number: float) -> dict[str, torch.Tensor]:
+    return {"z": torch.full((3,), number), "a": torch.tensor(int(number))}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.of(tmp_path / "state", RUN, 2)
+
+
+def test_what_is_written_is_read_by_its_version(store: Store) -> None:
+    for t in range(3):
+        store.write(Version(t, 0), memory(t))
+    assert store.read(None) is None
+    for t in range(3):
+        back = store.read(Version(t, 0))
+        assert back is not None
+        assert list(back) == ["z", "a"]
+        assert all(torch.equal(a, b) for a, b in zip(back.values(), memory(t).values(), strict=True))
+
+
+def test_a_memory_that_is_not_there_is_noticed(store: Store) -> None:
+    store.write(Version(1, 0), memory(1))
+    other = Store.of(store.folder, RUN, 5)
+    for place, version, found in ((store, Version(2, 0), "round 2, exchange 1"), (other, Version(0, 0), "nothing")):
+        with pytest.raises(UserError) as error:
+            place.read(version)
+        assert (error.value.code, error.value.key) == ("run.missing_client_state", str(place.folder))
+        assert str(version) in str(error.value)
+        assert found in str(error.value)
+
+
+def test_a_damaged_memory_is_noticed(store: Store) -> None:
+    store.write(Version(1, 0), memory(1))
+    (file,) = store.folder.iterdir()
+    file.write_bytes(file.read_bytes()[:20])
+    with pytest.raises(UserError) as error:
+        store.read(Version(1, 0))
+    assert (error.value.code, error.value.key) == ("run.unreadable_client_state", str(file))
+
+
+def test_what_was_never_acknowledged_goes(store: Store) -> None:
+    for version in (Version(0, 0), Version(1, 0), Version(1, 1), Version(2, 0)):
+        store.write(version, memory(1))
+    store.tidy(Version(1, 0), oldest=0)
+    assert store.versions() == [Version(0, 0), Version(1, 0)]
+    store.tidy(None, oldest=0)
+    assert store.versions() == []
+
+
+def test_what_a_checkpoint_may_go_back_to_stays(store: Store) -> None:
+    for t in (0, 2, 3, 7):
+        store.write(Version(t, 0), memory(t))
+    store.tidy(Version(7, 0), oldest=3)  # after rounds 0, 1, 2: the memory was that of round 2
+    assert [v.t for v in store.versions()] == [2, 3, 7]
+    store.tidy(Version(7, 0), oldest=8)
+    assert [v.t for v in store.versions()] == [7]
+
+
+def test_an_empty_memory_needs_no_file(store: Store) -> None:
+    store.write(Version(0, 0), {})
+    assert not store.folder.exists()
+
+
+@pytest.mark.parametrize("run", ["", "../../etc", "0" * 31, RUN.upper(), RUN + "/x"])
+def test_a_key_cannot_lead_out_of_the_folder(run: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError) as error:
+        Store.of(tmp_path, run, 0)
+    assert error.value.code == "flower.invalid_run_key"
+
+
+KILLED = """
+import sys, torch
+from pathlib import Path
+from fedrecall.flower.client_state import Store, Version
+store = Store(Path(sys.argv[1]))
+for t in range(10**6):
+    store.write(Version(t, 0), {"w": torch.full((250_000,), float(t))})
+    print(t, flush=True)
+"""
+
+
+def test_what_was_written_before_a_kill_is_whole(store: Store) -> None:
+    process = subprocess.Popen([sys.executable, "-c", KILLED, str(store.folder)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    with process:
+        said = [process.stdout.readline() for _ in range(5)]
+        os.kill(process.pid, signal.SIGKILL)
+    last = int(said[-1])
+    for version in store.versions():
+        back = store.read(version)
+        assert back is not None
+        assert torch.equal(back["w"], torch.full((250_000,), float(version.t)))
+    assert Version(last, 0) in store.versions()

@@ -1,0 +1,228 @@
+"""The federation's own code, without Flower's processes: the bits of `serial`, and every way to lose something."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="needs Flower: make test-flower")
+
+from flwr.app import Error, Message
+
+from fedrecall import METHODS, UserError
+from fedrecall.flower.messages import packed, unpacked
+from support.loopback import federate, federation, in_a_task, lines, same, serial
+from support.lossy_engine import serial_without
+
+__all__ = ["in_a_task"]  # a fixture
+pytestmark = pytest.mark.flower
+VARIANTS = {name: f"method.name={name}" for name in METHODS} | {
+    "fedproto-personal": "method.name=fedproto method.share_weights=false",
+    "fedcsd-client": "method.name=fedcsd method.teacher_at=client",
+}
+
+
+@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
+def test_the_bits_of_serial(changes: str, config: Path, tmp_path: Path) -> None:
+    federate(federation(tmp_path, config, changes))
+    expected = serial(config, changes)
+    if not expected.experiment.method.personal:
+        assert same(tmp_path, expected)
+    for got, meant in zip(lines(tmp_path), expected.rounds, strict=True):
+        for key in ("round", "accuracy", "loss", "train_loss", "bytes_up", "bytes_down", "clients", "replies"):
+            assert got[key] == meant[key], key
+
+
+def test_memories_stay_on_their_nodes_and_do_not_pile_up(config: Path, tmp_path: Path) -> None:
+    grid = federation(tmp_path, config, "method.name=scaffold run.rounds=6")
+    federate(grid)
+    for client in range(3):
+        (folder,) = (tmp_path / f"state-{client}").iterdir()
+        assert len(list((folder / f"client-{client}").iterdir())) <= 4
+    assert not list((tmp_path / "run").rglob("memory*")), "none is at the server"
+
+
+def test_a_lost_reply_is_rolled_back(config: Path, tmp_path: Path) -> None:
+    """The node has trained and remembered, the server has not heard of it: as if it had not taken part."""
+    changes = "method.name=scaffold engine.min_replies=2"
+    grid, asked = federation(tmp_path, config, changes), [0]
+
+    def lose_one(node: int, reply: Message) -> Message | None:
+        asked[0] += 1
+        return None if asked[0] == 3 + 3 + 2 else reply  # hellos, the first round, and in the second one
+
+    grid.fate = lose_one
+    grid.run_config["set"] = "engine.timeout=1"
+    federate(grid)
+    assert [line["replies"] for line in lines(tmp_path)] == [3, 2, 3]
+    (note,) = (tmp_path / "run" / "failures").iterdir()
+    assert note.name.startswith("round-2-client-")
+    assert note.read_text().startswith("reply.timeout: ")
+    assert "engine.timeout = 1" in note.read_text()
+    lost = int(note.stem.rpartition("-")[2])
+    assert same(tmp_path, serial_without(config, changes, {(2, lost, "train")}))
+
+
+@pytest.mark.parametrize(
+    ("record", "name"),
+    [
+        ("up", "w"),
+        ("up", "dc"),
+        ("report", "loss"),
+    ],
+)
+def test_a_refused_reply_is_rolled_back(record: str, name: str, config: Path, tmp_path: Path) -> None:
+    """Its node goes back to the memory that the server has the receipt of: as if it had not taken part."""
+    changes = "method.name=scaffold engine.min_replies=2"
+    grid, asked = federation(tmp_path, config, changes), [0]
+
+    def spoil_one(node: int, reply: Message) -> Message:
+        asked[0] += 1
+        if asked[0] == 3 + 3 + 2:  # hellos, the first round, and in the second one
+            sent = unpacked(reply.content, record)
+            reply.content[record] = packed({**sent, name: sent[name] * torch.nan})
+        return reply
+
+    grid.fate = spoil_one
+    federate(grid)
+    assert [line["replies"] for line in lines(tmp_path)] == [3, 2, 3]
+    (refused,) = lines(tmp_path)[1]["refused"]
+    assert f"{name} is not finite" in refused["reason"]
+    assert same(tmp_path, serial_without(config, changes, {(2, refused["client"], "train")}))
+
+
+def test_a_node_that_is_away_is_noted_and_comes_back_with_its_memory(config: Path, tmp_path: Path) -> None:
+    changes = "method.name=scaffold engine.min_replies=2 run.rounds=4"
+    grid = federation(tmp_path, config, changes)
+    rounds = iter(range(100))
+
+    def roll() -> list[int]:
+        return sorted(grid.online - ({101} if next(rounds) == 2 else set()))  # gathering, round 1, round 2
+
+    grid.get_node_ids = roll
+    federate(grid)
+    assert [line["replies"] for line in lines(tmp_path)] == [3, 2, 3, 3]
+    why = (tmp_path / "run" / "failures" / "round-2-client-1.txt").read_text()
+    assert why.startswith("reply.not_connected: ")
+    assert same(tmp_path, serial_without(config, changes, {(2, 1, "train")}))
+
+
+def test_a_client_that_raises_is_left_out_and_its_reason_kept(config: Path, tmp_path: Path) -> None:
+    grid = federation(tmp_path, config, "method.name=scaffold engine.min_replies=2")
+    (tmp_path / "state-1").write_text("a file where a folder should be")
+    federate(grid)
+    assert [line["replies"] for line in lines(tmp_path)] == [2, 2, 2]
+    assert "NotADirectoryError" in (tmp_path / "run" / "failures" / "round-1-client-1.txt").read_text()
+
+
+def test_without_min_replies_a_failure_ends_the_run_which_can_go_on(config: Path, tmp_path: Path) -> None:
+    changes = "method.name=scaffold run.rounds=4"
+    grid = federation(tmp_path, config, changes)
+    asked = [0]
+
+    def break_in_round_3(node: int, reply: Message) -> Message:
+        asked[0] += 1
+        return Message(Error(5, "node unavailable"), reply_to=grid.sent[-1]) if asked[0] == 3 + 6 + 1 else reply
+
+    grid.fate = break_in_round_3
+    with pytest.raises(UserError) as error:
+        federate(grid)
+    assert error.value.code == "reply.transport_error"
+    for fact in ("round 3", "error 5", "node unavailable"):
+        assert fact in str(error.value)
+    assert len(lines(tmp_path)) == 2
+    grid.fate = lambda node, reply: reply
+    federate(grid)
+    assert same(tmp_path, serial(config, changes)), "with the memories of the checkpoint"
+    with pytest.raises(UserError) as error:
+        federate(grid)
+    assert error.value.code == "run.finished"
+
+
+def test_a_memory_that_is_gone_is_noticed(config: Path, tmp_path: Path) -> None:
+    grid = federation(tmp_path, config, "method.name=scaffold engine.min_replies=2")
+    asked = [0]
+
+    def clean(node: int, reply: Message) -> Message:
+        asked[0] += 1
+        if asked[0] == 6:
+            (tmp_path / "state-2").rename(tmp_path / "elsewhere")
+        return reply
+
+    grid.fate = clean
+    federate(grid)
+    assert [line["replies"] for line in lines(tmp_path)] == [3, 2, 2]
+    why = (tmp_path / "run" / "failures" / "round-2-client-2.txt").read_text()
+    assert why.startswith("run.missing_client_state: ")
+    assert "round 1, exchange 1" in why
+
+
+def test_two_nodes_of_one_number_are_refused(config: Path, tmp_path: Path) -> None:
+    grid = federation(tmp_path, config)
+    grid.nodes[102]["client"] = 1
+    with pytest.raises(UserError) as error:
+        federate(grid)
+    assert (error.value.code, error.value.key) == ("flower.duplicate_client", "node-config")
+    assert "client = 1" in str(error.value)
+
+
+def test_a_second_node_of_a_number_that_comes_later_is_named(config: Path, tmp_path: Path) -> None:
+    grid = federation(tmp_path, config)
+    grid.run_config["set"] = "engine.timeout=0.5"
+    grid.nodes[102]["client"] = 1
+    looks = iter(range(100))
+    grid.get_node_ids = lambda: [100, 101] if next(looks) == 0 else [100, 101, 102]
+    with pytest.raises(UserError) as error:
+        federate(grid)
+    assert (error.value.code, error.value.key) == ("flower.too_few_clients", "engine.timeout")
+    for fact in ("missing: 2;", "node 101: node 102", "client 1"):
+        assert fact in str(error.value)
+
+
+def test_a_hello_that_is_lost_is_said_again(config: Path, tmp_path: Path) -> None:
+    grid, asked = federation(tmp_path, config), iter(range(100))
+    grid.run_config["set"] = "engine.timeout=5"
+    grid.fate = lambda node, reply: None if next(asked) == 1 else reply
+    federate(grid)
+    assert [line["replies"] for line in lines(tmp_path)] == [3, 3, 3]
+
+
+def test_a_client_that_never_comes_is_named(config: Path, tmp_path: Path) -> None:
+    grid = federation(tmp_path, config)
+    grid.run_config["set"] = "engine.timeout=0.5"
+    grid.online -= {102}
+    grid.nodes[101]["clint"] = 1
+    with pytest.raises(UserError) as error:
+        federate(grid)
+    assert (error.value.code, error.value.key) == ("flower.too_few_clients", "engine.timeout")
+    for fact in ("1 of 3 clients", "0.5 s", "3 are needed", "missing: 1, 2;", "node 101: ", "clint"):
+        assert fact in str(error.value)
+
+
+def test_a_node_of_data_of_its_own(config: Path, tmp_path: Path) -> None:
+    """Every node has a table; what the server has is for the test and for auxiliary examples."""
+    grid = federation(tmp_path, config, "method.name=fedssd")
+    whole = (config.parent / "data.csv").read_text().splitlines()
+    for client in range(3):
+        mine = [
+            line for i, line in enumerate(whole[1:]) if i % 3 == client and not (client == 2 and line.endswith("a"))
+        ]
+        (tmp_path / f"own-{client}.csv").write_text("\n".join([whole[0], *mine]))
+        grid.nodes[100 + client]["table"] = str(tmp_path / f"own-{client}.csv")
+    federate(grid)
+    assert [line["replies"] for line in lines(tmp_path)] == [3, 3, 3]
+    assert json.loads((tmp_path / "run" / "partition.json").read_text())["law"] == {"name": "nodes"}
+    del grid.nodes[101]["table"]
+    grid.run_config["out"] = str(tmp_path / "other")
+    with pytest.raises(UserError) as error:
+        federate(grid)
+    assert (error.value.code, error.value.key) == ("flower.mixed_data", "node-config")
+    assert "0, 2" in str(error.value), "the clients with data of their own"
+
+
+def test_two_exchanges_a_round(config: Path, tmp_path: Path) -> None:
+    grid = federation(tmp_path, config, "method.name=fedcsd run.rounds=1")
+    federate(grid)
+    tasks = [message.content.config_records["order"]["task"] for message in grid.sent]
+    assert tasks == ["hello"] * 3 + ["prototype"] * 3 + ["train"] * 3

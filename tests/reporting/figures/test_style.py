@@ -1,0 +1,115 @@
+"""Colours, lines and markers: the same for a method everywhere, told apart by everyone."""
+
+import re
+from itertools import combinations
+
+import matplotlib
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.colors import to_rgb
+
+from fedrecall.methods import METHODS
+from fedrecall.reporting.figures.style import LOOKS, colour, contrast, look, looks, on, series, styled
+from fedrecall.studies import papers
+
+PAPERS = [
+    "fedavg fedprox fedlsd fedcad",
+    "fedavg fedprox fedcurv moon fedntd fedcad fedssd",
+    "fedavg fedprox fednova fedavgm moon fedgkd fedproto fedcsd",
+    "fedavg fedcurv fedprox fednova scaffold moon fedrs fedntd fedlmd",
+    "fedavg fedprox fednova fedrs fedlmd-tf",
+    "fedlmd fedlmd-tf fedavg fedntd",
+    "fedlsd fedntd fedgkd fedcad fedssd fedcsd fedlmd",
+]
+# Machado, Oliveira and Fernandes, "A Physiologically-based Model for Simulation of Color Vision Deficiency", 2009.
+EYES = {
+    "normal": np.eye(3),
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+}
+
+
+def lab(hex_colour: str, eye: str) -> np.ndarray:
+    """A colour in CIELAB, as an eye sees it."""
+    rgb = np.array(to_rgb(hex_colour))
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    seen = np.clip(np.asarray(EYES[eye]) @ linear, 0, 1)
+    to_xyz = np.array([[0.41246, 0.35758, 0.18044], [0.21267, 0.71515, 0.07217], [0.01933, 0.11919, 0.95030]])
+    xyz = to_xyz @ seen / [0.95047, 1.0, 1.08883]
+    f = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+@pytest.mark.parametrize("eye", EYES)
+@pytest.mark.parametrize("names", PAPERS)
+def test_the_methods_of_a_paper_have_colours_that_everyone_can_tell_apart(names: str, eye: str) -> None:
+    for one, other in combinations(names.split(), 2):
+        distance = np.linalg.norm(lab(colour(one), eye) - lab(colour(other), eye))
+        assert distance > 12, (one, other)  # about 2.3 is just noticed, side by side
+
+
+def test_no_two_methods_look_the_same() -> None:
+    for one, other in combinations(sorted(set(METHODS) - {"grid"}), 2):
+        assert LOOKS[one] != LOOKS[other], (one, other)
+        if LOOKS[one].colour == LOOKS[other].colour:
+            assert LOOKS[one].line != LOOKS[other].line, (one, other)
+
+
+def test_colours_are_hex_and_show_on_white_and_on_black() -> None:
+    for name in LOOKS:
+        assert re.fullmatch("#[0-9A-F]{6}", colour(name))
+        assert contrast(to_rgb(colour(name)), to_rgb("#ffffff")) > 2.1, name
+        assert contrast(to_rgb(colour(name)), to_rgb("#15181c")) > 2.3, name
+
+
+def test_a_name_is_known_however_it_is_written() -> None:
+    assert look("FedAvg+KD") == look("FedAvg + KD") == look("fedavg-kd") == LOOKS["fedavg-kd"]
+    assert look("FedLMD-Tf") == LOOKS["fedlmd-tf"]
+
+
+def test_unknown_names_always_have_the_same_look_and_never_fedavgs_grey() -> None:
+    assert look("my own method") == look("my own method")
+    assert {colour(f"variant {i}") for i in range(200)} == {c.colour for c in LOOKS.values()} - {colour("fedavg")}
+
+
+@pytest.mark.parametrize("name", papers.ids())
+def test_the_rows_of_every_paper_s_study_are_told_apart(name: str) -> None:
+    rows = list(papers.definition(name).rows)
+    assert len(set(looks(rows).values())) == len(rows)
+
+
+@given(st.lists(st.text("abc+ 0123", min_size=1, max_size=6), unique=True, max_size=30))
+def test_within_a_figure_colours_stay_and_looks_differ(names: list[str]) -> None:
+    found = looks(names)
+    assert len(set(found.values())) == len(names)
+    assert all(found[name].colour == colour(name) for name in names)
+
+
+def test_text_is_read_on_every_colour_of_a_map() -> None:
+    for name in ("viridis", "RdBu"):
+        for value in np.linspace(0, 1, 50):
+            background = matplotlib.colormaps[name](value)
+            assert contrast(to_rgb(on(background)), background) > 3.5
+
+
+def test_contrast_is_that_of_the_definition() -> None:
+    assert contrast((0, 0, 0), (1, 1, 1)) == pytest.approx(21)
+    assert contrast((1, 1, 1), to_rgb("#777777")) == pytest.approx(4.48, abs=0.01)
+
+
+def test_series_has_as_many_colours_as_asked_for() -> None:
+    for count in (1, 10, 11, 62):
+        assert len(set(series(count))) == count
+
+
+def test_the_users_settings_have_no_say_and_come_back() -> None:
+    before = dict(matplotlib.rcParams)
+    with matplotlib.rc_context({"axes.facecolor": "black", "text.usetex": True}):
+        mine = dict(matplotlib.rcParams)
+        with styled():
+            assert matplotlib.rcParams["axes.facecolor"] == "white"
+            assert not matplotlib.rcParams["text.usetex"]
+        assert dict(matplotlib.rcParams) == mine
+    assert dict(matplotlib.rcParams) == before

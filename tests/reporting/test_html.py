@@ -1,0 +1,499 @@
+"""The report as a file: what it says, that it needs nothing else, that no name becomes markup."""
+
+import base64
+import csv
+import doctest
+import hashlib
+import io
+import json
+import re
+import shlex
+import shutil
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from types import ModuleType
+from urllib.parse import unquote
+
+import pytest
+
+from fedrecall import cli
+from fedrecall.config import tables as settings
+from fedrecall.config.experiment import Experiment
+from fedrecall.errors import UserError
+from fedrecall.reporting.html import charts, facts, markup, svg, write_report
+from fedrecall.reporting.html.charts import POINTS, chart_data, thinned
+from fedrecall.reporting.html.command import repeat
+from fedrecall.reporting.html.markup import Html, data_json, tag
+from fedrecall.reporting.tables.cost import passes
+from fedrecall.studies import papers
+from fedrecall.studies.compare import comparison_study
+from fedrecall.studies.reproduce import reproduction
+from fedrecall.studies.results import load
+from fedrecall.studies.study import Cell, Study, slug
+from support.folders import write_run, write_study
+
+VOID = {"meta", "br", "input"}
+HEIGHT = {"FedAvg": 0.5, "FedLMD": 0.7, "FedNova": 0.3}
+
+
+class Node:
+    def __init__(self, name: str, attributes: dict[str, str | None]) -> None:
+        self.name, self.attributes, self.children, self.text = name, attributes, [], ""
+
+    def all(self, name: str | None = None, **wanted: str) -> list["Node"]:
+        found = [child for child in self.children if name in (None, child.name) and child.has(wanted)]
+        return [*found, *(deep for child in self.children for deep in child.all(name, **wanted))]
+
+    def has(self, wanted: dict[str, str]) -> bool:
+        return all(value in (self.attributes.get(key.rstrip("_")) or "").split() for key, value in wanted.items())
+
+    @property
+    def words(self) -> str:
+        return " ".join(" ".join([self.text, *(child.words for child in self.children)]).split())
+
+
+class Page(HTMLParser):
+    """A page as a browser understands it, if it is well-formed."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.root = Node("root", {})
+        self.open = [self.root]
+        self.feed(path.read_text())
+        assert [node.name for node in self.open] == ["root"], "everything that is opened is closed"
+
+    def handle_starttag(self, name: str, attributes: list[tuple[str, str | None]]) -> None:
+        node = Node(name, dict(attributes))
+        assert len(node.attributes) == len(attributes), "no attribute twice"
+        self.open[-1].children.append(node)
+        if name not in VOID:
+            self.open.append(node)
+
+    def handle_startendtag(self, name: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.open[-1].children.append(Node(name, dict(attributes)))
+
+    def handle_endtag(self, name: str) -> None:
+        assert self.open.pop().name == name
+
+    def handle_data(self, text: str) -> None:
+        self.open[-1].text += text
+
+    def section(self, name: str) -> Node:
+        (found,) = [node for node in self.root.all("section") if (node.attributes["id"] or "").endswith(f"-{name}")]
+        return found
+
+
+def make(**changes: object) -> Study:
+    fields = {
+        "id": "fedlmd-table-3",
+        "title": "Table 3",
+        "paper": "fedlmd",
+        "about": "The learning rate is ours.",
+        "base": {"run": {"rounds": 40}, "local": {"epochs": 2}, "federation": {"clients": 3, "sample": 2}},
+        "rows": {
+            "FedAvg": {"method": {"name": "fedavg"}},
+            "FedLMD": {"method": {"name": "fedlmd"}},
+            "FedNova": {"method": {"name": "fednova"}},
+        },
+        "columns": {
+            "0.05": {"federation": {"partition": {"name": "dirichlet", "alpha": 0.05}}},
+            "0.5": {"federation": {"partition": {"name": "dirichlet", "alpha": 0.5}}},
+        },
+        "seeds": (0, 1),
+        "fraction": 0.1,
+        "printed": {"final": {"FedAvg": [33.02, 70.0], "FedLMD": [50.45, None], "FedNova": ["Failed", 34.67]}},
+        "errata": ({"row": "FedAvg", "column": "0.5", "measure": "final", "consistent": 60.0, "why": "a slip"},),
+    }
+    return Study(**(fields | changes))
+
+
+def grows(cell: Cell, number: int) -> float:
+    """A tenth a round above the row's height, a hundredth apart by seed; FedNova fails at 0.5."""
+    if cell.row == "FedNova" and cell.column == "0.5" and number > 2:
+        return -1.0
+    return HEIGHT.get(cell.row, 0.4) + 0.01 * number + 0.02 * cell.seed
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    missing = "cells/fedlmd/0.5/seed-1"
+    return write_study(make(), tmp_path_factory.mktemp("r") / "study", grows, without=[missing], local=0.1)
+
+
+@pytest.fixture(scope="module")
+def page(folder: Path) -> Page:
+    return Page(write_report([folder])[0])
+
+
+def test_the_page_is_one_file_that_asks_for_nothing(page: Page) -> None:
+    addresses = [
+        node.attributes[key] or "" for node in page.root.all() for key in ("src", "href") if key in node.attributes
+    ]
+    assert all(address.startswith(("#", "data:")) for address in addresses)
+    images = [node.attributes["xlink:href"] or "" for node in page.root.all() if "xlink:href" in node.attributes]
+    assert all(address.startswith(("#", "data:image/png")) for address in images)
+    styles = " ".join([node.text for node in page.root.all("style")])
+    assert "@import" not in styles
+    assert "url(" not in styles
+    (policy,) = page.root.all("meta", **{"http-equiv": "Content-Security-Policy"})
+    assert "default-src 'none'" in (policy.attributes["content"] or "")
+
+
+def test_only_its_own_script_may_run(page: Page) -> None:
+    (script,) = [node for node in page.root.all("script") if "type" not in node.attributes]
+    digest = base64.b64encode(hashlib.sha256(script.text.encode()).digest()).decode()
+    (policy,) = page.root.all("meta", **{"http-equiv": "Content-Security-Policy"})
+    assert f"script-src 'sha256-{digest}'" in (policy.attributes["content"] or "")
+
+
+def test_structure_for_assistive_technology(page: Page) -> None:
+    root = page.root
+    assert root.all("html")[0].attributes["lang"] == "en"
+    assert all(len(root.all(landmark)) == 1 for landmark in ("header", "main", "footer", "nav", "h1"))
+    ids = [node.attributes["id"] for node in root.all() if "id" in node.attributes]
+    assert len(ids) == len(set(ids)), "figures too keep their names to themselves"
+    for node in root.all():
+        for key in ("aria-labelledby", "data-from", "data-study"):
+            assert node.attributes.get(key) in (None, *ids)
+        if node.name == "a" and (node.attributes["href"] or "").startswith("#"):
+            assert (node.attributes["href"] or "")[1:] in ids
+    for table in root.all("table"):
+        assert table.all("caption")[0].words
+        assert all(th.attributes["scope"] == "col" and th.words for th in table.all("thead")[0].all("th"))
+        assert all(tr.all("th")[0].attributes["scope"] == "row" for tr in table.all("tbody")[0].all("tr"))
+    assert all(node.attributes.get("aria-label") or "aria-hidden" in node.attributes for node in root.all("svg"))
+    levels = [int(node.name[1]) for node in root.all() if re.fullmatch("h[1-6]", node.name)]
+    assert levels[0] == 1
+    assert set(levels[1:]) == {2}
+
+
+def test_what_was_run_is_said_first(page: Page) -> None:
+    overview = page.section("overview")
+    badges = [badge.words for badge in overview.all("li", class_="caution")]
+    assert badges == ["rounds scaled to 10 %: 4 of 40", "seeds 0, 1; 1 of 12 runs are still to be made"]
+    assert "FedLMD, 0.5, seed 1" in overview.words
+    assert "The learning rate is ours." in overview.words
+    assert "FedNova, 0.5, seed 0: round 3: a loss is not finite" in overview.words
+    said = dict(zip([n.words for n in overview.all("dt")], [n.words for n in overview.all("dd")], strict=True))
+    assert said["data"] == "digits"
+    assert said["clients"] == "3, 2 a round"
+    assert said["partition"] == "dirichlet, alpha 0.05; dirichlet, alpha 0.5"
+    assert said["rounds"] == "4"
+
+
+def rows_of(table: Node) -> dict[str, list[str]]:
+    lines = table.all("tbody")[0].all("tr")
+    return {line.all("th")[0].words: [cell.words for cell in line.all("td")] for line in lines}
+
+
+def test_the_papers_numbers_stand_beside_ours(page: Page) -> None:
+    (table,) = page.section("paper").all("table")
+    found = rows_of(table)
+    # FedAvg ends at 0.54 and 0.56
+    assert found["FedAvg"] == ["55.00 ± 1.41 full 33.02 (+21.98)", "55.00 ± 1.41 full 70.00[1] (-5.00)"]
+    assert found["FedLMD"][1] == "74.00 1 of 2 seeds"
+    assert found["FedNova"][0].startswith("35.00 ± 1.41")
+    assert found["FedNova"][1] == "Failed full 34.67"
+    assert "[1] FedAvg, 0.5: printed 70.00; a slip; the difference is to 60" in page.section("paper").words
+    values = [cell.attributes["data-value"] for cell in table.all("tbody")[0].all("tr")[0].all("td")]
+    assert values == ["55", "55"]
+
+
+def test_cost_and_forgetting(page: Page, folder: Path) -> None:
+    results = load(folder)
+    # Rounds have clients 0 and 2, then 0 and 1: 40 examples each, two epochs, four rounds.
+    assert passes(results.outcomes("FedAvg", "0.05")[0]) == 4 * 2 * 40
+    cost = rows_of(page.section("cost").all("table")[0])
+    assert cost["FedAvg"] == ["4", "0.00032", "0.5", "2", "0.008", "0.016"]
+    assert cost["FedLMD"][0] == "3"
+    lost = rows_of(page.section("forgetting").all("table")[0])
+    assert lost["FedAvg"] == ["10.00 ± 0.00", "10.00 ± 0.00"]
+    assert lost["FedLMD"] == ["10.00 ± 0.00", "10.00 1 of 2 seeds"]
+
+
+def test_the_curves_are_means_and_deviations(folder: Path, page: Page) -> None:
+    (script,) = [node for node in page.root.all("script") if node.attributes.get("type") == "application/json"]
+    data = json.loads(script.text)
+    assert data == json.loads(json.dumps(chart_data(load(folder))))
+    assert [panel["name"] for panel in data["panels"]] == ["0.05", "0.5"]
+    assert [m["key"] for m in data["measures"]] == ["accuracy", "local_accuracy", "forgetting", "loss", "train_loss"]
+    first = data["panels"][0]["lines"]["accuracy"][0]
+    assert first["row"] == 0
+    assert data["rounds"][first["x"]] == [1, 2, 3, 4]
+    assert first["y"] == [52, 53, 54, 55]
+    assert first["spread"] == [1.41] * 4
+    assert data["panels"][0]["lines"]["forgetting"][1]["y"] == pytest.approx([10.0] * 4)
+    broken = data["panels"][1]["lines"]["accuracy"][2]
+    assert data["rounds"][broken["x"]] == [1, 2], "of what broke off, what there is"
+
+
+def test_what_broke_off_is_in_no_mean(tmp_path: Path) -> None:
+    def heights(cell: Cell, number: int) -> float:
+        return -1.0 if cell.seed == 1 and number > 1 else (0.9 if cell.seed == 1 else 0.5)
+
+    study = Study(id="s", title="S", base={"run": {"rounds": 3}}, rows={"FedAvg": {}}, columns={"a": {}}, seeds=(0, 1))
+    (panel,) = chart_data(load(write_study(study, tmp_path / "s", heights)))["panels"]
+    assert panel["lines"]["accuracy"][0]["y"] == [50.0, 50.0, 50.0]
+
+
+def test_long_runs_are_thinned() -> None:
+    assert thinned(POINTS) == list(range(POINTS))
+    for count in (POINTS + 1, 1000, 12345):
+        kept = thinned(count)
+        assert len(kept) == len(set(kept)) == POINTS
+        assert (kept[0], kept[-1]) == (0, count - 1)
+
+
+def test_every_table_is_a_file_and_a_link(folder: Path, page: Page) -> None:
+    assert (folder / "report.html").exists()
+    tables = list((folder / "tables").iterdir())
+    links = {node.attributes["download"]: node.attributes["href"] or "" for node in page.root.all("a")
+             if "download" in node.attributes}  # fmt: skip
+    assert len(links) == len(page.root.all("table")) * 2
+    assert len(tables) == len(page.root.all("table")) * 3
+    for path in (path for path in tables if path.suffix != ".md"):
+        assert unquote(links[path.name].partition(",")[2]) == path.read_text()
+    lines = list(csv.DictReader(io.StringIO((folder / "tables" / "fedlmd-table-3.csv").read_text())))
+    assert float(lines[0]["mean"]) == pytest.approx(55.0)
+    assert float(lines[0]["printed"]) == 33.02
+    assert r"\begin{tabular}" in (folder / "tables" / "fedlmd-table-3.tex").read_text()
+
+
+def test_the_same_results_give_the_same_page(folder: Path, tmp_path: Path) -> None:
+    texts = [write_report([folder], tmp_path / name / "page.html")[0].read_text() for name in ("a", "b")]
+    assert texts[0] == texts[1]
+    assert (tmp_path / "a" / "tables" / "cost.csv").exists()
+
+
+HOSTILE = [
+    "<script>hacked = 1</script>",
+    '"><img src=x onerror=hacked=1>',
+    "</script><!--",
+    "javascript:hacked=1",
+    "$title %s {0}",
+]
+
+
+def hostile(folder: Path) -> Path:
+    """A study all of whose names attack the page."""
+    study = make(
+        id="hostile",
+        title="</title></script><script>hacked = 1</script>",
+        about="<b onmouseover=hacked=1>\n\n</p></main>",
+        rows={name: {"method": {"name": "fedavg"}} for name in HOSTILE},
+        columns={"]]></style><script>hacked = 1</script>": {}, "' onfocus='hacked=1' autofocus='": {}},
+        printed={"final": {HOSTILE[0]: ["<i>1</i>", None]}},
+        errata=(),
+        figures=({"form": "curves", "title": "<u onclick=hacked=1>"}, {"form": "confusion", "title": "<s>"}),
+    )
+    return write_study(study, folder / "<img src=x onerror=hacked=1>", grows, local=0.1)
+
+
+def test_no_name_becomes_markup(tmp_path: Path) -> None:
+    page = Page(write_report([hostile(tmp_path)], tmp_path / "page.html")[0])
+    nodes = page.root.all()
+    assert not any(key.startswith("on") or key == "autofocus" for node in nodes for key in node.attributes)
+    assert not {node.name for node in nodes} & {"img", "b", "i", "u", "s", "iframe"}
+    assert not any((node.attributes.get("href") or "").startswith("javascript:") for node in nodes)
+    scripts = page.root.all("script")
+    assert [node.attributes.get("type") for node in scripts] == ["application/json", None]
+    assert [row["name"] for row in json.loads(scripts[0].text)["rows"]] == HOSTILE
+    assert [th.words for th in page.section("cost").all("tbody")[0].all("th")] == HOSTILE
+    assert page.root.all("h1")[0].words == "</title></script><script>hacked = 1</script>"
+
+
+def test_markup_escapes_all_that_is_not_markup() -> None:
+    assert tag("p", "<b>", Html("<i></i>"), ["&", None], title='"<', hidden=True, id=None) == (
+        '<p title="&quot;&lt;" hidden>&lt;b&gt;<i></i>&amp;</p>'
+    )
+    text = data_json("x", {"</script>": "<!-- \u2028 ]]> &amp;"})
+    inside = text.partition(">")[2].removesuffix("</script>")
+    assert not set("<>&\u2028") & set(inside)
+    assert json.loads(inside) == {"</script>": "<!-- \u2028 ]]> &amp;"}
+
+
+def test_a_large_study_stays_a_small_page(tmp_path: Path) -> None:
+    rows = {f"Method {i}": {"method": {"name": "fedprox", "mu": i / 10}} for i in range(10)}
+    base = {"run": {"rounds": 100}, "federation": {"clients": 3, "sample": 2}}
+    study = make(base=base, rows=rows, columns={"all": {}}, seeds=(0, 1, 2), fraction=1.0, printed={}, errata=())
+    path = write_report([write_study(study, tmp_path / "s", grows, local=0.1)])[0]
+    assert path.stat().st_size < 1_000_000
+
+
+def test_a_run_directory_alone(tmp_path: Path) -> None:
+    run = write_run(Experiment(run={"rounds": 3}), tmp_path / "my run", lambda r: r / 10)
+    page = Page(write_report([run])[0])
+    assert page.root.all("h1")[0].words == "fedavg on digits"
+    assert rows_of(page.section("comparison").all("table")[0])["fedavg"][0] == "30.00"
+    assert "config.toml' --out" in page.section("repeat").words, "the path has a space"
+    assert not page.root.all("fieldset", class_="toggles"), "there is nothing to choose"
+
+
+def test_a_run_that_is_not_finished(tmp_path: Path) -> None:
+    run = write_run(Experiment(), tmp_path / "run", lambda r: 0.5, finished=False)
+    page = Page(write_report([run])[0])
+    assert "This run is not finished" in page.section("overview").words
+    assert not page.root.all("table")
+
+
+def test_a_study_of_which_nothing_is_run(tmp_path: Path) -> None:
+    study = make()
+    folder = write_study(study, tmp_path / "s", grows, without=[cell.folder for cell in study.cells()])
+    page = Page(write_report([folder])[0])
+    assert "12 of 12 runs are still to be made" in page.section("overview").words
+    assert rows_of(page.section("paper").all("table")[0])["FedAvg"][0] == "not run full 33.02"
+
+
+def test_several_folders_on_one_page(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = write_run(Experiment(run={"rounds": 3}), tmp_path / "run", lambda r: r / 10)
+    path, *tables = write_report([folder, run])
+    assert path == Path("report.html")
+    page = Page(path)
+    assert page.root.all("h1")[0].words == "2 studies"
+    assert [h2.words for h2 in page.root.all("h2")] == ["Table 3", "fedavg on digits"]
+    assert len(page.root.all("article")) == 2
+    assert Path("tables/study-1-cost.csv") in tables
+    assert Path("tables/study-2-cost.csv") in tables
+
+
+def test_columns_that_are_groups_of_the_test_set(tmp_path: Path) -> None:
+    study = make(columns={"DSLR": {"group": "dslr"}, "average": {"group": "mean"}}, printed={}, errata=())
+    folder = write_study(study, tmp_path / "s", grows, groups=["dslr", "amazon"], local=0.1)
+    data = chart_data(load(folder))
+    assert list(data["panels"][0]["lines"]) == ["accuracy"], "losses are of the whole test set"
+    cost = rows_of(Page(write_report([folder])[0]).section("cost").all("table")[0])
+    assert cost["FedAvg"][0] == "2", "two columns of one run cost one run"
+
+
+def call(monkeypatch: pytest.MonkeyPatch, *args: object) -> int:
+    monkeypatch.setattr(sys, "argv", ["fedrecall", *map(str, args)])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    return int(end.value.code or 0)
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_run(Experiment(run={"rounds": 3}), tmp_path / "run", lambda r: r / 10)
+    assert call(monkeypatch, "report", folder, "--out", tmp_path / "new" / "r.html") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"report in {tmp_path / 'new' / 'r.html'}",
+        f"its tables as CSV, LaTeX and Markdown in {tmp_path / 'new' / 'tables'}",
+    ]
+    assert (tmp_path / "new" / "r.html").exists()
+
+
+@pytest.mark.parametrize("damage", ["nowhere", "empty", "config", "environment", "rounds", "summary"])
+def test_bad_folders_are_one_line_and_nothing_is_written(
+    damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    if damage == "empty":
+        run.mkdir()
+    elif damage != "nowhere":
+        write_run(Experiment(run={"rounds": 3}), run, lambda r: r / 10)
+        name = {"config": "config.toml", "rounds": "rounds.jsonl"}.get(damage, f"{damage}.json")
+        (run / name).write_text("{}" if damage == "summary" else "{")
+    assert call(monkeypatch, "report", run, "--out", tmp_path / "out.html") == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert str(run) in error
+    assert len(error.splitlines()) == 1
+    assert not (tmp_path / "out.html").exists()
+
+
+def test_a_damaged_partition_is_said_where_it_would_be_drawn(tmp_path: Path) -> None:
+    run = write_run(Experiment(run={"rounds": 1}), tmp_path / "run", lambda r: 0.5)
+    (run / "partition.json").write_text('{"hash": "ab", "counts": 3}')
+    text = Page(write_report([run])[0]).section("partition").words
+    assert str(run / "partition.json") in text
+    assert "counts" in text
+
+
+def test_a_page_that_cannot_be_written(tmp_path: Path) -> None:
+    folder = write_run(Experiment(), tmp_path / "run", lambda r: 0.5, finished=False)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError) as error:
+        write_report([folder], tmp_path / "file" / "page.html")
+    assert (error.value.code, error.value.key) == ("report.cannot_write", str(tmp_path / "file" / "page.html"))
+
+
+def test_several_runs_are_one_comparison(tmp_path: Path) -> None:
+    def run(name: str, method: str, seed: int, height: float, **how: bool) -> Path:
+        tables = {"method": {"name": method}, "run": {"rounds": 3, "seed": seed}}
+        return write_run(Experiment(**tables), tmp_path / name, lambda r: height + r / 100, **how)
+
+    runs = [run("a", "fedavg", 0, 0.4), run("b", "fedavg", 1, 0.5), run("c", "fedlmd", 0, 0.6)]
+    begun = run("d", "fedlmd", 1, 0.6, finished=False)
+    page = Page(write_report([*runs, begun], tmp_path / "page.html")[0])
+    assert page.root.all("h1")[0].words == "4 runs"
+    (table,) = page.section("comparison").all("table")
+    assert rows_of(table)["fedavg"][0] == "48.00 ± 7.07"
+    assert rows_of(table)["fedlmd"][0] == "63.00 1 of 2 seeds"
+    assert "fedlmd, digits, seed 1" in page.section("overview").words
+    assert page.section("repeat").words.count("fedrecall run") == 4
+
+
+def test_runs_of_one_method_go_by_their_folders(tmp_path: Path) -> None:
+    for name, mu in (("weak", 0.01), ("strong", 1.0)):
+        tables = {"method": {"name": "fedprox", "mu": mu}, "run": {"rounds": 2}}
+        write_run(Experiment(**tables), tmp_path / name, lambda r: 0.5)
+    page = Page(write_report([tmp_path / "weak", tmp_path / "strong"], tmp_path / "page.html")[0])
+    assert list(rows_of(page.section("comparison").all("table")[0])) == ["weak", "strong"]
+    marked = [mark.words for mark in page.section("configuration").all("mark")]
+    assert marked == ["mu = 0.01", "mu = 1.0"]
+    shutil.copytree(tmp_path / "weak", tmp_path / "copy")
+    with pytest.raises(UserError) as error:
+        write_report([tmp_path / "weak", tmp_path / "copy"], tmp_path / "twice.html")
+    assert (error.value.code, error.value.key) == ("report.duplicate_run", str(tmp_path / "copy"))
+
+
+@pytest.mark.parametrize("module", [charts, facts, markup, svg, settings], ids=lambda m: m.__name__)
+def test_examples_in_docstrings(module: ModuleType) -> None:
+    tried = doctest.testmod(module)
+    assert tried.attempted > 0
+    assert tried.failed == 0
+
+
+def shown(study: Study, folder: Path) -> list[str]:
+    """The command that a report of the study shows, in words, without its --out."""
+    write_study(study, folder, grows, without=[cell.folder for cell in study.cells()])
+    first, *words, option, out = shlex.split(repeat(load(folder)))
+    assert (first, option, out) == ("fedrecall", "--out", f"{folder.name}-again")
+    return words
+
+
+def test_a_part_of_a_papers_table_is_told_by_its_id(tmp_path: Path) -> None:
+    whole = papers.definition("fedlmd-table-3")
+    columns = list(whole.columns)[:2]
+    part = reproduction("fedlmd-table-3", fraction=0.1, seeds=2, rows="FedAvg,FedLMD", columns=",".join(columns))
+    words = shown(part, tmp_path / "part")
+    cells = ",".join(slug(column) for column in columns)
+    assert words == f"reproduce fedlmd-table-3 --fraction 0.1 --methods fedavg,fedlmd --cells {cells} --seeds 2".split()
+    assert shown(whole, tmp_path / "whole") == ["reproduce", "fedlmd-table-3"]
+    other = reproduction("fedlmd-table-3", overrides=["local.lr=0.5"])
+    assert shown(other, tmp_path / "other") == ["reproduce", "fedlmd-table-3", "--set", "local.lr=0.5"]
+
+
+def test_what_no_words_can_say_is_told_by_its_file(tmp_path: Path) -> None:
+    whole = papers.definition("fedlmd-table-3")
+    odd = whole.model_copy(update={"seeds": (3, 5)})
+    assert shown(odd, tmp_path / "odd") == ["reproduce", str(tmp_path / "odd" / "study.toml")]
+    own = make(id="mine", paper=None, printed={}, errata=())
+    assert shown(own, tmp_path / "own") == ["reproduce", str(tmp_path / "own" / "study.toml"), "--fraction", "0.1"]
+
+
+@pytest.mark.parametrize("kind", ["compare", "reproduce"])
+def test_the_shown_command_does_what_it_says(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = ["run.rounds=1", "local.epochs=1", "federation.partition.s=1"]
+    study = comparison_study(["fedavg", "fedprox:mu=0.5"], None, quick, 1)
+    if kind == "reproduce":
+        study = study.model_copy(update={"id": "mine", "measure": "final", "seeds": (4,)})
+    words = shown(study, tmp_path / "study")
+    assert words[0] == kind
+    monkeypatch.chdir(tmp_path)
+    assert call(monkeypatch, *words, "--out", "again") == 0
+    made = load(Path("again"))
+    assert made.study.cells() == study.cells()
+    assert len(made.outcomes()) == 2

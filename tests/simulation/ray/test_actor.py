@@ -1,0 +1,277 @@
+"""Ray actors give the bits of `serial`, in its order; what dies is replaced, what fails is told."""
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import fedrecall as fr
+from fedrecall.core.client_report import Observe
+from fedrecall.core.exchange import Diverged
+from fedrecall.core.flat_model import CHUNK
+from fedrecall.core.types import Local, Payload, Step
+from fedrecall.simulation import Failure, Faults, Memories, Serial
+from fedrecall.simulation.clients import World
+from fedrecall.simulation.ray import Ray
+from fedrecall.simulation.ray.session import Session, connect
+from fedrecall.testing.federation import SKEWED, examples, model, world
+from support.processes import children, gone
+
+pytestmark = pytest.mark.ray
+
+EVERYONE = range(len(SKEWED))
+LONGEST_FIRST = [3, 1, 0, 2, 4]
+
+
+def eventful(folder: Path) -> fr.Method:
+    """All that an engine carries, and a task for each thing that can happen; a local class, as a notebook has it."""
+
+    @dataclass(frozen=True)
+    class Eventful(fr.Method):
+        folder: str
+
+        @property
+        def tasks(self) -> tuple[str, ...]:
+            return ("labels", "vandal", "dawdle", "fatal", "picky", "refuse", "diverge")
+
+        def memory(self, w: Tensor) -> Payload:
+            return {"last": torch.zeros_like(w), "rounds": torch.tensor(0)}
+
+        def loss(self, s: Step, r: Local) -> Tensor:
+            return super().loss(s, r) + (s.w - r.memory["last"]).square().sum() * r.down["strength"]
+
+        def reply(self, w: Tensor, steps: int, r: Local) -> tuple[Payload, Payload]:
+            up = {"w": w, "steps": torch.tensor([steps]), "half": w.bfloat16(), "none": torch.empty(0, 3)}
+            return up, {"last": w, "rounds": r.memory["rounds"] + 1}
+
+        def labels(self, r: Local) -> Payload:
+            return {"counts": r.counts, "threads": torch.tensor(torch.get_num_threads())}
+
+        def vandal(self, r: Local) -> Payload:
+            was = r.w.clone()
+            r.down["w"].zero_()
+            return {"w": was}
+
+        def dawdle(self, r: Local) -> Payload:
+            (Path(self.folder) / f"{len(r.y)}").touch()
+            time.sleep(1.0 if len(r.y) == 9 else 0.0)
+            return {"n": torch.tensor(len(r.y))}
+
+        def fatal(self, r: Local) -> Payload:
+            token = next(Path(self.folder).iterdir(), None) if len(r.y) == 7 else None
+            if token is not None:
+                token.unlink()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return {"n": torch.tensor(len(r.y))}
+
+        def picky(self, r: Local) -> Payload:
+            if len(r.y) == 7:
+                raise ValueError("I do not like\nthis client")
+            return {"n": torch.tensor(len(r.y))}
+
+        def refuse(self, r: Local) -> Payload:
+            raise fr.UserError("method.own_code", "wrong", "method.tau", "mend this")
+
+        def diverge(self, r: Local) -> Payload:
+            raise Diverged("round.diverged", "no longer finite", "local.lr")
+
+    return Eventful(str(folder))
+
+
+def description(folder: Path) -> World:
+    test = examples([0, 1, 2] * CHUNK + [1], seed=1)  # four chunks, the last one of a single example
+    observe = Observe(predictions=True, own_data=True, shift=True, distillation=True, features=1)
+    return world(eventful(folder), test=test, observe=observe)
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    """One Ray for all tests; nothing of it stays."""
+    before = set(children(os.getpid()))
+    session = connect(None, 3)  # two for the actors that are shared, one for others
+    started = [pid for child in set(children(os.getpid())) - before for pid in (child, *children(child))]
+    assert len(started) > 2
+    assert session.folder is not None
+    yield session
+    session.close()
+    assert all(gone(pid) for pid in started)
+    assert not Path(session.folder).exists()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tokens")
+
+
+@pytest.fixture(scope="module")
+def shared(session: Session, folder: Path) -> Iterator[Ray]:
+    with Ray(description(folder), model(batch_norm=True), workers=2) as engine:
+        yield engine
+    assert session.ray.is_initialized(), "somebody else's connection is left alone"
+
+
+@pytest.fixture
+def engine(shared: Ray, folder: Path) -> Ray:
+    """The same actors for every test, with nothing remembered."""
+    for token in folder.iterdir():
+        token.unlink()
+    shared.memories, shared.faults = Memories(), Faults()
+    return shared
+
+
+def down() -> Payload:
+    f = model(batch_norm=True)
+    return {"w": f.w, "b": f.b, "counters": f.counters, "strength": torch.tensor(0.01)}
+
+
+def replies(engine: Ray | Serial) -> list[Tensor]:
+    """All tensors of a few exchanges and evaluations, in the order they come."""
+    seen, sent, f = [], down(), model(batch_norm=True)
+    for t in range(3):
+        came = list(engine.cohort(t, EVERYONE).run("train", sent))
+        for r in came:
+            seen += [*r.up.values(), *r.memory.values(), *r.report.values(), torch.tensor(r.n)]
+        sent["w"] = came[-1].up["w"]
+        seen += [t for reply in engine.cohort(t, EVERYONE).run("labels", sent) for t in reply.up.values()]
+        score = engine.evaluate(f.join(sent["w"], f.b))
+        seen += [score.predicted, score.y, torch.tensor(score.loss, dtype=torch.float64)]
+    return seen + [t for k in EVERYONE for t in engine.memories[k].values()]
+
+
+def test_the_bits_of_serial(engine: Ray, folder: Path) -> None:
+    expected = replies(Serial(description(folder), model(batch_norm=True)))
+    got = replies(engine)
+    assert len(got) == len(expected)
+    for a, b in zip(got, expected, strict=True):
+        assert a.dtype == b.dtype
+        assert torch.equal(a, b)
+
+
+def test_who_writes_to_what_came_down_disturbs_nobody(engine: Ray) -> None:
+    for reply in engine.cohort(0, EVERYONE).run("vandal", down()):
+        assert torch.equal(reply.up["w"], down()["w"])
+
+
+@pytest.mark.parametrize(("buffer", "begun"), [(0, 2), (10**9, 5)])
+def test_longest_first_in_order_and_no_more_than_fits(engine: Ray, folder: Path, buffer: int, begun: int) -> None:
+    list(engine.cohort(0, EVERYONE).run("labels", down()))  # both actors are there
+    engine._buffer, before = buffer, engine._buffer
+    stream = engine.cohort(0, EVERYONE).run("dawdle", down())
+    assert next(stream).client == 3
+    assert len(list(folder.iterdir())) == begun
+    assert [reply.client for reply in stream] == LONGEST_FIRST[1:]
+    engine._buffer = before
+
+
+def test_replies_that_nobody_takes(engine: Ray) -> None:
+    stream = engine.cohort(0, EVERYONE).run("train", down())
+    next(stream)
+    with pytest.raises(RuntimeError, match="exchange"):
+        next(engine.cohort(0, EVERYONE).run("train", down()))
+    stream.close()
+    assert list(engine.memories) == [3], "the longest client's, whose reply was taken"
+    assert len(list(engine.cohort(0, EVERYONE).run("labels", down()))) == 5
+
+
+@pytest.mark.parametrize("deaths", [1, 2])
+def test_an_actor_killed_in_a_round_is_replaced(engine: Ray, folder: Path, deaths: int) -> None:
+    for i in range(deaths):
+        (folder / str(i)).touch()
+    assert [reply.client for reply in engine.cohort(0, EVERYONE).run("fatal", down())] == LONGEST_FIRST
+    assert list(folder.iterdir()) == [], "it did die"
+
+
+def test_a_client_that_kills_its_actors_again_and_again_has_failed(engine: Ray, folder: Path) -> None:
+    kept: list[Failure] = []
+    engine.faults = Faults(min_replies=4, keep=kept.append)
+    for i in range(4):
+        (folder / str(i)).touch()
+    assert [reply.client for reply in engine.cohort(2, EVERYONE).run("fatal", down())] == [3, 0, 2, 4]
+    assert [(k.t, k.client, k.code) for k in kept] == [(2, 1, "engine.worker_exited")]
+    assert "Ray actor" in kept[0].error
+    assert "3 times" in kept[0].error
+    assert "The actor is dead because its worker process has died" in kept[0].error, "Ray's own words"
+    assert len(list(folder.iterdir())) == 1
+
+
+def test_a_client_that_raises(engine: Ray) -> None:
+    with pytest.raises(fr.UserError) as caught:
+        list(engine.cohort(0, EVERYONE).run("picky", down()))
+    assert (caught.value.code, caught.value.key) == ("round.client_failed", None)
+    for fact in ("round 1", "client 1", "ValueError: I do not like this client"):
+        assert fact in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert "in picky" in str(caught.value.__cause__), "where it happened"
+    kept: list[Failure] = []
+    engine.faults = Faults(min_replies=4, keep=kept.append)
+    assert [reply.client for reply in engine.cohort(1, EVERYONE).run("picky", down())] == [3, 0, 2, 4]
+    assert [(k.t, k.client, k.code, k.error) for k in kept] == [
+        (1, 1, "round.client_failed", "ValueError: I do not like this client")
+    ]
+    assert sorted(engine.memories) == [0, 2, 3, 4]
+
+
+@pytest.mark.parametrize(("task", "kind", "code", "key", "fact"), [
+    ("refuse", fr.UserError, "method.own_code", "method.tau", "wrong: mend this"),
+    ("diverge", Diverged, "round.diverged", "local.lr", "no longer finite"),
+    ("unheard", fr.UserError, "method.unknown_task", "method", '"unheard"'),
+])  # fmt: skip
+def test_what_the_user_can_fix_comes_out_as_it_is(
+    engine: Ray, task: str, kind: type[fr.UserError], code: str, key: str, fact: str
+) -> None:
+    engine.faults = Faults(min_replies=1)
+    with pytest.raises(fr.UserError) as caught:
+        list(engine.cohort(0, EVERYONE).run(task, down()))
+    assert type(caught.value) is kind
+    assert (caught.value.code, caught.value.key) == (code, key)
+    assert fact in str(caught.value)
+
+
+def test_a_model_that_cannot_be_scored(engine: Ray) -> None:
+    with pytest.raises(fr.UserError) as caught:
+        engine.evaluate(torch.zeros(3))
+    assert caught.value.code == "engine.evaluation_failed"
+    assert "RuntimeError" in str(caught.value)
+
+
+def test_actors_that_cannot_start(session: Session) -> None:
+    class Absent(fr.Method):
+        """Its module is on no other machine."""
+
+        def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+            return __import__, ("a_module_of_mine",)
+
+    with Ray(world(Absent()), model(), workers=1) as broken, pytest.raises(fr.UserError) as caught:
+        broken.evaluate(model().w)
+    assert caught.value.code == "engine.worker_start_failed"
+    assert "ModuleNotFoundError: No module named 'a_module_of_mine'" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_cannot_be_sent_is_named(session: Session) -> None:
+    @dataclass(frozen=True)
+    class Holds(fr.Method):
+        what: object
+
+    with pytest.raises(fr.UserError) as caught, socket.socket() as held:
+        Ray(world(Holds(held)), model())
+    assert caught.value.code == "engine.cannot_pickle"
+    assert "socket" in str(caught.value)
+
+
+def test_other_versions_are_refused(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedrecall.simulation.ray.crew.VERSIONS", {"fedrecall": "0", "torch": "1.0", "numpy": "1"})
+    with (
+        Ray(world(fr.Method()), model(), workers=1) as engine,
+        pytest.raises(fr.UserError) as caught,
+    ):
+        engine.evaluate(model().w)
+    assert (caught.value.code, caught.value.key) == ("engine.version_mismatch", "fedrecall")
+    assert f"fedrecall {fr.__version__}" in str(caught.value)

@@ -1,0 +1,88 @@
+"""The Ray engine without its troubles: a short run, what crosses the wire, what is refused before anything starts."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import fedrecall as fr
+from fedrecall.simulation.ray.actor import load
+from fedrecall.simulation.ray.arrays import copy_all, pack, pack_all, view
+from fedrecall.simulation.ray.session import connect
+from fedrecall.testing.federation import model, world
+
+
+def test_a_run_has_the_bits_of_serial() -> None:
+    given = {"federation": {"clients": 3}, "method": {"name": "scaffold"}, "run": {"rounds": 2}, "local": {"epochs": 1}}
+    expected = fr.run(given | {"engine": {"name": "serial"}})
+    got = fr.run(given | {"engine": {"name": "ray", "workers": 1}})
+    assert torch.equal(got.server.state, expected.server.state)
+    assert [line["accuracy"] for line in got.rounds] == [line["accuracy"] for line in expected.rounds]
+
+
+def test_tensors_of_every_kind_arrive_as_they_were() -> None:
+    given = {
+        "float": torch.randn(3, 5).T,
+        "scalar": torch.tensor(3),
+        "empty": torch.empty(0, 4, dtype=torch.float64),
+        "bool": torch.tensor([True, False]),
+        "half": torch.randn(7).bfloat16(),
+        "images": torch.randint(0, 255, (2, 3, 4, 4), dtype=torch.uint8).contiguous(memory_format=torch.channels_last),
+    }
+    got = copy_all(pack_all(given))
+    assert list(got) == list(given)
+    for name, t in given.items():
+        assert got[name].dtype == t.dtype
+        assert torch.equal(got[name], t)
+    assert got["images"].stride() == given["images"].stride()
+    array = pack(torch.arange(100.0))
+    assert view(array).data_ptr() == array.content.ctypes.data, "in place"
+    odd = view(array._replace(content=array.content[4:], shape=(99,)))
+    assert odd.data_ptr() % 64 == 0, "unless torch would not have put it there: the last bit may depend on it"
+
+
+@pytest.mark.parametrize(
+    ("address", "code"),
+    [
+        *((address, "config.invalid_value") for address in ("nonsense", "host:port", "127.0.0.1:", ":1")),
+        *((address, "engine.ray_unreachable") for address in ("127.0.0.1:1", "ray://127.0.0.1:1")),
+    ],
+)
+def test_addresses_where_there_is_no_ray(address: str, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)  # whatever other tests have left running
+    with pytest.raises(fr.UserError) as caught:
+        connect(address, None)
+    assert (caught.value.code, caught.value.key) == (code, "ray.address")
+    assert f'"{address}"' in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(fr.UserError) as caught:
+        fr.run({"engine": {"name": "ray"}}, out=tmp_path / "a")
+    assert (caught.value.code, caught.value.key) == ("install.missing_extra", "ray")
+    assert "fedrecall[ray]" in str(caught.value)
+    assert [path.name for path in (tmp_path / "a").iterdir()] in ([], ["run.lock"]), "nothing half-written"
+
+
+def test_settings() -> None:
+    with pytest.raises(fr.UserError) as caught:
+        fr.Experiment.load(None, ["ray.address=auto"])
+    assert (caught.value.code, caught.value.key) == ("config.conflict", "ray.address")
+    assert 'engine.name = "pool"' in str(caught.value)
+    experiment = fr.Experiment.load(None, ["ray.address=auto", "engine.name=ray", "engine.workers=3"])
+    assert fr.Experiment(**experiment.tables()) == experiment
+    assert "ray" not in fr.Experiment().tables(), "only who uses it hears of it"
+
+
+def test_the_model_is_sent_with_its_first_values() -> None:
+    f = model(batch_norm=True)
+    f.live(torch.zeros_like(f.w), torch.zeros_like(f.b), f.counters)  # as it is after somebody has trained it here
+    cargo = load(world(fr.Method()), f)
+    sent = [p for p in cargo.model.parameters() if p.requires_grad]
+    assert torch.equal(torch.cat([p.detach().flatten() for p in sent]), f.w)
+    assert all(p.untyped_storage().nbytes() == p.nbytes for p in sent), "and without what it is a view of"

@@ -1,0 +1,253 @@
+"""Whole runs on Ray: every method, everything that wraps an engine, a cluster that loses a node, Ctrl-C, kill -9."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import fedrecall as fr
+from fedrecall.core.types import Local, Payload
+from fedrecall.simulation import ENGINES, Serial
+from fedrecall.simulation.ray import Ray
+from fedrecall.simulation.ray.session import QUIET, TOKEN, connect
+from fedrecall.testing.federation import SKEWED, federate, model, world
+from support.interrupted_run import difference, outcome, tables
+from support.processes import children, gone, start, until
+
+pytestmark = pytest.mark.ray
+
+EVERYONE = range(len(SKEWED))
+
+
+@pytest.fixture(scope="module")
+def local() -> Iterator[None]:
+    """One Ray for several runs."""
+    session = connect(None, 2)
+    yield
+    session.close()
+
+
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize("method", fr.METHODS)
+def test_every_method_has_the_weights_of_serial(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ENGINES, "ray", partial(Ray, workers=1))
+    built = fr.METHODS[method]()
+    (*_, expected), _ = federate(built, batch_norm=True)
+    (*_, got), _ = federate(built, batch_norm=True, engine="ray")
+    assert torch.equal(got.server.state, expected.server.state)
+    assert got.score is not None
+    assert expected.score is not None
+    assert got.score.loss == expected.score.loss
+
+
+@pytest.mark.usefixtures("local")
+def test_interrupted_and_resumed_with_all_that_wraps_an_engine(tmp_path: Path) -> None:
+    sections = {
+        "federation": {
+            "clients": 8,
+            "sample": 4,
+            "dropout": 0.2,
+            "straggler": {"over": 1},
+            "attack": {"name": "sign-flip", "share": 0.2},
+        },
+        "server": {"robust": {"name": "median"}},
+        "run": {"rounds": 4, "probes": ["local", "confusion", "own_data", "shift"]},
+    }
+
+    def given(engine: str) -> dict[str, Any]:
+        return tables("scaffold", engine, **sections) | {"engine": {"name": engine, "min_replies": 1}}
+
+    expected = fr.run(given("serial"), out=tmp_path / "expected")
+
+    def stop(line: dict[str, Any]) -> None:
+        if line["round"] == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fr.run(given("ray"), out=tmp_path / "a", watch=stop)
+    resumed = fr.run(given("ray"), out=tmp_path / "a", resume=True)
+    assert difference(tmp_path / "a", outcome(tmp_path / "expected")) == ""
+    assert resumed.probes == expected.probes
+
+
+def cluster_of(cores: list[int]) -> Any:
+    """Nodes with so many cores, each with a raylet and an object store of its own, on this machine."""
+    from ray.cluster_utils import Cluster
+
+    watchful = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 300, "health_check_timeout_ms": 1000}
+    head = {"num_cpus": cores[0], "include_dashboard": False, "_system_config": watchful}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    for number in cores[1:]:
+        cluster.add_node(num_cpus=number)
+    cluster.wait_for_nodes()
+    return cluster
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Three nodes of one core each."""
+    for name, value in (QUIET | {"RAY_AUTH_TOKEN": TOKEN}).items():
+        monkeypatch.setenv(name, value)
+    import ray
+
+    with suppress(Exception):
+        ray.shutdown()
+    cluster = cluster_of([1, 1, 1])
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()
+
+
+def waiting(folder: Path, node: str) -> fr.Method:
+    """The first client that trains on a node takes for ever, once."""
+
+    @dataclass(frozen=True)
+    class Waits(fr.Method):
+        folder: str
+        node: str
+
+        @property
+        def tasks(self) -> tuple[str, ...]:
+            return ("place",)
+
+        def place(self, r: Local) -> Payload:
+            import time
+
+            import ray
+
+            time.sleep(0.1)  # there is something left to do for an actor that comes late
+            return {"here": torch.tensor(ray.get_runtime_context().get_node_id() == self.node)}
+
+        def memory(self, w: Tensor) -> Payload:
+            return {"last": torch.zeros_like(w)}
+
+        def reply(self, w: Tensor, steps: int, r: Local) -> tuple[Payload, Payload]:
+            import time
+
+            token = Path(self.folder) / "token"
+            if "ray" in sys.modules and token.exists():
+                import ray
+
+                if ray.is_initialized() and ray.get_runtime_context().get_node_id() == self.node:
+                    token.unlink()
+                    time.sleep(600)
+            return {"w": w + r.memory["last"]}, {"last": w}
+
+    return Waits(str(folder), node)
+
+
+def trained(engine: Ray | Serial) -> list[Tensor]:
+    sent = {"w": model().w}
+    return [r.up["w"] for t in range(3) for r in engine.cohort(t, EVERYONE).run("train", sent)]
+
+
+def test_a_node_that_is_lost_in_mid_round(cluster: Any, tmp_path: Path) -> None:
+    *_, lost = cluster.list_all_nodes()
+    assert lost is not cluster.head_node
+    method, token = waiting(tmp_path, lost.node_id), tmp_path / "token"
+    expected = trained(Serial(world(method), model()))
+    with Ray(world(method), model(), address=cluster.address) as engine:
+        assert engine.crew.size == 3
+
+        def placed() -> bool:
+            replies = list(engine.cohort(0, EVERYONE).run("place", {"w": model().w}))  # all, or actors would be ended
+            return any(r.up["here"] for r in replies)
+
+        until(placed, seconds=60)
+        token.touch()
+
+        def lose() -> None:
+            until(lambda: not token.exists(), seconds=60)
+            cluster.remove_node(lost, allow_graceful=False)
+
+        thread = threading.Thread(target=lose)
+        thread.start()
+        got = trained(engine)
+        thread.join()
+        assert not token.exists(), "its actor had a client"
+        assert engine.crew.size == 2
+        cluster.add_node(num_cpus=1)
+        cluster.wait_for_nodes()
+        assert engine.crew.size == 3, "who joins is used"
+    assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
+
+
+def test_the_command_line_on_a_cluster_leaves_it_as_it_was(cluster: Any, tmp_path: Path) -> None:
+    import ray
+
+    settings = ["run.rounds=2", "local.epochs=1"]
+    fr.run(fr.Experiment.load(None, [*settings, "engine.name=serial"]), out=tmp_path / "expected")
+    settings += ["engine.name=ray", f"ray.address={cluster.address}"]
+    sets = [text for setting in settings for text in ("--set", setting)]
+    process = start("-m", "fedrecall", "run", *sets, "--out", "a", cwd=tmp_path)
+    out, err = process.communicate(timeout=120)
+    assert (process.returncode, err) == (0, "")
+    assert "2/2" in out
+    assert "ray" not in out, "nothing of Ray's own chatter"
+    assert difference(tmp_path / "a", outcome(tmp_path / "expected")) == ""
+    ray.init(address=cluster.address, log_to_driver=False)
+    until(lambda: ray.available_resources().get("CPU") == 3)
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[int], Path]]:
+    """A run of the command line on a Ray of its own, with a round behind it."""
+    settings = ["run.rounds=100000", "local.epochs=20", "engine.name=ray", "engine.workers=2"]
+    sets = [text for setting in settings for text in ("--set", setting)]
+    process = start("-m", "fedrecall", "run", *sets, "--out", "a", cwd=tmp_path)
+    rounds = tmp_path / "a" / "rounds.jsonl"
+    until(lambda: rounds.exists() and rounds.read_text().count("\n") >= 1, seconds=120)
+    family = [pid for child in children(process.pid) for pid in (child, *children(child))]
+    assert len(family) > 2
+    yield process, family, rounds
+    if process.poll() is None:
+        process.kill()
+        process.communicate()
+
+
+def test_ctrl_c_ends_everything(running: tuple[subprocess.Popen[str], list[int], Path]) -> None:
+    process, family, rounds = running
+    os.killpg(process.pid, signal.SIGINT)  # what a terminal does
+    _, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (130, "")
+    assert all(gone(pid) for pid in family)
+    assert rounds.read_text().endswith("}\n")
+
+
+def test_nothing_outlives_a_run_that_is_killed(running: tuple[subprocess.Popen[str], list[int], Path]) -> None:
+    process, family, _ = running
+    process.kill()
+    process.communicate(timeout=30)
+    until(lambda: all(gone(pid) for pid in family), seconds=120)  # Ray's agents wait a minute for their master
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "auto", "nonsense"])
+def test_no_cluster_is_one_line_and_exit_code_2(address: str, tmp_path: Path) -> None:
+    sets = ["--set", "engine.name=ray", "--set", f"ray.address={address}"]
+    process = start("-m", "fedrecall", "run", *sets, "--out", "a", cwd=tmp_path)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (2, "")
+    assert err.count("\n") == 1
+    assert err.startswith("error: ")
+    assert [path.name for path in (tmp_path / "a").iterdir()] in ([], ["run.lock"]), "nothing half-written"
+
+
+def test_what_listens_but_is_no_ray_is_soon_given_up(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        sets = ["--set", "engine.name=ray", "--set", f"ray.address=127.0.0.1:{mute.getsockname()[1]}"]
+        process = start("-m", "fedrecall", "run", *sets, "--out", "a", cwd=tmp_path)
+        out, err = process.communicate(timeout=60)  # Ray itself would try for minutes
+    assert (process.returncode, out) == (2, "")
+    assert err.splitlines()[-1].startswith("error: cannot connect to the Ray cluster at ")

@@ -1,0 +1,136 @@
+"""Clients that do not answer, or answer late: seeded, the same on every engine, and after a resume."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import fedrecall as fr
+from fedrecall.simulation import Serial
+from fedrecall.simulation.availability import Absence, Straggler
+from fedrecall.testing.federation import model, world
+
+LAWS = {
+    "dropout": {"dropout": 0.5},
+    "deadline": {"straggler": {"spread": 1.0, "deadline": 1.0}},
+    "over-selection": {"sample": 3, "straggler": {"over": 3}},
+    "all": {"sample": 4, "dropout": 0.3, "straggler": {"over": 2, "deadline": 1.5}},
+}
+laws = pytest.mark.parametrize("law", LAWS)
+
+
+def tables(law: str, method: str = "fedavg", engine: str = "serial", rounds: int = 3) -> dict[str, object]:
+    return {
+        "federation": {"clients": 8, "partition": {"name": "dirichlet", "alpha": 0.3}} | LAWS[law],
+        "local": {"epochs": 1},
+        "data": {"aux_per_class": 4},
+        "method": {"name": method},
+        "engine": {"name": engine},
+        "run": {"rounds": rounds},
+    }
+
+
+def absence(clients: int = 1000, **law: object) -> Absence:
+    return Absence(Serial(world(fr.Method()), model()), [10] * clients, clients, 0, **law)
+
+
+def test_the_share_that_drops_out_is_the_one_that_was_said() -> None:
+    engine = absence(dropout=0.3)
+    there = [engine.present(t, range(1000)) for t in range(4)]
+    assert all(abs(len(p) / 1000 - 0.7) < 0.05 for p in there)  # three standard deviations are 0.043
+    assert len({tuple(p) for p in there}) == 4, "others in every round"
+    assert there[2] == engine.present(2, range(1000)), "the same ones again"
+    assert set(engine.present(2, range(500))) == set(there[2]) & set(range(500)), "whoever else is asked"
+
+
+def test_times_are_of_size_speed_and_luck() -> None:
+    steady = Straggler(spread=0.0, jitter=0.0)
+    assert steady.time(0, 3, 5, size=2.0) == 2.0
+    own = Straggler(spread=0.7, jitter=0.0)
+    assert own.time(0, 1, 5, 1.0) == own.time(0, 2, 5, 1.0) != own.time(0, 1, 6, 1.0)
+    logs = np.log([own.time(0, 0, k, 1.0) for k in range(2000)])
+    assert abs(logs.mean()) < 0.06
+    assert abs(logs.std() - 0.7) < 0.04
+    assert Straggler(0.0, 0.5).time(0, 1, 5, 1.0) != Straggler(0.0, 0.5).time(0, 2, 5, 1.0)
+
+
+def test_the_first_ones_are_taken_and_the_late_ones_left() -> None:
+    law = Straggler(spread=1.0, jitter=0.2)
+    times = {k: law.time(0, 0, k, 1.0) for k in range(50)}
+    fastest = sorted(times, key=lambda k: times[k])
+    wanting = Absence(absence().engine, [10] * 50, 20, 0, straggler=law)
+    assert wanting.present(0, range(50)) == fastest[:20]
+    strict = Absence(absence().engine, [10] * 50, 20, 0, straggler=Straggler(1.0, 0.2, deadline=0.4))
+    assert strict.present(0, range(50)) == [k for k in fastest[:20] if times[k] <= 0.4]
+    assert 0 < len(strict.present(0, range(50))) < 20
+    large = Absence(absence().engine, [1] * 49 + [1000], 20, 0, straggler=law)
+    assert 49 not in large.present(0, range(50)), "more examples take longer"
+
+
+def test_a_round_is_never_empty() -> None:
+    nobody = absence(10, dropout=0.999, straggler=Straggler(deadline=1e-9))
+    assert [len(nobody.present(t, range(10))) for t in range(20)] == [1] * 20
+    assert len({nobody.present(t, range(10))[0] for t in range(20)}) > 3, "not always the same one"
+
+
+@laws
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedcsd", "feddyn", "fedproto"])
+def test_the_same_bits_on_the_pool(law: str, method: str) -> None:
+    serial, pool = (fr.run(tables(law, method, engine)) for engine in ("serial", "pool"))
+    assert torch.equal(serial.server.state, pool.server.state)
+    assert [r["replies"] for r in serial.rounds] == [r["replies"] for r in pool.rounds]
+    assert any(r["replies"] < len(r["clients"]) for r in serial.rounds)
+
+
+@laws
+def test_a_resumed_run_misses_the_same_clients(law: str, tmp_path: Path) -> None:
+    expected = fr.run(tables(law, "scaffold", rounds=4))
+
+    def stop(line: dict[str, object]) -> None:
+        if line["round"] == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fr.run(tables(law, "scaffold", rounds=4), out=tmp_path / "a", watch=stop)
+    resumed = fr.run(tables(law, "scaffold", rounds=4), out=tmp_path / "a", resume=True)
+    assert torch.equal(resumed.server.state, expected.server.state)
+
+
+def test_the_record_says_who_was_asked_and_how_many_answered() -> None:
+    lines = fr.run(tables("over-selection")).rounds
+    assert all(len(line["clients"]) == 6 and line["replies"] == 3 for line in lines)
+
+
+def test_too_few_for_min_replies_is_one_line() -> None:
+    given = tables("dropout") | {"engine": {"name": "serial", "min_replies": 8}}
+    with pytest.raises(fr.UserError) as error:
+        fr.run(given)
+    assert (error.value.code, error.value.key) == ("round.too_few_replies", "engine.min_replies")
+    assert re.search(r"\b[1-7] of (the )?8\b", str(error.value))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("federation", "code", "key", "fact"),
+    [
+        ({"dropout": 1.0}, "config.invalid_value", "dropout", "1.0"),
+        ({"dropout": -0.1}, "config.invalid_value", "dropout", "-0.1"),
+        ({"straggler": {"over": 1}}, "config.conflict", "straggler.over", "11"),
+        ({"straggler": {"deadline": 0.0}}, "config.invalid_value", "straggler.deadline", "above 0"),
+        ({"straggler": {"sprad": 1.0}}, "config.unknown_key", "straggler.sprad", '"spread"'),
+        ({"straggler": {"name": "weibull"}}, "config.unknown_name", "straggler.name", '"weibull"'),
+    ],
+)
+def test_settings_without_meaning_are_refused(federation: dict[str, object], code: str, key: str, fact: str) -> None:
+    with pytest.raises(fr.UserError) as error:
+        fr.Experiment(federation=federation)
+    assert (error.value.code, error.value.key) == (code, f"federation.{key}")
+    assert fact in str(error.value)
+
+
+@laws
+def test_the_configuration_is_written_as_it_was_given(law: str) -> None:
+    experiment = fr.Experiment(**tables(law))
+    assert fr.Experiment(**experiment.tables()) == experiment

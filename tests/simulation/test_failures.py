@@ -1,0 +1,339 @@
+"""Workers that die, clients whose code raises: what is done again, what is kept, when a run stops."""
+
+import faulthandler
+import json
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor
+
+import fedrecall as fr
+from fedrecall.core.exchange import Diverged
+from fedrecall.core.flat_model import Flat
+from fedrecall.core.types import Local, Payload, Step
+from fedrecall.simulation import ENGINES, Failure, Faults, Pool, Serial
+from fedrecall.testing.federation import SKEWED, model, world
+from support.processes import children, shared_memory, until
+
+EVERYONE = range(len(SKEWED))
+engines = pytest.mark.parametrize("name", ENGINES)
+
+
+@dataclass(frozen=True)
+class Fatal(fr.Method):
+    """Ends its own process at one client's last step, as often as there are tokens in a folder."""
+
+    folder: str = ""
+    how: int = signal.SIGKILL
+    examples: int = 7  # of the client that is hit
+
+    def memory(self, w: Tensor) -> Payload:
+        return {"last": torch.zeros_like(w)}
+
+    def reply(self, w: Tensor, steps: int, r: Local) -> tuple[Payload, Payload]:
+        token = next(Path(self.folder).iterdir(), None) if len(r.y) == self.examples else None
+        if token is not None:
+            token.unlink()
+            os.kill(os.getpid(), self.how)
+        return {"w": w + r.memory["last"]}, {"last": w}
+
+
+def trained(engine: Pool | Serial, rounds: int = 2) -> list[Tensor]:
+    with engine:
+        down = {"w": model().w}
+        return [r.up["w"] for t in range(rounds) for r in engine.cohort(t, EVERYONE).run("train", down)]
+
+
+def tokens(folder: Path, number: int) -> str:
+    for i in range(number):
+        (folder / str(i)).touch()
+    return str(folder)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("deaths", [1, 2])
+def test_a_worker_killed_in_a_round_is_replaced_to_the_bit(workers: int, deaths: int, tmp_path: Path) -> None:
+    expected = trained(Serial(world(Fatal(str(tmp_path))), model()))
+    before = shared_memory()
+    got = trained(Pool(world(Fatal(tokens(tmp_path, deaths))), model(), workers=workers))
+    assert list(tmp_path.iterdir()) == [], "it did die"
+    assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
+    assert children(os.getpid()) == []
+    assert shared_memory() == before
+
+
+@dataclass(frozen=True)
+class TwoDie(fr.Method):
+    """The clients with seven and four examples end their processes, once each, a moment after the others are done."""
+
+    folder: str = ""
+
+    def reply(self, w: Tensor, steps: int, r: Local) -> tuple[Payload, Payload]:
+        token = Path(self.folder) / str(len(r.y))
+        if token.exists():
+            time.sleep(0.3)
+            token.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return {"w": w}, {}
+
+
+def test_two_workers_that_die_at_once_while_there_is_no_room_for_more_answers(tmp_path: Path) -> None:
+    for examples in (7, 4):
+        (tmp_path / str(examples)).touch()
+    f = model()
+    with Pool(world(TwoDie(str(tmp_path))), f, workers=4, buffer=0) as pool:
+        replies = pool.cohort(0, EVERYONE).run("train", {"w": f.w})
+        came = [next(replies).n]
+        until(lambda: not list(tmp_path.iterdir()))
+        time.sleep(0.3)  # both deaths and the fourth client's answer are there before anybody listens
+        came += [reply.n for reply in replies]
+    assert came == [9, 7, 4, 2, 1]
+
+
+def test_a_worker_killed_between_rounds_is_replaced(tmp_path: Path) -> None:
+    w, f = world(Fatal(str(tmp_path))), model()
+    with Pool(w, f, workers=2) as pool:
+        expected = pool.evaluate(f.w)
+        for _ in range(4):  # more often than one job may fail
+            for pid in pool.crew.pids:
+                os.kill(pid, signal.SIGKILL)
+            score = pool.evaluate(f.w)
+            assert torch.equal(score.predicted, expected.predicted)
+            assert score.loss == expected.loss
+            assert len(list(pool.cohort(0, EVERYONE).run("train", {"w": f.w}))) == 5
+
+
+def test_a_client_that_kills_its_workers_again_and_again_has_failed(tmp_path: Path) -> None:
+    kept: list[Failure] = []
+    faults = Faults(min_replies=4, keep=kept.append)
+    pool = Pool(world(Fatal(tokens(tmp_path, 9))), model(), faults, workers=2)
+    assert len(trained(pool, rounds=1)) == 4
+    assert [(k.t, k.client, k.code) for k in kept] == [(0, 1, "engine.worker_exited")]
+    for fact in ("worker process", "3 times", "SIGKILL", "memory"):
+        assert fact in kept[0].error
+    assert len(list(tmp_path.iterdir())) == 6
+    with pytest.raises(fr.UserError) as caught:
+        trained(Pool(world(Fatal(str(tmp_path))), model()))
+    assert caught.value.code == "engine.worker_exited"
+    for fact in ("round 1", "client 1", "worker process", "3 times"):
+        assert fact in str(caught.value)
+
+
+def test_writing_to_what_came_down_is_fatal_and_explained() -> None:
+    @dataclass(frozen=True)
+    class Vandal(fr.Method):
+        def reply(self, w: Tensor, steps: int, r: Local) -> tuple[Payload, Payload]:
+            faulthandler.disable()  # pytest's, which would tell the whole story on the console
+            r.w.zero_()
+            return {"w": w}, {}
+
+    with pytest.raises(fr.UserError) as caught:
+        trained(Pool(world(Vandal()), model()))
+    assert caught.value.code == "engine.worker_exited"
+    assert "SIGSEGV" in str(caught.value)
+    assert "read-only" in str(caught.value)
+
+
+@dataclass(frozen=True)
+class Picky(fr.Method):
+    """Raises for some clients."""
+
+    sizes: tuple[int, ...] = (7,)
+    error: Exception = ValueError("I do not like\nthis batch")
+
+    def memory(self, w: Tensor) -> Payload:
+        return {"rounds": torch.tensor(0)}
+
+    def loss(self, s: Step, r: Local) -> Tensor:
+        if len(r.y) in self.sizes:
+            raise self.error
+        return super().loss(s, r)
+
+    def reply(self, w: Tensor, steps: int, r: Local) -> tuple[Payload, Payload]:
+        return {"w": w}, {"rounds": r.memory["rounds"] + 1}
+
+
+@engines
+def test_a_client_that_raises_stops_the_run_with_one_line(name: str) -> None:
+    with pytest.raises(fr.UserError) as caught:
+        trained(ENGINES[name](world(Picky()), model()))
+    assert (caught.value.code, caught.value.key) == ("round.client_failed", None)
+    for fact in ("round 1", "client 1", "ValueError: I do not like this batch"):
+        assert fact in str(caught.value)
+    assert "\n" not in str(caught.value)
+    cause = str(caught.value.__cause__)
+    assert "I do not like\nthis batch" in cause
+    assert name == "serial" or "in loss" in cause, "where it happened"
+
+
+@engines
+def test_the_round_goes_on_with_enough_replies_and_without_the_memory_of_the_others(name: str) -> None:
+    kept: list[Failure] = []
+    engine = ENGINES[name](world(Picky()), model(), Faults(min_replies=4, keep=kept.append))
+    assert len(trained(engine)) == 8
+    assert [(k.t, k.client, k.code) for k in kept] == [(t, 1, "round.client_failed") for t in (0, 1)]
+    assert {k.error for k in kept} == {"ValueError: I do not like this batch"}
+    assert all("in loss" in k.traceback for k in kept)
+    assert {k: int(m["rounds"]) for k, m in engine.memories.items()} == {0: 2, 2: 2, 3: 2, 4: 2}
+
+
+@engines
+def test_too_few_replies_stop_the_run_as_soon_as_it_is_known(name: str) -> None:
+    engine = ENGINES[name](world(Picky(sizes=(9, 7))), model(), Faults(min_replies=4, keep=lambda f: "a file"))
+    with pytest.raises(fr.UserError) as caught:
+        trained(engine)
+    assert (caught.value.code, caught.value.key) == ("round.too_few_replies", "engine.min_replies")
+    facts = ("round 1", "client 1", "ValueError: I do not like this batch", "3 of 5", "min_replies = 4", "a file")
+    assert all(fact in str(caught.value) for fact in facts), str(caught.value)
+
+
+@engines
+@pytest.mark.parametrize("kind", [fr.UserError, Diverged])
+@pytest.mark.parametrize("more", [(), ("local.lr",), ("local.lr", "mend it")])
+def test_what_the_user_can_fix_comes_out_as_it_is(name: str, kind: type[fr.UserError], more: tuple[str, ...]) -> None:
+    """It would be the same for every client, so `min_replies` does not forgive it."""
+    error = kind("method.own_code", "I do not like\nthis batch", *more)
+    with pytest.raises(fr.UserError) as caught:
+        trained(ENGINES[name](world(Picky(error=error)), model(), Faults(min_replies=1)))
+    assert type(caught.value) is kind
+    assert caught.value.args == error.args, "with its code, key and hint"
+    assert str(caught.value) == str(error)
+
+
+def test_a_model_that_cannot_be_scored() -> None:
+    with Pool(world(fr.Method()), model()) as pool, pytest.raises(fr.UserError) as caught:
+        pool.evaluate(torch.zeros(3))
+    assert caught.value.code == "engine.evaluation_failed"
+    assert "RuntimeError" in str(caught.value)
+
+
+class Mortal(torch.nn.Module):
+    """Ends its process in evaluation, as often as there are tokens in a folder."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self.folder, self.inner = folder, model().model
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        token = None if self.training else next(Path(self.folder).iterdir(), None)
+        if token is not None:
+            token.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self.inner(x)
+
+
+def test_a_worker_killed_in_an_evaluation_is_replaced_to_the_bit(tmp_path: Path) -> None:
+    f = Flat(Mortal(str(tmp_path)))
+    expected = Serial(world(fr.Method()), f).evaluate(f.w)
+    tokens(tmp_path, 2)
+    with Pool(world(fr.Method()), f, workers=2) as pool:
+        score = pool.evaluate(f.w)
+        assert list(tmp_path.iterdir()) == [], "they did die"
+        assert torch.equal(score.predicted, expected.predicted)
+        assert score.loss == expected.loss
+        tokens(tmp_path, 20)
+        with pytest.raises(fr.UserError) as caught:
+            pool.evaluate(f.w)
+        assert caught.value.code == "engine.worker_exited"
+        for fact in ("global model", "3 times", "SIGKILL", "memory"):
+            assert fact in str(caught.value)
+
+
+@engines
+def test_run_directory_keeps_the_tracebacks(name: str, tmp_path: Path) -> None:
+    @dataclass(frozen=True)
+    class Rounds(fr.Method):
+        def loss(self, s: Step, r: Local) -> Tensor:
+            if r.t == 2 and r.counts[0] > r.counts[1]:
+                raise ValueError("too many noughts")
+            return super().loss(s, r)
+
+    settings = {"run": {"rounds": 4}, "local": {"epochs": 1}, "federation": {"clients": 4}}
+    with pytest.raises(fr.UserError) as caught:
+        fr.run(fr.Experiment(method=Rounds(), engine={"name": name}, **settings), out=tmp_path / "a")
+    assert caught.value.code == "round.client_failed"
+    (file,) = (tmp_path / "a" / "failures").iterdir()
+    for fact in ("round 3", "ValueError: too many noughts", str(file)):
+        assert fact in str(caught.value)
+    assert file.name.startswith("round-3-client-")
+    assert "too many noughts" in file.read_text()
+    summary = json.loads((tmp_path / "a" / "summary.json").read_text())
+    assert summary["rounds"] == 2
+    assert "round 3: client" in summary["failed"]
+    result = fr.run(fr.Experiment(method=Rounds(), engine={"name": name, "min_replies": 1}, **settings))
+    assert len(result.rounds) == 4
+
+
+def test_more_replies_than_clients_are_refused() -> None:
+    with pytest.raises(fr.UserError) as caught:
+        fr.Experiment(engine={"min_replies": 11})
+    assert (caught.value.code, caught.value.key) == ("config.conflict", "engine.min_replies")
+    assert "11" in str(caught.value)
+    assert "10 clients" in str(caught.value)
+
+
+def test_what_cannot_be_sent_to_a_spawned_worker_is_named() -> None:
+    @dataclass(frozen=True)
+    class Here(fr.Method):
+        pass
+
+    with pytest.raises(fr.UserError) as caught:
+        trained(Pool(world(Here()), model(), start="spawn"))
+    assert (caught.value.code, caught.value.key) == ("engine.cannot_pickle", "engine.name")
+    assert "Here" in str(caught.value)
+    assert "top of a module" in str(caught.value)
+
+
+def test_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full() -> int:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", full)
+    with pytest.raises(fr.UserError) as caught:
+        trained(Pool(world(fr.Method()), model()))
+    assert (caught.value.code, caught.value.key) == ("engine.worker_start_failed", "engine.workers")
+    assert "Resource temporarily unavailable" in str(caught.value)
+
+
+def test_workers_that_die_at_birth_do_not_go_on_forever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedrecall.simulation.processes.work", lambda *_: os._exit(3))
+    with pytest.raises(fr.UserError) as caught:
+        trained(Pool(world(fr.Method()), model()))
+    assert caught.value.code == "engine.worker_start_failed"
+    assert "exit code 3" in str(caught.value)
+
+
+def test_every_end_has_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedrecall.simulation.processes.GRACE", 0.0)
+    with Pool(world(fr.Method()), model(), workers=1) as pool:
+        for end, fact in ((signal.SIGTERM, "SIGTERM"), (0, "connection")):
+            pool.evaluate(model().w)
+            hand = pool.crew.idle(waiting=1)
+            assert hand is not None
+            os.kill(pool.crew.pids[0], end)
+            until(lambda: end == 0 or not hand.process.is_alive())  # noqa: B023 (called at once)
+            assert fact in pool.crew.bury(hand)
+
+
+def test_other_systems_are_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    w, f = world(fr.Method()), model()
+    monkeypatch.setattr("fedrecall.simulation.processes.os", SimpleNamespace(name="nt"))
+    with pytest.raises(fr.UserError) as caught:
+        Pool(w, f, workers=1)
+    assert (caught.value.code, caught.value.key) == ("engine.unsupported_platform", "engine.name")
+    assert 'engine.name = "serial"' in str(caught.value)
+    assert "WSL" in str(caught.value)
+
+
+def test_from_a_thread() -> None:
+    """Signals belong to the main thread, which a forked worker's only thread is."""
+    with ThreadPoolExecutor(1) as threads:
+        got = threads.submit(lambda: trained(Pool(world(fr.Method()), model(), workers=2))).result(timeout=60)
+    assert all(torch.equal(a, b) for a, b in zip(got, trained(Serial(world(fr.Method()), model())), strict=True))

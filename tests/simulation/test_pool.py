@@ -1,0 +1,203 @@
+"""The pool gives the bits of `serial`, in its order, with no more processes and memory than it needs."""
+
+import os
+import time
+from dataclasses import dataclass
+from multiprocessing import process
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedrecall import Method, UserError
+from fedrecall.core.client_report import Observe
+from fedrecall.core.flat_model import CHUNK
+from fedrecall.core.types import Local, Payload, Step
+from fedrecall.simulation import Memories, Pool, Serial
+from fedrecall.simulation.processes import cores
+from fedrecall.testing.federation import SKEWED, examples, model, world
+from support.processes import children, gone
+
+EVERYONE = range(len(SKEWED))
+
+
+@dataclass(frozen=True)
+class Remembers(Method):
+    """Everything that an engine carries: extra payloads down and up, memory, a task of its own."""
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        return ("labels",)
+
+    def memory(self, w: Tensor) -> Payload:
+        return {"last": torch.zeros_like(w), "rounds": torch.tensor(0)}
+
+    def loss(self, s: Step, r: Local) -> Tensor:
+        return super().loss(s, r) + (s.w - r.memory["last"]).square().sum() * r.down["strength"]
+
+    def reply(self, w: Tensor, steps: int, r: Local) -> tuple[Payload, Payload]:
+        return {"w": w, "steps": torch.tensor([steps])}, {"last": w, "rounds": r.memory["rounds"] + 1}
+
+    def labels(self, r: Local) -> Payload:
+        return {"counts": r.counts, "process": torch.tensor(os.getpid())}
+
+
+def replies(engine: Pool | Serial) -> list[Tensor]:
+    """All tensors of a few exchanges and evaluations, in the order they come."""
+    seen, f = [], model(batch_norm=True)
+    down = {"w": f.w, "b": f.b, "counters": f.counters, "strength": torch.tensor(0.01)}
+    with engine:
+        for t in range(3):
+            came = list(engine.cohort(t, EVERYONE).run("train", down))
+            for r in came:
+                seen += [*r.up.values(), *r.memory.values(), *r.report.values(), torch.tensor(r.n)]
+            down["w"] = came[-1].up["w"]
+            seen += [reply.up["counts"] for reply in engine.cohort(t, EVERYONE).run("labels", down)]
+            score = engine.evaluate(f.join(down["w"], f.b))
+            seen += [score.predicted, score.y, torch.tensor(score.loss, dtype=torch.float64)]
+        seen += [t for k in EVERYONE for t in engine.memories[k].values()]
+    return seen
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, None])
+def test_the_bits_of_serial_whatever_the_number_of_workers(workers: int | None) -> None:
+    test = examples([0, 1, 2] * CHUNK + [1], seed=1)  # four chunks, the last one of a single example
+    w = world(
+        Remembers(),
+        test=test,
+        observe=Observe(predictions=True, own_data=True, shift=True, distillation=True, features=1),
+    )
+    expected = replies(Serial(w, model(batch_norm=True)))
+    got = replies(Pool(w, model(batch_norm=True), workers=workers))
+    assert len(got) == len(expected)
+    assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
+
+
+def test_spawned_workers_give_the_same_bits() -> None:
+    w = world(Remembers())
+    expected = replies(Serial(w, model(batch_norm=True)))
+    got = replies(Pool(w, model(batch_norm=True), workers=1, start="spawn"))
+    assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
+
+
+def test_memories_in_files_change_nothing() -> None:
+    w = world(Remembers())
+    expected = replies(Serial(w, model(batch_norm=True)))
+    for engine in (Serial, Pool):
+        got = replies(engine(w, model(batch_norm=True), memories=Memories(recent=0)))
+        assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
+
+
+@dataclass(frozen=True)
+class SlowFirst(Method):
+    """The client with most examples takes as long as all others."""
+
+    seconds: float = 0.3
+
+    def reply(self, w: Tensor, steps: int, r: Local) -> tuple[Payload, Payload]:
+        time.sleep(self.seconds if len(r.y) == 9 else 0)
+        return {"w": w, "n": torch.tensor(len(r.y))}, {}
+
+
+def test_longest_first_and_in_order_however_long_each_takes() -> None:
+    f = model()
+    with Pool(world(SlowFirst()), f, workers=3) as pool:
+        came = [int(reply.up["n"]) for reply in pool.cohort(0, EVERYONE).run("train", {"w": f.w})]
+    assert came == [9, 7, 4, 2, 1]
+
+
+@pytest.mark.parametrize(("buffer", "begun"), [(0, 2), (10**9, 5)])
+def test_replies_that_wait_for_their_turn_are_bounded(buffer: int, begun: int, tmp_path) -> None:
+    """One slow client, one buffered reply: with no room for more, the others are not begun."""
+
+    @dataclass(frozen=True)
+    class Marks(SlowFirst):
+        def reply(self, w: Tensor, steps: int, r: Local) -> tuple[Payload, Payload]:
+            (tmp_path / str(len(r.y))).touch()
+            return super().reply(w, steps, r)
+
+    f = model()
+    with Pool(world(Marks(seconds=1.0)), f, workers=2, buffer=buffer) as pool:
+        stream = pool.cohort(0, EVERYONE).run("train", {"w": f.w})
+        first = next(stream)
+        assert int(first.up["n"]) == 9
+        assert len(list(tmp_path.iterdir())) == begun
+        assert [int(reply.up["n"]) for reply in stream] == [7, 4, 2, 1]
+
+
+def test_a_client_comes_back_to_the_worker_that_served_it_in_the_round() -> None:
+    @dataclass(frozen=True)
+    class Naps(Remembers):
+        def labels(self, r: Local) -> Payload:
+            time.sleep(float(r.down["naps"][len(r.y)]))
+            return super().labels(r)
+
+    naps = torch.zeros(10)
+    naps[[9, 7, 4, 2, 1]] = torch.tensor(
+        [0.8, 0.3, 0.3, 0.6, 0.3]
+    )  # one worker has time for 9 and 1, the other for the rest
+    f = model()
+    with Pool(world(Naps()), f, workers=2) as pool:
+        cohort = pool.cohort(0, EVERYONE)
+        whose = [
+            [int(reply.up["process"]) for reply in cohort.run("labels", {"w": f.w, "naps": times})]
+            for times in (naps, torch.full((10,), 0.3))
+        ]
+    for a, b, c, _, e in whose:
+        assert a == e != b == c, "in the order of the jobs the third would be the first worker's"
+
+
+def test_no_more_workers_than_there_is_work() -> None:
+    f = model()
+    with Pool(world(Remembers()), f, workers=4) as pool:
+        assert pool.crew.pids == [], "none before the first job"
+        pool.evaluate(f.w)
+        assert len(pool.crew.pids) == 1, "one chunk"
+        for number in (1, 3):
+            list(pool.cohort(0, range(number)).run("labels", {"w": f.w}))
+            assert len(pool.crew.pids) == number
+        list(pool.cohort(0, EVERYONE).run("labels", {"w": f.w}))
+        pids = pool.crew.pids
+        assert len(pids) == 4
+        assert set(pids) <= set(children(os.getpid()))
+    assert all(gone(pid) for pid in pids)
+    assert not set(pids) & set(children(os.getpid())), "not even as zombies"
+    assert Pool(world(Remembers()), f).crew.size == cores() == len(os.sched_getaffinity(0))
+
+
+def test_an_engine_that_nobody_closed_takes_its_workers_along() -> None:
+    f = model()
+    pool = Pool(world(Method()), f)
+    pool.evaluate(f.w)
+    (pid,) = pool.crew.pids
+    del pool
+    assert gone(pid)
+
+
+def test_replies_that_nobody_takes() -> None:
+    """Whoever stops listening may go on with something else, and commits no memory."""
+    f, down = model(), {"w": model().w, "strength": torch.tensor(0.0)}
+    with Pool(world(Remembers()), f, workers=2) as pool:
+        stream = pool.cohort(0, EVERYONE).run("train", down)
+        next(stream)
+        other = pool.cohort(0, EVERYONE).run("train", down)
+        with pytest.raises(RuntimeError, match="exchange"):
+            next(other)
+        stream.close()
+        assert list(pool.memories) == [3], "the longest client's, whose reply was taken"
+        assert len(list(pool.cohort(0, EVERYONE).run("train", down))) == 5
+
+
+def test_replies_stay_what_they_are_when_later_ones_come() -> None:
+    f, down = model(), {"w": model().w, "strength": torch.tensor(0.0)}
+    with Pool(world(Remembers()), f, workers=1) as pool:
+        kept = [(reply, reply.up["w"].clone()) for reply in pool.cohort(0, EVERYONE).run("train", down)]
+    assert all(torch.equal(reply.up["w"], w) for reply, w in kept)
+
+
+def test_a_daemonic_process_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(process.current_process()._config, "daemon", True)
+    with pytest.raises(UserError) as error:
+        Pool(world(Method()), model()).evaluate(model().w)
+    assert (error.value.code, error.value.key) == ("engine.daemonic_process", "engine.name")
+    assert 'engine.name = "serial"' in str(error.value)

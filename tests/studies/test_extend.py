@@ -1,0 +1,105 @@
+"""A folder that a study is extended in, and definitions that make no sense."""
+
+from pathlib import Path
+
+import pytest
+
+from fedrecall.errors import UserError
+from fedrecall.studies import papers
+from fedrecall.studies.compare import comparison_study
+from fedrecall.studies.extend import settle, together
+from fedrecall.studies.reproduce import listed, reproduction
+from fedrecall.studies.study import Study, Target, read
+
+ROWS = {"a": {"method": {"name": "fedavg"}}, "b": {"method": {"name": "fedprox"}}}
+
+
+def test_parts_of_a_papers_figure_come_together_in_its_own_order(tmp_path: Path) -> None:
+    whole = papers.definition("fedlmd-fig-8")
+    names = list(whole.columns)
+    late, early = whole.part(columns=names[4:]), whole.part(columns=names[:4])
+    settle(late, tmp_path)
+    settle(early, tmp_path)
+    assert list(Study.load(tmp_path).columns) == names
+
+
+def test_a_method_that_is_added_does_not_move_the_target(tmp_path: Path) -> None:
+    first, added = comparison_study(["fedavg", "fedprox"]), comparison_study(["fedlmd"])
+    both = together(first, added, tmp_path)
+    assert list(both.rows) == ["fedavg", "fedprox", "fedlmd"]
+    assert both.target == Target(of="fedavg", measure="best")
+
+
+def test_names_that_would_share_a_folder_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    settle(comparison_study(["fedprox:mu=0.1"]), tmp_path)
+    before = (tmp_path / "study.toml").read_bytes()
+    with pytest.raises(UserError) as error:
+        settle(comparison_study(["fedprox:mu= 0.1"]).model_copy(update={"rows": {"fedprox:mu:0.1": {}}}), tmp_path)
+    assert (error.value.code, error.value.key) == ("study.invalid_definition", "rows")
+    assert (tmp_path / "study.toml").read_bytes() == before
+    assert list(comparison_study(["fedprox: mu = 0.1"]).rows) == ["fedprox:mu=0.1"], "blanks mean nothing"
+
+
+def test_a_place_that_cannot_be_written_to_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError) as error:
+        settle(comparison_study(["fedavg"]), tmp_path / "file")
+    assert (error.value.code, error.value.key) == ("study.cannot_write", str(tmp_path / "file"))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "key"),
+    [
+        ({"seeds": (0, 0)}, "study.invalid_definition", "seeds"),
+        ({"id": "../../elsewhere"}, "config.invalid_value", "id"),
+        ({"target": {"nowhere": 0.5}}, "study.invalid_definition", "target.nowhere"),
+        ({"target": {"of": "c", "measure": "best"}}, "study.invalid_definition", "target.of"),
+        ({"printed": {"best": {"z": [1.0]}}}, "study.invalid_definition", "printed.best.z"),
+        ({"printed": {"best": {"a": [1.0, 2.0]}}}, "study.invalid_definition", "printed.best.a"),
+        ({"errata": [{"row": "a", "column": "d", "measure": "best", "why": ""}]}, "study.invalid_definition", "errata"),
+        ({"errata": [{"raw": "a"}]}, "config.unknown_key", "errata.0.raw"),
+        ({"figures": [{}]}, "config.missing_key", "figures.0.form"),
+        ({"base": {"run": 7}}, "config.invalid_value", "base.run"),
+        ({"rows": {"a": {"method": 3}}}, "config.invalid_value", "rows.a.method"),
+        ({"rows": {"a": 3}}, "config.invalid_value", "rows.a"),
+        ({"rows": {"a": {"start": ["x"]}}}, "config.invalid_value", "rows.a.start"),
+        ({"rows": {"a": {"columns": 3}}}, "config.invalid_value", "rows.a.columns"),
+        ({"rows": {"a": {"columns": {"c": 3}}}}, "config.invalid_value", "rows.a.columns.c"),
+        ({"columns": {"c": {"group": 3}}}, "config.invalid_value", "columns.c.group"),
+    ],
+)
+def test_definitions_that_make_no_sense_are_refused_by_name(change: dict[str, object], code: str, key: str) -> None:
+    with pytest.raises(UserError) as error:
+        Study(**{"id": "mine", "title": "t", "rows": ROWS, "columns": {"c": {}}} | change)
+    assert (error.value.code, error.value.key) == (code, key)
+
+
+@pytest.mark.parametrize("text", ["printed = 3", "[printed]\nfinal = 3", "[printed.final]\na = 3"])
+def test_printed_numbers_of_the_wrong_form_are_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(f'{text}\n[rows.a]\nmethod = {{ name = "fedavg" }}\n[columns.c]\n')
+    with pytest.raises(UserError):
+        Study(**{"id": "mine", "title": "t"} | read(tmp_path / "mine.toml"))
+
+
+def test_names_with_commas_can_be_listed() -> None:
+    names = ["x, y", "x", "z"]
+    assert listed("x, y,z", names, "cell") == ["x, y", "z"]
+    assert listed("X", names, "cell") == ["x"]
+    with pytest.raises(UserError) as error:
+        listed("x,w", names, "cell")
+    assert (error.value.code, error.value.key) == ("config.unknown_name", "cell")
+    assert '"w"' in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "key"),
+    [
+        ({"seeds": 0}, "config.invalid_value", "seeds"),
+        ({"overrides": ["run.seed=5"]}, "config.conflict", "run.seed"),
+    ],
+)
+def test_seeds_are_a_number_of_repetitions(arguments: dict[str, object], code: str, key: str) -> None:
+    with pytest.raises(UserError) as error:
+        reproduction("fedlmd-table-1", **arguments)
+    assert (error.value.code, error.value.key) == (code, key)

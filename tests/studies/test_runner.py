@@ -1,0 +1,307 @@
+"""A study's runs: each once, whoever runs them and whatever happens on the way."""
+
+import json
+import shutil
+import signal
+import tomllib
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+
+import fedrecall as fr
+from fedrecall.studies.extend import settle
+from fedrecall.studies.results import load
+from fedrecall.studies.runner import Watch, claim, sweep
+from fedrecall.studies.study import Cell, Study
+from support.processes import start, until
+
+BASE = {
+    "federation": {"clients": 4, "sample": 2},
+    "local": {"epochs": 1},
+    "engine": {"name": "serial"},
+    "run": {"rounds": 2},
+}
+ROWS = {"FedAvg": {}, "FedProx": {"method": {"name": "fedprox"}}}
+
+
+def study(**fields: object) -> Study:
+    given = {"id": "s", "title": "S", "base": BASE, "rows": ROWS, "columns": {"digits": {}}, "seeds": (0, 1)}
+    return Study(**given | fields)
+
+
+class Heard(Watch):
+    """Writes down what it hears."""
+
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+        self.kept: list[str] = []
+        self.rounds = 0
+        self.reasons: dict[str, str] = {}
+
+    def began(self, cell: Cell) -> None:
+        self.begun.append(cell.folder)
+
+    def round(self, cell: Cell, record: dict) -> None:
+        self.rounds += 1
+
+    def ended(self, cell: Cell, summary: dict, here: bool) -> None:
+        if not here:
+            self.kept.append(cell.folder)
+
+    def refused(self, cell: Cell, reason: str) -> None:
+        self.reasons[cell.folder] = reason
+
+
+def files(folder: Path) -> dict[Path, tuple[int, bytes]]:
+    """Every file of the runs, with when it was written and what is in it."""
+    return {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in (folder / "cells").rglob("*") if p.is_file()}
+
+
+def timeless(path: Path) -> list[dict]:
+    lines = [json.loads(line) for line in (path / "rounds.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
+
+
+def test_every_cell_is_a_run_of_its_own_and_is_run_once(tmp_path: Path) -> None:
+    heard = Heard()
+    assert sweep(study(), tmp_path / "s", heard) == {}
+    folders = [cell.folder for cell in study().cells()]
+    assert heard.begun == folders
+    assert heard.rounds == 8
+    assert Study.load(tmp_path / "s") == study()
+    for cell in study().cells():
+        fr.run(cell.tables, out=tmp_path / cell.folder)
+        assert timeless(tmp_path / "s" / cell.folder) == timeless(tmp_path / cell.folder), "as if it were run alone"
+    assert not list(tmp_path.rglob("*seed*.lock")), "claims are tidied up"
+
+    before, again = files(tmp_path / "s"), Heard()
+    sweep(study(), tmp_path / "s", again)
+    assert again.begun == []
+    assert again.kept == folders
+    assert files(tmp_path / "s") == before, "a finished cell is not touched"
+
+
+def test_a_study_that_has_grown_goes_on(tmp_path: Path) -> None:
+    sweep(study(seeds=(0,)), tmp_path / "s", Watch())
+    before = files(tmp_path / "s")
+    rows = {"FedAvg": {}, "FedNova": {"method": {"name": "fednova"}}}
+    more = study(rows=rows, columns={"digits": {}, "few": {"federation": {"clients": 3}}}, seeds=(0, 1))
+    heard = Heard()
+    sweep(more, tmp_path / "s", heard)
+    assert "cells/fedavg/digits/seed-0" in heard.kept
+    assert len(heard.begun) == 7
+    assert before.items() <= files(tmp_path / "s").items()
+    both = Study.load(tmp_path / "s")
+    assert list(both.rows) == ["FedAvg", "FedProx", "FedNova"], "what was there stays, in its place"
+    assert both.seeds == (0, 1)
+    assert list(both.columns) == ["digits", "few"]
+
+
+def test_a_part_leaves_the_whole_as_it_was(tmp_path: Path) -> None:
+    printed = {"final": {"FedAvg": [1.0, 2.0], "FedProx": [3.0, None]}}
+    rows = {"FedAvg": {}, "FedProx": {"method": {"name": "fedprox"}, "columns": {"few": {"local": {"lr": 0.1}}}}}
+    errata = ({"row": "FedAvg", "column": "few", "measure": "final", "why": "w"},)
+    columns = {"digits": {}, "few": {"federation": {"clients": 3}}}
+    whole = study(
+        rows=rows, columns=columns, printed=printed, errata=errata, seeds=(0,), target={"digits": 0.5, "few": 0.6}
+    )
+    for parts in ([{}, {"columns": ["few"]}], [{"columns": ["digits"]}, {"rows": ["FedProx"]}, {}]):
+        shutil.rmtree(tmp_path / "s", ignore_errors=True)
+        for part in parts:
+            settle(whole.part(**part), tmp_path / "s")
+        assert Study.load(tmp_path / "s") == whole
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "fact"),
+    [
+        ({"base": BASE | {"local": {"epochs": 3}}}, "local.epochs", "1, not 3"),
+        ({"fraction": 0.5}, "fraction", "1.0, not 0.5"),
+        ({"id": "t"}, "id", "s, not t"),
+        ({"rows": {"FedAvg": {"local": {"lr": 0.5}}}}, "rows.FedAvg.local.lr", "(not set), not 0.5"),
+        ({"columns": {"digits": {"data": {"aux_per_class": 1}}}}, "columns.digits.data.aux_per_class", "not 1"),
+    ],
+)
+def test_another_study_in_the_same_folder_is_refused_by_its_key(
+    tmp_path: Path, changes: dict, key: str, fact: str
+) -> None:
+    settle(study(), tmp_path / "s")
+    before = (tmp_path / "s" / "study.toml").read_bytes()
+    with pytest.raises(fr.UserError) as error:
+        sweep(study(**changes), tmp_path / "s", Watch())
+    assert (error.value.code, error.value.key) == ("study.other_settings", key)
+    assert fact in str(error.value)
+    assert str(tmp_path / "s") in str(error.value)
+    assert (tmp_path / "s" / "study.toml").read_bytes() == before
+
+
+def test_where_it_is_computed_may_change(tmp_path: Path) -> None:
+    settle(study(), tmp_path / "s")
+    other = study(base=BASE | {"engine": {"name": "pool", "workers": 2}, "data": {"root": "/elsewhere"}})
+    settle(other, tmp_path / "s")
+    assert Study.load(tmp_path / "s") == other
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(fr.UserError) as error:
+        sweep(study(), tmp_path, Watch())
+    assert (error.value.code, error.value.key) == ("study.directory_not_empty", str(tmp_path))
+    (tmp_path / "file").touch()
+    with pytest.raises(fr.UserError) as error:
+        sweep(study(), tmp_path / "file", Watch())
+    assert (error.value.code, error.value.key) == ("study.cannot_write", str(tmp_path / "file"))
+
+
+def test_nothing_runs_before_all_of_it_is_valid(tmp_path: Path) -> None:
+    with pytest.raises(fr.UserError) as error:
+        sweep(study(rows=ROWS | {"x": {"method": {"name": "fedprx"}}}), tmp_path / "s", Watch())
+    assert (error.value.code, error.value.key) == ("config.unknown_name", "method.name")
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_run_that_diverges_is_a_result(tmp_path: Path) -> None:
+    rows = {"wild": {"local": {"lr": 1e9}}, "FedAvg": {}}
+    heard = Heard()
+    assert sweep(study(rows=rows, seeds=(0,)), tmp_path / "s", heard) == {}
+    assert len(heard.begun) == 2
+    wild, fedavg = load(tmp_path / "s").outcomes()
+    assert wild.diverged
+    assert "finite" in wild.summary["failed"]
+    assert not fedavg.diverged
+    again = Heard()
+    sweep(study(rows=rows, seeds=(0,)), tmp_path / "s", again)
+    assert again.begun == []
+
+
+def test_what_cannot_run_stops_nothing_else(tmp_path: Path) -> None:
+    missing = {"data": {"name": "mnist", "root": str(tmp_path / "nowhere")}}
+    idle = {"local": {"batch": 2000, "drop_last": True}}
+    columns = {"gone": missing, "idle": idle, "digits": {}}
+    heard = Heard()
+    refused = sweep(study(columns=columns, seeds=(0,)), tmp_path / "s", heard)
+    reasons = {reason: [cell.column for cell in cells] for reason, cells in refused.items()}
+    assert list(reasons.values()) == [["gone", "gone"], ["idle", "idle"]]
+    assert refused.first is not None
+    assert refused.first.code == "data.not_found"
+    assert str(refused.first) == next(iter(reasons))
+    assert "nowhere" in next(iter(reasons))
+    assert "local.drop_last" in list(reasons)[1]
+    assert set(heard.reasons) == {f"cells/{r}/{c}/seed-0" for r in ("fedavg", "fedprox") for c in ("gone", "idle")}
+    assert [o.cell.column for o in load(tmp_path / "s").outcomes()] == ["digits", "digits"], "no result, no cell"
+
+    mended = study(columns=columns | {"idle": {}}, seeds=(0,))
+    (tmp_path / "s" / "study.toml").unlink()
+    shutil.rmtree(tmp_path / "s" / "cells" / "fedavg" / "digits")
+    mended.save(tmp_path / "s")
+    again = Heard()
+    sweep(mended, tmp_path / "s", again)
+    assert "cells/fedavg/idle/seed-0" in again.begun, "it is tried again"
+    assert load(tmp_path / "s").outcomes("FedAvg", "idle")[0].summary["rounds"] == 2
+
+
+def test_a_cell_starts_from_the_model_of_another(tmp_path: Path) -> None:
+    rows = {"after": {"start": "before", "run": {"rounds": 1}}, "before": {}}
+    heard = Heard()
+    assert sweep(study(rows=rows, seeds=(0,)), tmp_path / "s", heard) == {}
+    assert heard.begun == ["cells/before/digits/seed-0", "cells/after/digits/seed-0"]
+    first, second = (tmp_path / "s" / f"cells/{name}/digits/seed-0" for name in ("before", "after"))
+    config = tomllib.loads((second / "config.toml").read_text())
+    assert config["run"]["start"] == str((first / "model.safetensors").resolve())
+    results = load(tmp_path / "s")
+    initial = results.outcomes("after")[0].summary["initial"]
+    assert initial == results.outcomes("before")[0].summary["final"]
+
+
+def test_what_starts_from_a_failed_run_is_refused(tmp_path: Path) -> None:
+    rows = {"wild": {"local": {"lr": 1e9}}, "after": {"start": "wild"}}
+    refused = sweep(study(rows=rows, seeds=(0,)), tmp_path / "s", Watch())
+    assert len(refused) == 1
+    assert refused.first is not None
+    assert (refused.first.code, refused.first.key) == ("study.start_failed", "cells/wild/digits/seed-0")
+    gone = {"data": {"name": "mnist", "root": str(tmp_path / "nowhere")}}
+    rows = {"before": gone, "after": {"start": "before"} | gone}
+    refused = sweep(study(rows=rows, seeds=(0,)), tmp_path / "t", Watch())
+    assert [[cell.row for cell in cells] for cells in refused.values()] == [["before"], ["after"]]
+    assert refused.first is not None
+    assert refused.first.code == "data.not_found", "the cause comes first"
+    assert "cells/before/digits/seed-0" in list(refused)[1]
+
+
+def test_what_was_left_without_its_first_files_is_run_anew(tmp_path: Path) -> None:
+    path = tmp_path / "s/cells/fedavg/digits/seed-0"
+    settle(study(), tmp_path / "s")
+    path.mkdir(parents=True)
+    (path / "rounds.jsonl").write_text('{"rou')
+    sweep(study(), tmp_path / "s", Watch())
+    assert [line["round"] for line in timeless(path)] == [1, 2]
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from fedrecall.studies.study import Study
+from fedrecall.studies.runner import Watch, sweep
+
+class Said(Watch):
+    def began(self, cell):
+        print("began", cell.folder, flush=True)
+
+folder = Path(sys.argv[1])
+sweep(Study.load(folder), folder, Said())
+"""
+
+
+def test_a_claimed_cell_is_left_to_its_owner(tmp_path: Path) -> None:
+    one = study(rows={"FedAvg": {}}, seeds=(0, 1))
+    settle(one, tmp_path / "s")
+    with claim(tmp_path / "s" / one.cells()[0].folder) as ours:
+        assert ours
+        other = start("-c", SCRIPT, tmp_path / "s", cwd=tmp_path)
+        assert other.stdout is not None
+        assert other.stdout.readline() == "began cells/fedavg/digits/seed-1\n", "it does what is free"
+        until((tmp_path / "s" / one.cells()[1].folder / "summary.json").exists)
+        assert other.poll() is None, "and waits for the rest"
+    out, err = other.communicate(timeout=60)
+    assert out == "began cells/fedavg/digits/seed-0\n", "a claim that is given up is free"
+    assert err == ""
+
+
+def test_two_processes_share_the_work(tmp_path: Path) -> None:
+    shared = study(base=BASE | {"run": {"rounds": 5}}, seeds=tuple(range(12)))
+    settle(shared, tmp_path / "s")
+    both = [start("-c", SCRIPT, tmp_path / "s", cwd=tmp_path) for _ in range(2)]
+    outs = [process.communicate(timeout=120) for process in both]
+    assert [err for _, err in outs] == ["", ""]
+    begun = [out.split("\n")[:-1] for out, _ in outs]
+    assert sorted(begun[0] + begun[1]) == sorted(f"began {cell.folder}" for cell in shared.cells()), "each cell once"
+    assert all(begun), "both had a part in it"
+    assert all(len(timeless(tmp_path / "s" / cell.folder)) == 5 for cell in shared.cells())
+
+
+@pytest.mark.parametrize("engine", [{"name": "serial"}, {"name": "pool", "workers": 2}], ids=["serial", "pool"])
+def test_a_killed_process_loses_nothing(tmp_path: Path, engine: dict) -> None:
+    long = study(base=BASE | {"engine": engine, "run": {"rounds": 30}}, seeds=(0,))
+    settle(long, tmp_path / "s")
+    first, second = (tmp_path / "s" / cell.folder for cell in long.cells())
+    process = start("-c", SCRIPT, tmp_path / "s", cwd=tmp_path)
+    rounds = second / "rounds.jsonl"
+    until(lambda: rounds.exists() and rounds.read_text().count("\n") >= 3, seconds=60)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert not (second / "summary.json").exists(), "it was in the middle of it"
+    begun, finished = rounds.read_text().splitlines()[0], files(first.parent.parent)
+
+    heard = Heard()
+    assert sweep(long, tmp_path / "s", heard) == {}
+    assert heard.begun == [long.cells()[1].folder]
+    assert files(first.parent.parent) == finished
+    assert heard.rounds < 30, "it went on from a checkpoint"
+    assert rounds.read_text().splitlines()[0] == begun
+    whole = fr.run(long.cells()[1].tables, out=tmp_path / "alone")
+    assert timeless(second) == timeless(tmp_path / "alone")
+    saved = [safetensors.torch.load_file(p / "model.safetensors") for p in (second, tmp_path / "alone")]
+    assert all(torch.equal(tensor, saved[1][name]) for name, tensor in saved[0].items())
+    assert whole.summary["rounds"] == 30

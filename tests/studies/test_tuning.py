@@ -1,0 +1,264 @@
+"""Tuning: it never sees the test set, goes on where it stopped, and gives a configuration that runs."""
+
+import csv
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import fedrecall as fr
+from fedrecall.config.experiment import Experiment
+from fedrecall.core.types import Score
+from fedrecall.data.catalog import Dataset
+from fedrecall.errors import UserError
+from fedrecall.methods.search_spaces import SPACES, Between, Values
+from fedrecall.runs.setup import deal
+from fedrecall.simulation import Serial
+from fedrecall.studies.tuning import Tuned, Watch, tune
+from fedrecall.studies.tuning import search as searching
+from fedrecall.studies.tuning.space import points, space_for
+from fedrecall.studies.tuning.trials import Trial
+from fedrecall.studies.tuning.validation import without_test
+from support.command import call
+
+QUICK = (
+    "federation.clients=4",
+    "federation.partition.name=iid",
+    "local.epochs=1",
+    "local.batch=16",
+    "run.rounds=4",
+    "engine.name=serial",
+    "data.aux_per_class=4",
+)
+
+
+@pytest.fixture(scope="module")
+def data() -> Dataset:
+    rng = np.random.default_rng(0)
+    y = np.arange(240) % 3
+    x = (np.eye(3)[y] * 1.5 + rng.normal(size=(240, 3))).astype(np.float32)
+    return fr.from_arrays(x[:180], y[:180], test=(x[180:], y[180:]))
+
+
+def search(data: Dataset, out: Path, **changes) -> Tuned:
+    given = {"method": "fedlmd", "trials": 7, "overrides": QUICK, "data": data, "out": out} | changes
+    return tune(given.pop("method"), **given)
+
+
+def found(tuned: Tuned) -> list[tuple[object, ...]]:
+    return [(t.number, t.settings, t.outcome, t.value, t.curve) for t in tuned.trials]
+
+
+def rows(x: torch.Tensor) -> set[tuple[float, ...]]:
+    return {tuple(row) for row in x.tolist()}
+
+
+def table(folder: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader((folder / "trials.csv").read_text().splitlines()))
+
+
+# --- what is seen -------------------------------------------------------------------------
+
+
+def test_validation_examples_are_nobody_elses(data: Dataset) -> None:
+    experiment = Experiment.load(overrides=[*QUICK, "method.name=fedcad"])
+    dealt = deal(experiment, data=data)
+    closed = without_test(dealt, experiment.run)
+    trained = rows(torch.cat([closed.clients.batch(torch.from_numpy(closed.partition.rows(c))) for c in range(4)]))
+    seen = rows(closed.test.batch(slice(None)))
+    assert seen <= rows(data.train_x)
+    assert not seen & trained
+    assert not seen & rows(closed.aux.batch(slice(None)))
+    assert not seen & rows(data.test_x)
+    assert len(seen) + len(trained) == len(data.train_x)
+    assert 0.15 < len(seen) / len(data.train_x) < 0.25
+    assert not rows(closed.dataset.test_x) & rows(data.test_x)
+
+
+def test_the_test_set_is_not_looked_at(data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another test set, another order of its labels: not a bit differs; and every score is of validation examples."""
+    plain = search(data, tmp_path / "a", trials=3)
+    other = replace(data, test_x=torch.full_like(data.test_x, 1e30), test_y=data.test_y.flip(0))
+    sizes = []
+
+    def evaluate(self: Serial, state: torch.Tensor) -> Score:
+        score = scored(self, state)
+        sizes.append(len(score.y))
+        return score
+
+    scored = Serial.evaluate
+    monkeypatch.setattr(Serial, "evaluate", evaluate)
+    again = search(other, tmp_path / "b", trials=3)
+    assert found(plain) == found(again)
+    assert len(data.test_y) not in sizes
+    assert sizes
+
+
+# --- what is tried ------------------------------------------------------------------------
+
+
+def test_a_grid_that_the_trials_cover_is_tried_once_and_whole(data: Dataset, tmp_path: Path) -> None:
+    tuned = search(data, tmp_path / "t", method="fedcad", trials=30)
+    tried = [(t.settings["method.beta"], t.settings["method.gamma"]) for t in tuned.trials]
+    grid = (0.0, 0.3, 0.5, 0.7)
+    assert sorted(tried) == [(beta, gamma) for beta in grid for gamma in grid if beta <= gamma]
+
+
+def test_the_configuration_comes_first_and_nothing_twice(data: Dataset, tmp_path: Path) -> None:
+    tuned = search(data, tmp_path / "t", trials=20)
+    assert tuned.trials[0].settings == {"method.beta": 1.0, "method.tau": 1.0}
+    settings = [tuple(trial.settings.values()) for trial in tuned.trials]
+    assert len(set(settings)) == len(settings) == 20
+
+
+def test_a_range(data: Dataset, tmp_path: Path) -> None:
+    tuned = search(data, tmp_path / "t", over=["local.lr=0.001..0.5", "local.epochs=1,2"], trials=6)
+    assert {trial.settings["local.epochs"] for trial in tuned.trials} == {1, 2}
+    assert all(0.001 <= trial.settings["local.lr"] <= 0.5 for trial in tuned.trials)
+
+
+def test_hopeless_trials_are_pruned(data: Dataset, tmp_path: Path) -> None:
+    over = ["local.lr=0.1,0.08,0.06,0.05,1e-9,2e-9"]
+    tuned = search(data, tmp_path / "t", over=over, overrides=[*QUICK, "run.rounds=8"], trials=6)
+    outcomes = {trial.settings["local.lr"]: trial for trial in tuned.trials}
+    assert [outcomes[lr].outcome for lr in (1e-9, 2e-9)] == ["pruned", "pruned"]
+    assert max(outcomes[1e-9].curve) == 2
+    assert outcomes[1e-9].value is None
+    assert tuned.best is not None
+    assert tuned.best.settings["local.lr"] >= 0.05
+
+
+def test_a_trial_that_diverges_is_one_less(data: Dataset, tmp_path: Path) -> None:
+    tuned = search(data, tmp_path / "t", over=["local.lr=0.1,1e30"])
+    assert [trial.outcome for trial in tuned.trials] == ["complete", "failed"]
+    assert "local.lr" in tuned.trials[1].why
+    with pytest.raises(UserError) as error:
+        search(data, tmp_path / "u", trials=0)
+    assert (error.value.code, error.value.key) == ("config.invalid_value", "trials")
+
+
+# --- how it goes on -----------------------------------------------------------------------
+
+
+class Interrupts(Watch):
+    """Presses Ctrl-C in the middle of a trial."""
+
+    def __init__(self, at: int) -> None:
+        self._at, self._number = at, 0
+
+    def began(self, number: int, settings: object, rounds: int) -> None:
+        self._number = number
+
+    def round(self, line: dict[str, object]) -> None:
+        if self._number == self._at and line["round"] == 2:
+            raise KeyboardInterrupt
+
+
+def test_an_interrupted_search_goes_on_as_if_nothing_had_been(data: Dataset, tmp_path: Path) -> None:
+    whole = search(data, tmp_path / "a", trials=12)
+    with pytest.raises(KeyboardInterrupt):
+        search(data, tmp_path / "b", trials=12, watch=Interrupts(at=10))
+    kept = table(tmp_path / "b")
+    assert [int(line["trial"]) for line in kept] == list(range(1, 10))
+    assert (tmp_path / "b" / "best.toml").exists()
+    assert found(search(data, tmp_path / "b", trials=12)) == found(whole)
+    assert found(search(data, tmp_path / "b", trials=12)) == found(whole)  # nothing is left to do
+
+
+def test_another_search_is_refused_by_name(data: Dataset, tmp_path: Path) -> None:
+    search(data, tmp_path / "t", trials=1)
+    for changes, fact in (
+        ({"overrides": [*QUICK, "local.momentum=0.5"]}, "local.momentum was 0.9, is 0.5"),
+        ({"method": "fedprox"}, "method.name was fedlmd, is fedprox"),
+        ({"over": ["method.beta=1,2"]}, "space.method.tau was"),
+        ({"data": replace(data, train_x=data.train_x + 1)}, "data was"),
+    ):
+        with pytest.raises(UserError) as error:
+            search(**{"data": data, "out": tmp_path / "t"} | changes)
+        assert (error.value.code, error.value.key) == ("tune.cannot_resume", str(tmp_path / "t"))
+        assert fact in str(error.value)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").touch()
+    with pytest.raises(UserError) as error:
+        search(data, tmp_path / "full")
+    assert (error.value.code, error.value.key) == ("tune.directory_not_empty", str(tmp_path / "full"))
+    assert "thesis.tex" in str(error.value)
+    (tmp_path / "t" / "trials.jsonl").write_text("{")
+    with pytest.raises(UserError) as error:
+        search(data, tmp_path / "t")
+    assert (error.value.code, error.value.key) == ("tune.damaged", str(tmp_path / "t"))
+
+
+def test_without_optuna(data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(UserError) as error:
+        search(data, tmp_path / "t")
+    assert (error.value.code, error.value.key) == ("install.missing_extra", "optuna")
+    assert "fedrecall[tune]" in str(error.value.hint)
+    assert not (tmp_path / "t").exists()
+
+
+# --- what comes of it ---------------------------------------------------------------------
+
+
+def test_the_command_and_the_configuration_that_it_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = [word for text in ("run.rounds=3", "local.epochs=1", "engine.name=serial") for word in ("--set", text)]
+    code, out, err = call(monkeypatch, capsys, "tune", "fedprox", "--trials", 5, *settings)
+    assert (code, err) == (0, "")
+    assert "space (FedCAD):\n  method.mu in 0.001, 0.01, 0.1\n" in out
+    assert "[I 20" not in out
+    folder = Path("tuning/fedprox-digits")
+    assert "fedrecall run tuning/fedprox-digits/best.toml" in out
+    trials = table(folder)
+    best = max(trials, key=lambda line: float(line["validation_accuracy"] or 0))
+    experiment = fr.Experiment.load(folder / "best.toml")
+    assert experiment.tables()["method"] == {"name": "fedprox", "mu": float(best["method.mu"])}
+    assert fr.run(experiment).summary["rounds"] == 3
+    code, out, _ = call(monkeypatch, capsys, "tune", "fedprox", "--trials", 5, *settings, "--json")
+    said = json.loads(out)
+    assert said["config"] == str(folder / "best.toml")
+    assert [trial["number"] for trial in said["trials"]] == [1, 2, 3]
+    assert all("\x1b" not in line and len(line) <= 100 for line in out.splitlines())
+
+
+def test_every_method_has_a_space_whose_keys_it_has() -> None:
+    assert list(SPACES) == list(fr.METHODS)
+    for name, space in SPACES.items():
+        tables = Experiment(method={"name": name}).tables()
+        grid = points(tables, space)
+        assert grid or any(isinstance(values, Between) for values in space.over.values())
+        searching.spaces.check(tables, space)
+
+
+def test_texts_of_a_space() -> None:
+    assert space_for("moon", []) is SPACES["moon"]
+    assert space_for("moon", ["method.mu=1, 2.5", "local.lr=1e-3..0.1"]).over == {
+        "method.mu": Values((1, 2.5)),
+        "local.lr": Between(0.001, 0.1),
+    }
+    assert Between(0.001, 0.1).log
+    assert not Between(0.0, 0.9).log
+    for text, key, fact in (
+        ("data.size=3,4", "data.size", "method, local, server"),
+        ("method=3", "method", "method, local, server"),
+        ("method.mu=a,b", "method.mu", "method.mu=0.01,0.1"),
+        ("method.mu=0.1..x", "method.mu", "method.mu=0.01..0.1"),
+        ("method.mu=2..1", "method.mu", "method.mu=1..2"),
+    ):
+        with pytest.raises(UserError) as error:
+            space_for("moon", [text])
+        assert (error.value.code, error.value.key) == ("tune.invalid_space", key)
+        assert fact in str(error.value)
+
+
+def test_the_best_is_the_first_of_equals() -> None:
+    trials = [Trial(n, {"method.mu": n}, "complete", 0.5, {1: 0.5}, 0.1) for n in (1, 2)]
+    assert searching.best_of(trials) == trials[0]
+    assert searching.best_of([]) is None

@@ -1,0 +1,26 @@
+"""`serial`, with the replies missing that were missing elsewhere: what a federation's result is compared with."""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedrecall.config.experiment import Experiment
+from fedrecall.core.types import Payload, Reply
+from fedrecall.runs.run import Result, execute
+from fedrecall.runs.setup import setup
+from fedrecall.simulation import Serial
+
+Missing = Collection[tuple[int, int, str]]  # (round from 1, client, task)
+
+
+@dataclass(frozen=True)
+class Lossy(Serial):
+    missing: Missing = ()
+
+    def exchange(self, t: int, clients: list[int], task: str, down: Payload) -> Iterator[Reply]:
+        return super().exchange(t, [c for c in clients if (t + 1, c, task) not in self.missing], task, down)
+
+
+def serial_without(config: Path | None, changes: str, missing: Missing) -> Result:
+    ready = setup(Experiment.load(config, ["engine.name=serial", *changes.split()]))
+    return execute(ready, engine=lambda ready, *_: Lossy(ready.world, ready.server.f, missing=missing))

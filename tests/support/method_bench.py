@@ -1,0 +1,148 @@
+"""Method, data and cohorts on a bench: every round's participants and lost replies chosen by hand, in any precision."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from fedrecall.core.exchange import Exchange
+from fedrecall.core.flat_model import Flat
+from fedrecall.core.method import Method
+from fedrecall.core.optim import SGD, Average, ServerOptimiser
+from fedrecall.core.training import Training, train
+from fedrecall.core.types import Local, Output, Payload, Reply, Server, Step, Weights
+from support.tiny_federation import Net, Vectors, local
+
+HOW = Training(epochs=2, batch=4, sgd=SGD(lr=0.1, momentum=0.9))
+COHORTS = ((0, 1), (1, 2, 3), (0, 3), (1, 2))  # partial participation, with and without a break
+SIZES = ((5, 2, 0), (0, 3, 2), (1, 1, 1), (0, 6, 0))  # examples per class: some absent, balanced, one class only
+
+
+def people(
+    sizes: Sequence[Sequence[int]] = SIZES, dtype: torch.dtype = torch.float64, noise: float = 0.0
+) -> list[Vectors]:
+    """Clients with these numbers of examples of each class."""
+    rng = torch.Generator().manual_seed(11)
+    out = []
+    for counts in sizes:
+        y = torch.tensor([c for c, n in enumerate(counts) for _ in range(n)], dtype=torch.int64)
+        out.append(Vectors((torch.randn(len(y), 6, generator=rng) + 3 * torch.eye(3, 6)[y]).to(dtype), y, noise))
+    return out
+
+
+def network(dtype: torch.dtype = torch.float64, *, batch_norm: bool = False, seed: int = 3) -> Net:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return Net(batch_norm=batch_norm).to(dtype)
+
+
+@dataclass(frozen=True)
+class Played:
+    """A round that was played."""
+
+    before: Server
+    server: Server
+    floats_up: float  # per participating client
+    floats_down: float
+    replies: list[Reply]
+    memories: dict[int, Payload]
+
+
+@dataclass
+class Cohort:
+    method: Method
+    f: Flat
+    clients: list[Vectors]
+    members: Sequence[int]
+    lost: Collection[int]
+    how: Training
+    t: int
+    memories: dict[int, Payload]
+    replies: list[Reply] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        return len(self.members)
+
+    @property
+    def population(self) -> int:
+        return len(self.clients)
+
+    def run(self, task: str, down: Payload) -> Iterator[Reply]:
+        for k in self.members:
+            if k in self.lost:
+                continue
+            memory = self.memories.get(k, self.method.memory(down.get("w", self.f.w)))
+            own_w, own_b = self.f.split(memory.get("own", self.f.w))
+            r = local(
+                self.f,
+                self.clients[k],
+                how=self.how,
+                t=self.t,
+                w=down.get("w", own_w),
+                b=down.get("b", own_b if len(own_b) else self.f.b),
+                down=down,
+                memory=memory,
+            )
+            if task == "train":
+                reply = train(self.method, r, self.how, 0, k)
+                self.memories[k] = reply.memory
+            else:
+                reply = Reply(getattr(self.method, task)(r), len(r.y), r.memory, {})
+            self.replies.append(reply)
+            yield reply
+
+
+def play(
+    method: Method,
+    *,
+    net: Net | None = None,
+    clients: list[Vectors] | None = None,
+    cohorts: Sequence[Sequence[int]] = COHORTS,
+    lost: Mapping[int, Collection[int]] = {},
+    how: Training = HOW,
+    aux: Vectors | None = None,
+    optimiser: ServerOptimiser = Average(),
+    weights: Weights = "size",
+    start: Server | None = None,
+) -> list[Played]:
+    """Run these cohorts, from the round of `start`; `lost` says whose replies never come, by round."""
+    f = Flat(net or network()) if start is None else start.f
+    clients = clients or people(dtype=f.w.dtype)
+    fresh = Server(f, f.w, f.b, f.counters, optimiser, extra=method.init(f.w), weights=weights, aux=aux)
+    server = start or fresh
+    memories: dict[int, Payload] = {}
+    width, done = f.w.element_size(), []
+    for t, members in enumerate(cohorts[server.t :], server.t):
+        before, cohort = server, Cohort(method, f, clients, members, lost.get(t, ()), how, t, memories)
+        exchange = Exchange(server, cohort)
+        server = replace(exchange.settle(method.round(server, exchange)), t=t + 1)
+        now = {k: dict(m) for k, m in memories.items()}
+        up, down = exchange.bytes_up / width, exchange.bytes_down / width
+        done.append(Played(before, server, up, down, cohort.replies, now))
+    return done
+
+
+def spoken(
+    z: Tensor,
+    y: Tensor,
+    frozen: Mapping[str, Tensor | Output] = {},
+    *,
+    h: Tensor | None = None,
+    w: Tensor | None = None,
+    last: bool = False,
+) -> Step:
+    """A batch by hand; a frozen model says logits only, or features and logits."""
+    h = z.new_zeros(len(y), 1) if h is None else h
+    said = {name: out if isinstance(out, Output) else Output(h.detach(), out) for name, out in frozen.items()}
+    return Step(z.new_zeros(1) if w is None else w, h, z, y, said, last)
+
+
+def client(y: Tensor, classes: int, **changes: object) -> Local:
+    """A client's round by hand; without `counts` its data are the batch."""
+    given = {"counts": torch.bincount(y, minlength=classes), "y": y, "w": torch.zeros(1, dtype=torch.float64)} | changes
+    if "counts" in changes:
+        given["y"] = torch.repeat_interleave(torch.arange(classes), given["counts"])
+    rest = {"b": torch.zeros(0), "down": {}, "memory": {}, "lr": 0.1, "momentum": 0.9, "prox": 0.0, "batch": 4, "t": 1}
+    return Local(**({"f": None, "data": None, "seed": 0, "notes": {}} | rest | given))

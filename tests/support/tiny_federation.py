@@ -1,0 +1,126 @@
+"""The smallest federation that is one: a few vectors, a tiny network, an engine in a list."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from fedrecall.core.flat_model import Flat
+from fedrecall.core.method import Method
+from fedrecall.core.optim import SGD, Average, ServerOptimiser
+from fedrecall.core.training import Training, train
+from fedrecall.core.types import Local, Payload, Reply, Score, Server
+from fedrecall.testing.federation import Net
+
+
+@dataclass
+class Vectors:
+    x: Tensor
+    y: Tensor
+    noise: float = 0.0  # augmentation: each batch drawn with a generator is another one
+
+    @property
+    def augmented(self) -> bool:
+        return self.noise > 0
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def batch(self, rows: Tensor | slice, rng: torch.Generator | None = None) -> Tensor:
+        x = self.x[rows]
+        if rng is None or not self.noise:
+            return x
+        return x + self.noise * torch.randn(x.shape, generator=rng, dtype=x.dtype)
+
+
+def vectors(n: int = 41, seed: int = 0, dtype: torch.dtype = torch.float32, noise: float = 0.0) -> Vectors:
+    rng = torch.Generator().manual_seed(seed)
+    y = torch.randint(0, 3, (n,), generator=rng)
+    return Vectors(torch.randn(n, 6, generator=rng).to(dtype) + y[:, None], y, noise)
+
+
+def flat(dtype: torch.dtype = torch.float32, seed: int = 0, **kwargs: object) -> Flat:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return Flat(Net(**kwargs).to(dtype))
+
+
+def local(f: Flat, data: Vectors, *, how: Training = Training(), t: int = 0, **changes: object) -> Local:
+    r = Local(
+        f=f,
+        w=f.w.clone(),
+        b=f.b.clone(),
+        down={},
+        memory={},
+        data=data,
+        y=data.y,
+        counts=torch.bincount(data.y, minlength=3),
+        lr=how.sgd.rate(t),
+        momentum=how.sgd.momentum,
+        prox=how.sgd.prox,
+        batch=how.batch,
+        t=t,
+        seed=0,
+        notes={},
+    )
+    return r._replace(**changes)
+
+
+def server(f: Flat, method: Method, optimiser: ServerOptimiser = Average()) -> Server:
+    return Server(f, f.w, f.b, f.counters, optimiser, extra=method.init(f.w))
+
+
+@dataclass
+class Toy:
+    """An engine over a list of clients; `lost` never answer."""
+
+    method: Method
+    f: Flat
+    clients: list[Vectors]
+    how: Training = Training(epochs=2, batch=7, sgd=SGD(0.1))
+    lost: tuple[int, ...] = ()
+    memories: dict[int, Payload] = field(default_factory=dict)
+    asked: list[tuple[str, list[str]]] = field(default_factory=list)
+
+    def cohort(self, t: int, clients: Sequence[int]) -> "ToyCohort":
+        return ToyCohort(self, t, list(clients))
+
+    def evaluate(self, state: Tensor) -> Score:
+        return self.f.score(state, self.clients[0])
+
+
+@dataclass
+class ToyCohort:
+    toy: Toy
+    t: int
+    clients: list[int]
+
+    @property
+    def size(self) -> int:
+        return len(self.clients)
+
+    @property
+    def population(self) -> int:
+        return len(self.toy.clients)
+
+    def run(self, task: str, down: Payload) -> Iterator[Reply]:
+        toy = self.toy
+        toy.asked.append((task, sorted(down)))
+        for k in self.clients:
+            if k in toy.lost:
+                continue
+            memory = toy.memories.get(k, toy.method.memory(down["w"]))
+            r = local(
+                toy.f,
+                toy.clients[k],
+                how=toy.how,
+                t=self.t,
+                w=down["w"],
+                b=down.get("b", toy.f.b),
+                down=down,
+                memory=memory,
+            )
+            reply = train(toy.method, r, toy.how, 0, k)
+            toy.memories[k] = reply.memory
+            yield reply

@@ -1,0 +1,189 @@
+"""Simulated attackers, and the rules that outlast them, with every method."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import fedrecall as fr
+from fedrecall.core.robust import ROBUST
+from fedrecall.simulation import Serial
+from fedrecall.simulation.attacks import ATTACKS, LabelFlip, Scaling, SignFlip
+from fedrecall.testing.federation import CLASSES, model, world
+from support.robustness import ATTACKS as TOLD
+from support.robustness import PARTITIONS, RULES, accuracy
+
+PAGE = Path(__file__).parents[2] / "docs" / "robustness.md"
+SMALL = {
+    "local": {"epochs": 1},
+    "data": {"aux_per_class": 4},
+    "engine": {"name": "serial"},
+    "run": {"rounds": 2},
+}
+
+
+def tables(method: str, rule: object, attack: str = "sign-flip", engine: str = "serial") -> dict[str, object]:
+    federation = {"clients": 7, "attack": {"name": attack, "share": 0.3}, "partition": {"name": "iid"}}
+    return SMALL | {
+        "federation": federation,
+        "method": {"name": method},
+        "server": {"robust": rule},
+        "engine": {"name": engine},
+    }
+
+
+@pytest.mark.parametrize("method", fr.METHODS)
+@pytest.mark.parametrize("rule", ROBUST)
+def test_every_rule_goes_with_every_method(method: str, rule: str) -> None:
+    result = fr.run(tables(method, rule))
+    assert torch.isfinite(result.server.state).all()
+    assert [line["replies"] for line in result.rounds] == [7, 7]
+    assert fr.Experiment(**result.experiment.tables()) == result.experiment
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize("rule", ROBUST)
+def test_the_same_bits_on_the_pool(attack: str, rule: str) -> None:
+    serial, pool = (fr.run(tables("scaffold", rule, attack, engine)) for engine in ("serial", "pool"))
+    assert torch.equal(serial.server.state, pool.server.state)
+    assert torch.equal(serial.server.extra["c"], pool.server.extra["c"])
+
+
+def sent(attack: object) -> dict[int, torch.Tensor]:
+    """Each client's update."""
+    w, f = world(fr.Method(), attack=attack), model()
+    with Serial(w, f) as engine:
+        return {r.client: r.up["w"] - f.w for r in engine.cohort(0, range(5)).run("train", {"w": f.w})}
+
+
+@pytest.mark.parametrize(
+    ("attack", "factor"), [(SignFlip(0.4), -1.0), (SignFlip(0.4, 3.0), -3.0), (Scaling(0.4), 10.0)]
+)
+def test_hostile_clients_bend_their_updates_and_honest_ones_do_not(attack: SignFlip | Scaling, factor: float) -> None:
+    honest, bent = sent(None), sent(attack)
+    hostile = world(fr.Method(), attack=attack).hostile
+    assert len(hostile) == 2
+    for client, update in honest.items():
+        if client in hostile:
+            torch.testing.assert_close(bent[client], factor * update, rtol=1e-3, atol=1e-5)
+        else:
+            assert torch.equal(bent[client], update)
+
+
+def test_labels_are_flipped_for_the_hostile_only() -> None:
+    w = world(fr.Method(), attack=LabelFlip(0.4))
+    before = w.train.labels.clone()
+    flipped = LabelFlip().poison(w.train, CLASSES)
+    assert torch.equal(flipped.y, CLASSES - 1 - w.train.y)
+    assert torch.equal(w.train.labels, before), "the store is everyone's"
+    honest, bent = sent(None), sent(w.attack)
+    assert {k for k in honest if not torch.equal(honest[k], bent[k])} <= w.hostile
+
+
+def test_who_is_hostile_is_a_matter_of_the_seed() -> None:
+    picks = [world(fr.Method(), attack=SignFlip(0.4), seed=seed).hostile for seed in range(6)]
+    assert picks[0] == world(fr.Method(), attack=Scaling(0.4), seed=0).hostile, "not of the attack"
+    assert len(set(picks)) > 1
+
+
+def test_the_mean_falls_and_the_rules_stand() -> None:
+    assert accuracy("none", "sign flip", "IID") < 0.3
+    for rule in ("median", "multi-krum"):
+        assert accuracy(rule, "sign flip", "IID") > 0.9
+
+
+@pytest.mark.parametrize(
+    ("change", "problem", "key", "fact"),
+    [
+        ({"server": {"robust": {"name": "krum", "attackers": 4}}}, "conflict", "server.robust", "11 clients"),
+        (
+            {"server": {"robust": {"name": "trimmed-mean", "share": 0.5}}},
+            "invalid_value",
+            "server.robust.share",
+            "below 0.5",
+        ),
+        ({"server": {"robust": "mdian"}}, "unknown_name", "server.robust", '"median"'),
+        ({"server": {"robust": {}}}, "missing_key", "server.robust.name", ""),
+        (
+            {"federation": {"attack": {"name": "sign-flip", "share": 1.5}}},
+            "invalid_value",
+            "federation.attack.share",
+            "1.5",
+        ),
+        ({"federation": {"attack": "sign"}}, "unknown_name", "federation.attack", '"sign-flip"'),
+        (
+            {"federation": {"attack": {"name": "scaling", "scale": float("nan")}}},
+            "invalid_value",
+            "federation.attack.scale",
+            "finite",
+        ),
+        (
+            {"federation": {"clients": 9, "attack": {"name": "scaling", "share": 0.05}}},
+            "conflict",
+            "federation.attack.share",
+            "0.05",
+        ),
+    ],
+)
+def test_settings_without_meaning_are_refused(change: dict[str, object], problem: str, key: str, fact: str) -> None:
+    with pytest.raises(fr.UserError) as error:
+        fr.Experiment(**tables("fedavg", "median") | change)
+    assert (error.value.code, error.value.key) == (f"config.{problem}", key)
+    assert fact in str(error.value)
+
+
+def test_a_setting_on_the_command_line_replaces_the_rule() -> None:
+    lines = ["server.robust.name=trimmed-mean", "server.robust.share=0.1", "federation.attack.name=scaling"]
+    tables = fr.Experiment.load(None, lines).tables()
+    assert tables["server"]["robust"] == {"name": "trimmed-mean", "share": 0.1}
+    assert tables["federation"]["attack"] == {"name": "scaling", "share": 0.2, "scale": 10.0}
+
+
+def printed() -> dict[tuple[str, str, str], float]:
+    """The accuracies of the page: (partition, rule, attack)."""
+    found = {}
+    for partition in PARTITIONS:
+        section = PAGE.read_text().partition(f"**{partition}**")[2]
+        for rule in RULES:
+            row = re.search(rf"^\| {rule} \|(.*)\|$", section, re.M)
+            assert row is not None, f"{partition}: {rule}"
+            values = [float(cell.strip(" *")) for cell in row[1].split("|")]
+            found |= {(partition, rule, attack): v for attack, v in zip(TOLD, values, strict=True)}
+    return found
+
+
+def test_the_page_says_what_survives() -> None:
+    table = printed()
+    assert len(table) == len(PARTITIONS) * len(RULES) * len(TOLD)
+    assert table["IID", "none", "sign flip"] < 30
+    assert table["IID", "median", "sign flip"] > 90
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("partition", PARTITIONS)
+def test_the_page_is_what_comes_out(partition: str) -> None:
+    for (where, rule, attack), value in printed().items():
+        if where == partition:
+            got = 100 * sum(accuracy(rule, attack, partition, seed=seed) for seed in range(3)) / 3
+            assert got == pytest.approx(value, abs=3), f"{rule}, {attack}"
+
+
+def test_updates_that_are_too_long_are_left_out_and_recorded(tmp_path: Path) -> None:
+    given = tables("fedavg", None, "scaling") | {"server": {}, "engine": {"name": "pool", "min_replies": 5}}
+    given["federation"] = {"clients": 7, "attack": {"name": "scaling", "share": 0.3, "scale": 1e6}, "max_norm": 10.0}
+    result = fr.run(given, out=tmp_path / "a")
+    hostile = sorted(refusal["client"] for refusal in result.rounds[0]["refused"])
+    lines = [json.loads(line) for line in (tmp_path / "a" / "rounds.jsonl").read_text().splitlines()]
+    assert len(hostile) == 2
+    for line in lines:
+        assert line["replies"] == 5
+        assert sorted(refusal["client"] for refusal in line["refused"]) == hostile
+        assert all(re.search(r"\b10\b", refusal["reason"]) for refusal in line["refused"]), "the limit"
+    with pytest.raises(fr.UserError) as error:
+        fr.run(given | {"engine": {"name": "serial", "min_replies": 6}})
+    assert (error.value.code, error.value.key) == ("round.too_few_replies", "engine.min_replies")
+    assert "5 of the 7" in str(error.value)
+    assert "2 rejected" in str(error.value)
+    assert "reply.norm_too_large" in str(error.value)
