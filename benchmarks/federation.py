@@ -7,17 +7,17 @@ import torch
 from torch import Tensor
 
 from fedrecall.core.exchange import Exchange
-from fedrecall.core.flat_model import Flat
+from fedrecall.core.flat_model import FlatModel
 from fedrecall.core.method import Method
-from fedrecall.core.optim import SGD, Average
-from fedrecall.core.training import Training
+from fedrecall.core.optim import ClientSGD, ServerSGD
+from fedrecall.core.training import LocalTraining
 from fedrecall.core.types import Server
 from fedrecall.data.examples import Examples
 from fedrecall.data.partition import Partition
 from fedrecall.data.transforms import Transform
 from fedrecall.models import MODELS
 from fedrecall.simulation import ENGINES
-from fedrecall.simulation.clients import World
+from fedrecall.simulation.clients import SimulatedClients
 
 CLASSES = 10
 PLAIN = Transform(mean=(0.5,) * 3, std=(0.25,) * 3)
@@ -57,11 +57,11 @@ class Running:
         n = work.clients * work.images
         x, y = pictures(n, work.shape)
         torch.manual_seed(0)
-        f = Flat(MODELS[work.model]().build(work.shape, CLASSES))
+        f = FlatModel(MODELS[work.model]().build(work.shape, CLASSES))
         offsets = np.arange(work.clients + 1) * work.images
-        world = World(
+        world = SimulatedClients(
             method=method,
-            training=Training(work.epochs, work.batch, SGD(lr=0.01, momentum=0.9)),
+            training=LocalTraining(work.epochs, work.batch, ClientSGD(lr=0.01, momentum=0.9)),
             train=Examples(x, y, transform),
             test=Examples(*pictures(1000, work.shape, seed=1), transform),
             partition=Partition(np.arange(n), offsets, n, {"name": "equal"}, 0),
@@ -71,13 +71,13 @@ class Running:
         self.work, self.method = work, method
         self.engine = ENGINES[engine](world, f)
         aux = Examples(*pictures(320, work.shape, seed=2), transform)
-        self.server = Server(f, f.w, f.b, f.counters, Average(), extra=method.init(f.w), aux=aux)
+        self.server = Server(f, f.w, f.b, f.int_buffers, ServerSGD(), extra=method.init(f.w), auxiliary=aux)
 
     def round(self) -> None:
         """One round, without a test of the result."""
         cohort = self.engine.cohort(self.server.t, self.work.cohort)
         exchange = Exchange(self.server, cohort)
-        done = exchange.settle(self.method.round(self.server, exchange))
+        done = exchange.with_averaged_buffers(self.method.round(self.server, exchange))
         self.server = Server(**{**vars(done), "t": done.t + 1})
 
     def close(self) -> None:

@@ -13,8 +13,8 @@ import numpy as np
 
 from fedrecall import run
 from fedrecall.config.experiment import Experiment
-from fedrecall.flower.app_template import new
-from fedrecall.flower.processes import Daemons
+from fedrecall.flower.app_template import write_app
+from fedrecall.flower.processes import LocalDeployment
 
 ROUNDS = 4
 WIDTHS = {"0.25 MB": 250, "100 MB": 5000}  # two hidden layers so wide
@@ -38,11 +38,11 @@ def measured(folder: Path, width: int) -> tuple[float, float, int]:
     changes += ["model.name=mlp", f"model.hidden=[{width}, {width}]", "local.epochs=1", f"run.rounds={ROUNDS}"]
     changes += ["federation.partition.name=iid"]
     plain = run(Experiment.load(None, [*changes, "engine.name=serial"])).rounds
-    new(folder / "app", None, changes)
-    with Daemons(folder / "federation", 3) as daemons:
+    write_app(folder / "app", None, changes)
+    with LocalDeployment(folder / "federation", 3) as daemons:
         for client in range(3):
-            daemons.supernode(client)
-        process = daemons.run(folder / "app", f'out="{folder / "run"}"')
+            daemons.start_supernode(client)
+        process = daemons.start_run(folder / "app", f'out="{folder / "run"}"')
         process.communicate(timeout=1200)
         lines = (folder / "run" / "rounds.jsonl").read_text().splitlines()
     real = [json.loads(line) for line in lines]

@@ -13,11 +13,11 @@ from typing import Any, Literal, get_origin, get_type_hints
 import tomli_w
 from pydantic import BaseModel, TypeAdapter
 
-from fedrecall.config.choices import Choice
+from fedrecall.config.choices import NamedChoice
 from fedrecall.config.experiment import CHOICES, CHOSEN, Experiment
 from fedrecall.config.schema import classes
 from fedrecall.data.catalog import DATASETS
-from fedrecall.data.transforms import PRESETS as AUGMENTATIONS
+from fedrecall.data.transforms import TRANSFORM_PRESETS as AUGMENTATIONS
 from fedrecall.data.transforms import Transform
 
 PAGE = Path(__file__).parent / "configuration.md"
@@ -87,10 +87,10 @@ def _section(name: str, cls: type[BaseModel]) -> Iterator[str]:
         yield from _choice(path, CHOICES[key])
 
 
-def _choice(path: str, choice: Choice) -> Iterator[str]:
+def _choice(path: str, choice: NamedChoice) -> Iterator[str]:
     """What can be chosen by name, and the keys of each."""
     rows = []
-    for name, cls in choice.valid.items():
+    for name, cls in choice.classes.items():
         label = f"[`{name}`](methods/{name}.md)" if choice.kind == "method" else f"`{name}`"
         keys = "<br>".join(_keys(cls)) or "none"
         rows.append((label, _about(cls), keys))

@@ -15,9 +15,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 import fedrecall as fr
-from fedrecall.reporting.figures.style import LOOKS
-from fedrecall.studies.compare import DIGITS
-from fedrecall.studies.study import merged
+from fedrecall.reporting.figures.style import METHOD_STYLES
+from fedrecall.studies.compare import COMPARE_DEFAULTS
+from fedrecall.studies.study import merge_tables
 
 IMAGES = Path(__file__).parent / "images"
 METHODS = {"fedavg": "FedAvg", "fedlmd": "FedLMD"}
@@ -38,7 +38,7 @@ class Theme(NamedTuple):
 
 THEMES = {
     "forgetting.png": Theme(
-        "#1f2328", "#59636e", "#eceff2", "#0072B2", (LOOKS["fedavg"].colour, LOOKS["fedlmd"].colour)
+        "#1f2328", "#59636e", "#eceff2", "#0072B2", (METHOD_STYLES["fedavg"].colour, METHOD_STYLES["fedlmd"].colour)
     ),
     "forgetting-dark.png": Theme("#f0f6fc", "#9198a1", "#2b323c", "#56B4E9", ("#9aa0a6", "#56B4E9")),
 }
@@ -59,7 +59,9 @@ class Known(NamedTuple):
 
 def known(method: str) -> Known:
     """Run a method and read its probe."""
-    tables = merged(DIGITS, {"method": {"name": method}, "run": {"rounds": ROUNDS, "probes": ["local"]}})
+    tables = merge_tables(
+        COMPARE_DEFAULTS, {"method": {"name": method}, "run": {"rounds": ROUNDS, "probes": ["local"]}}
+    )
     result = fr.run(fr.Experiment(**tables))
     lines = result.probes["local"][-LAST:]
     accuracy = np.concatenate([np.array(line["correct"]) / np.array(line["test"]) for line in lines])

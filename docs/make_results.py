@@ -8,11 +8,11 @@ from statistics import fmean
 
 from fedrecall.reporting.figures import draw_all
 from fedrecall.reporting.html.command import repeat
-from fedrecall.reporting.tables import tables
+from fedrecall.reporting.tables import all_tables
 from fedrecall.reporting.tables.render import to_markdown
-from fedrecall.reporting.tables.samples import sample
-from fedrecall.studies.results import Results, load
-from fedrecall.studies.statistics import paired
+from fedrecall.reporting.tables.samples import run_group
+from fedrecall.studies.results import StudyResults, load_results
+from fedrecall.studies.statistics import paired_difference
 
 DOCS = Path(__file__).parent
 SHOWN = ("curves",)  # figures on the page
@@ -25,12 +25,12 @@ few rounds: compare the order of the methods, not the numbers. Seconds a round a
 work; [Performance](performance.md) has better ones."""
 
 
-def section(results: Results) -> str:
+def section(results: StudyResults) -> str:
     """One reproduction."""
     study = results.study
     parts = [f"## {study.title}", study.about.strip(), f"```sh\n{repeat(results)}\n```"]
     # the page has one level of headings more than a table by itself
-    parts += [to_markdown(table).strip().replace("### ", "#### ", 1) for table in tables(results)]
+    parts += [to_markdown(table).strip().replace("### ", "#### ", 1) for table in all_tables(results)]
     parts += [agreement(results, column) for column in study.columns]
     drawn = draw_all(results)
     for name in SHOWN:
@@ -43,11 +43,11 @@ def section(results: Results) -> str:
     return "\n\n".join(parts)
 
 
-def agreement(results: Results, column: str) -> str:
+def agreement(results: StudyResults, column: str) -> str:
     """Which pairs of methods come in the printed order, by the mean over seeds and seed by seed."""
     study = results.study
-    samples = {row: sample(results, row, column) for row in study.rows}
-    told = {row: s.accuracy(study.measure) for row, s in samples.items() if len(s.good) == len(study.seeds)}
+    samples = {row: run_group(results, row, column) for row in study.rows}
+    told = {row: s.accuracy(study.measure) for row, s in samples.items() if len(s.completed) == len(study.seeds)}
     printed = {row: value for row in told if (value := _printed(results, row, column)) is not None}
     same, other = [], []
     for a, b in combinations(printed, 2):
@@ -65,7 +65,7 @@ def agreement(results: Results, column: str) -> str:
     if other:
         lines.append(f"Not as printed: {'; '.join(other)}.")
     first = next(iter(printed), None)
-    ours = {row: paired(told[row], told[first]) for row in printed if row != first} if first else {}
+    ours = {row: paired_difference(told[row], told[first]) for row in printed if row != first} if first else {}
     sure = [row for row, d in ours.items() if d is not None and d.low is not None and d.low > 0]
     lines.append(
         f"Of the intervals of the differences to {first}, {len(sure)} of {len(ours)} lie above zero: with so few "
@@ -74,7 +74,7 @@ def agreement(results: Results, column: str) -> str:
     return " ".join(lines)
 
 
-def _printed(results: Results, row: str, column: str) -> float | None:
+def _printed(results: StudyResults, row: str, column: str) -> float | None:
     """What the paper prints for a cell, put right where it contradicts itself; None for words and for nothing."""
     study, at = results.study, list(results.study.columns).index(column)
     for erratum in study.errata:
@@ -85,5 +85,5 @@ def _printed(results: Results, row: str, column: str) -> float | None:
 
 
 if __name__ == "__main__":
-    page = "\n\n".join([INTRODUCTION, *(section(load(Path(folder))) for folder in sys.argv[1:])])
+    page = "\n\n".join([INTRODUCTION, *(section(load_results(Path(folder))) for folder in sys.argv[1:])])
     (DOCS / "results.md").write_text(page + "\n")

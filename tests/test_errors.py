@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 import fedrecall
-from fedrecall.errors import UserError, explanations, unknown
+from fedrecall.errors import UserError, explanations, unknown_name
 
 SOURCE = Path(fedrecall.__file__).parent
 CODE = re.compile(r"[a-z]+\.[a-z]+(_[a-z]+)*")
@@ -141,7 +141,7 @@ def test_an_error_has_a_code_a_key_and_a_hint_also_in_another_process() -> None:
 
 @pytest.mark.parametrize(("name", "hint"), [("fedavgg", "fedavg"), ("zzz", None)])
 def test_the_nearest_name_is_the_hint(name: str, hint: str | None) -> None:
-    error = unknown("method", name, ["fedprox", "fedavg"])
+    error = unknown_name("method", name, ["fedprox", "fedavg"])
     assert (error.code, error.key) == ("config.unknown_name", "method")
     assert "fedavg, fedprox" in error.message
     assert error.hint is None if hint is None else f'"{hint}"' in str(error.hint)

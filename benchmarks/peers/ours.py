@@ -12,7 +12,7 @@ from benchmarks.peers.meter import Stopwatch
 from fedrecall.data.catalog import Dataset
 from fedrecall.data.custom import from_arrays
 from fedrecall.data.transforms import Transform
-from fedrecall.runs.setup import build
+from fedrecall.runs.setup import build_model
 from fedrecall.simulation import ENGINES
 
 ENGINE = "pool" if "pool" in ENGINES else "serial"
@@ -36,12 +36,12 @@ def data(job: Job) -> Dataset:
     x, y = job.array("images"), np.array(job.array("labels"))
     clients = np.arange(job.clients).repeat(job.images)
     found = from_arrays(x, y, test=(x[:1], y[:1]), clients=clients, classes=[str(c) for c in range(CLASSES)])
-    return replace(found, plain=Transform(mean=(MEAN,) * 3, std=(STD,) * 3))
+    return replace(found, test_transform=Transform(mean=(MEAN,) * 3, std=(STD,) * 3))
 
 
 def initial_weights(job: Job) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
     """What fedrecall starts from, and everyone else then too [d]."""
-    module = build(experiment(job), data(job), None)
+    module = build_model(experiment(job), data(job), None)
     return nn.utils.parameters_to_vector(module.parameters()).detach().numpy()
 
 

@@ -1,7 +1,7 @@
 """Federated learning that does not forget.
 
 >>> import fedrecall as fr
->>> result = fr.run(fr.Experiment(method={"name": "fedprox", "mu": 0.1}, run={"rounds": 2}))
+>>> result = fr.start_run(fr.Experiment(method={"name": "fedprox", "mu": 0.1}, run={"rounds": 2}))
 >>> sorted(result.summary)[:2]
 ['best', 'best_round']
 """

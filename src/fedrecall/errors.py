@@ -28,12 +28,12 @@ class UserError(Exception):
         return f"{self.message}: {self.hint}" if self.hint else self.message
 
 
-def unknown(
+def unknown_name(
     what: str, name: object, valid: Iterable[str], code: str = "config.unknown_name", key: str | None = None
 ) -> UserError:
     """Return the error for a name that is not one of the valid names, with the nearest valid one as its hint.
 
-    >>> print(unknown("method", "fedavgg", ["fedavg", "fedprox"]))
+    >>> print(unknown_name("method", "fedavgg", ["fedavg", "fedprox"]))
     unknown method "fedavgg" (valid: fedavg, fedprox): did you mean "fedavg"?
     """
     names = sorted(valid)
@@ -42,7 +42,7 @@ def unknown(
     return UserError(code, f'unknown {what} "{name}" (valid: {", ".join(names)})', key or what, hint)
 
 
-def needs_extra(package: str, extra: str) -> UserError:
+def missing_extra(package: str, extra: str) -> UserError:
     """Return the error for an optional package that is not installed."""
     return UserError(
         "install.missing_extra", f"{package} is not installed", package, f'pip install "fedrecall[{extra}]"'

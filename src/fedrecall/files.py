@@ -5,7 +5,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 
 
-def write(path: Path, content: bytes) -> None:
+def write_atomic(path: Path, content: bytes) -> None:
     """Write aside, sync, rename: whoever opens the path finds the old content or the new, never a part."""
     with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
         try:
@@ -19,7 +19,7 @@ def write(path: Path, content: bytes) -> None:
             raise
 
 
-def sync(path: Path) -> None:
+def fsync_path(path: Path) -> None:
     """Wait until a file, or the names in a folder, would survive a power cut."""
     handle = os.open(path, os.O_RDONLY)
     try:

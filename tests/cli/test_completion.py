@@ -63,12 +63,15 @@ def test_the_script_for_a_shell_can_be_had(shell: str) -> None:
 
 
 def test_names_are_those_of_the_library() -> None:
-    assert [name for name, _ in completion.methods("")] == list(METHODS)
-    assert [name for name, _ in completion.data("")] == list(DATASETS)
-    assert completion.experiments("") == papers.ids()
-    assert completion.settings("method.name=fedlmd") == [("method.name=fedlmd", ""), ("method.name=fedlmd-tf", "")]
-    assert completion.settings("local.drop_last=t") == [("local.drop_last=true", "")]
-    assert completion.settings("nothing.such") == []
+    assert [name for name, _ in completion.complete_methods("")] == list(METHODS)
+    assert [name for name, _ in completion.complete_datasets("")] == list(DATASETS)
+    assert completion.complete_experiments("") == papers.experiment_ids()
+    assert completion.complete_settings("method.name=fedlmd") == [
+        ("method.name=fedlmd", ""),
+        ("method.name=fedlmd-tf", ""),
+    ]
+    assert completion.complete_settings("local.drop_last=t") == [("local.drop_last=true", "")]
+    assert completion.complete_settings("nothing.such") == []
 
 
 QUICK = """

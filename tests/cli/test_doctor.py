@@ -11,7 +11,7 @@ import torch
 from fedrecall.cli import examine
 from fedrecall.data.catalog import DATASETS
 from fedrecall.errors import explanations
-from fedrecall.simulation.processes import ProcessCrew, cores
+from fedrecall.simulation.processes import ProcessPool, available_cores
 from support.command import call
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +28,7 @@ def test_facts(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
     assert code == 0
     assert facts["ok"]
     assert facts["installed"]["torch"] == torch.__version__
-    assert facts["machine"]["workers"] == cores()
+    assert facts["machine"]["workers"] == available_cores()
     assert facts["engines"]["serial"]["works"]
     assert facts["engines"]["pool"]["works"]
     assert facts["extras"]["tune"]["version"] == version("optuna")
@@ -38,7 +38,7 @@ def test_facts(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
 
 
 def test_an_error_code_is_explained(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(examine, "examine", None)
+    monkeypatch.setattr(examine, "diagnose", None)
     code, out, _ = call(monkeypatch, capsys, "doctor", "--explain", "report.missing_probe")
     assert (code, " ".join(out.split())) == (0, f"report.missing_probe: {explanations()['report.missing_probe']}")
     code, out, _ = call(monkeypatch, capsys, "doctor", "--explain", "report.missing_probe", "--json")
@@ -71,7 +71,7 @@ def test_an_engine_that_does_not_work(monkeypatch: pytest.MonkeyPatch, capsys: p
     def fail(*_: object) -> None:
         raise OSError("no room in /dev/shm")
 
-    monkeypatch.setattr(ProcessCrew, "__init__", fail)
+    monkeypatch.setattr(ProcessPool, "__init__", fail)
     code, out, _ = call(monkeypatch, capsys, "doctor")
     assert code == 0, "serial does"
     assert "does not work: no room in /dev/shm" in out

@@ -10,7 +10,7 @@ from PIL import Image
 
 import fedrecall as fr
 from fedrecall.config import schema
-from fedrecall.config.template import write_configuration
+from fedrecall.config.template import write_template
 from fedrecall.errors import UserError
 from fedrecall.methods.presets import PRESETS
 from support.command import call
@@ -28,13 +28,13 @@ def table(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("method", fr.METHODS)
 def test_it_reads_back_as_the_defaults_and_the_choices(method: str, tmp_path: Path) -> None:
     file = tmp_path / "e.toml"
-    written = write_configuration(file, method=method)
+    written = write_template(file, method=method)
     assert fr.Experiment.load(file) == written == fr.Experiment(method={"name": method})
 
 
 def test_every_key_is_there_and_valid(tmp_path: Path) -> None:
     file = tmp_path / "e.toml"
-    write_configuration(file, data="cifar10", method="fedcsd")
+    write_template(file, data="cifar10", method="fedcsd")
     section, found = "", set()
     for line in file.read_text().splitlines():
         if header := re.match(r"(?:# )?\[([\w.]+)\]", line):
@@ -51,12 +51,12 @@ def test_every_key_is_there_and_valid(tmp_path: Path) -> None:
 
 def test_what_a_paper_set_can_be_taken_over(tmp_path: Path) -> None:
     file = tmp_path / "e.toml"
-    write_configuration(file, method="fedcad")
+    write_template(file, method="fedcad")
     text = file.read_text()
     head, method, rest = re.split(r"(?s)(\n\[method\].*?\n)(?=\n\[server\])", text)
     (preset,) = re.findall(r'# (preset = "fedcad-sa")', method)
     file.write_text(f'{head}\n[method]\nname = "fedcad"\n{preset}\n{rest}')
-    said = fr.Experiment.load(file).tables()["method"]
+    said = fr.Experiment.load(file).to_tables()["method"]
     assert said["estimate"] == PRESETS["fedcad-sa"]["fedcad"]["estimate"] == "local"
 
 
@@ -75,7 +75,7 @@ def test_a_named_method_runs_from_it(
 
 def test_a_table_with_clients(table: Path, tmp_path: Path) -> None:
     file = tmp_path / "e.toml"
-    written = write_configuration(file, data=str(table), label="ill", client="hospital", method="fedntd")
+    written = write_template(file, data=str(table), label="ill", client="hospital", method="fedntd")
     assert (written.federation.clients, written.data.label, written.data.client) == (3, "ill", "hospital")
     experiment = fr.Experiment.load(file, ["run.rounds=2", "engine.name=serial"])
     assert fr.run(experiment).summary["final"] > 0.5
@@ -88,16 +88,16 @@ def test_a_folder_of_images(tmp_path: Path) -> None:
         for i in range(30):
             Image.new("L", (16, 16), grey + i).save(folder / f"{i}.png")
     file = tmp_path / "e.toml"
-    written = write_configuration(file, data=str(tmp_path / "pictures"))
+    written = write_template(file, data=str(tmp_path / "pictures"))
     assert tomllib.loads(file.read_text())["data"]["name"] == written.data.name == "folder"
     assert written.federation.clients == 2  # there are 48 to train on, too few for ten clients
     assert fr.run(fr.Experiment.load(file, ["run.rounds=1", "engine.name=serial"])).summary["rounds"] == 1
     Image.new("L", (20, 30)).save(folder / "other.png")
     with pytest.raises(UserError) as error:
-        write_configuration(tmp_path / "resized.toml", data=str(tmp_path / "pictures"))
+        write_template(tmp_path / "resized.toml", data=str(tmp_path / "pictures"))
     assert (error.value.code, error.value.key) == ("data.shape_mismatch", str(folder / "other.png"))
     assert "--size" in str(error.value.hint)
-    write_configuration(tmp_path / "resized.toml", data=str(tmp_path / "pictures"), size=8)
+    write_template(tmp_path / "resized.toml", data=str(tmp_path / "pictures"), size=8)
     assert tomllib.loads((tmp_path / "resized.toml").read_text())["data"]["size"] == 8
 
 
@@ -114,12 +114,12 @@ def test_bad_input_leaves_nothing(table: Path, tmp_path: Path) -> None:
         ({"method": "fedlm"}, "config.unknown_name", "method.name", '"fedlmd"'),
     ):
         with pytest.raises(UserError) as error:
-            write_configuration(file, **given)
+            write_template(file, **given)
         assert (error.value.code, error.value.key) == (code, key)
         assert fact in str(error.value)
         assert not file.exists()
     with pytest.raises(UserError) as error:
-        write_configuration(tmp_path / "nowhere" / "e.toml")
+        write_template(tmp_path / "nowhere" / "e.toml")
     assert (error.value.code, error.value.key) == ("cli.cannot_write", str(tmp_path / "nowhere" / "e.toml"))
 
 
@@ -127,6 +127,6 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     file = tmp_path / "e.toml"
     file.write_text("mine")
     with pytest.raises(UserError) as error:
-        write_configuration(file)
+        write_template(file)
     assert (error.value.code, error.value.key) == ("cli.file_exists", str(file))
     assert file.read_text() == "mine"

@@ -44,7 +44,7 @@ def test_compare(said) -> None:
 
 def test_list_of_experiments(said) -> None:
     found = said("reproduce", "--list")
-    assert list(found) == papers.ids()
+    assert list(found) == papers.experiment_ids()
     assert all(one["runs"] > 0 and one["passes"] > 0 and one["hours"] > 0 for one in found.values())
 
 
@@ -110,4 +110,4 @@ def test_a_search_without_a_complete_trial_is_one_document(
 
 def test_what_is_no_number_is_null() -> None:
     given = {"a": math.nan, "b": [math.inf, 1.5, True, None], "c": Path("x"), 1: ("t",)}
-    assert output.plain(given) == {"a": None, "b": [None, 1.5, True, None], "c": "x", "1": ["t"]}
+    assert output.to_json_types(given) == {"a": None, "b": [None, 1.5, True, None], "c": "x", "1": ["t"]}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedrecall import Experiment, UserError
 from fedrecall.core.method import Method
-from fedrecall.data.partitioners import PARTITIONS
+from fedrecall.data.partitioners import PARTITIONERS
 from fedrecall.methods import METHODS
 from fedrecall.methods.presets import PRESETS
 from fedrecall.models import MODELS
@@ -57,7 +57,7 @@ def test_toml_python_and_overrides_say_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_complete_tables_read_back_as_the_same_experiment(name: str) -> None:
     experiment = Experiment(method={"name": name}, model={"name": "cnn", "head": True}, run={"targets": [0.5, 0.65]})
-    written = tomli_w.dumps(experiment.tables())
+    written = tomli_w.dumps(experiment.to_tables())
     assert Experiment(**tomllib.loads(written)) == experiment
 
 
@@ -89,11 +89,11 @@ def test_presets_are_valid_and_what_is_set_beside_them_wins(preset: str, name: s
 
 def test_a_setting_without_a_name_is_the_defaults() -> None:
     experiment = Experiment.load(None, ["federation.partition.alpha=0.1"])
-    assert experiment.federation.partition == PARTITIONS["dirichlet"](alpha=0.1)
+    assert experiment.federation.partition == PARTITIONERS["dirichlet"](alpha=0.1)
 
 
 def test_own_objects_pass_through() -> None:
-    law = PARTITIONS["iid"]()
+    law = PARTITIONERS["iid"]()
     experiment = Experiment(method=METHODS["fedprox"](mu=0.3), federation={"partition": law})
     assert experiment.method == METHODS["fedprox"](mu=0.3)
     assert experiment.federation.partition is law
@@ -170,7 +170,7 @@ def test_files_that_cannot_be_read(name: str, content: bytes | None, code: str, 
 
 @given(st.integers(1, 2000), st.floats(0.001, 1))
 def test_cohort_is_the_floor_of_the_share_and_at_least_one(clients: int, fraction: float) -> None:
-    cohort = Experiment(federation={"clients": clients, "fraction": fraction}).federation.cohort
+    cohort = Experiment(federation={"clients": clients, "fraction": fraction}).federation.clients_per_round
     assert 1 <= cohort <= clients
     assert cohort == max(1, math.floor(round(fraction * clients, 6)))
 

@@ -7,7 +7,7 @@ import pytest
 
 import fedrecall as fr
 from fedrecall.errors import UserError
-from fedrecall.studies.tuning.search import question
+from fedrecall.studies.tuning.search import resolve_search
 from support.command import call
 
 KEYS = [  # key, the wrong value or key, and what was meant
@@ -100,7 +100,7 @@ def test_an_argument(
 
 
 def test_in_python() -> None:
-    for wrong in (lambda: fr.run(method="fedlm"), lambda: question("fedlm", None, [], [])):
+    for wrong in (lambda: fr.run(method="fedlm"), lambda: resolve_search("fedlm", None, [], [])):
         with pytest.raises(UserError) as error:
             wrong()
         assert (error.value.code, error.value.key) == ("config.unknown_name", "method")

@@ -8,14 +8,14 @@ import pytest
 from pydantic import BaseModel
 
 from fedrecall.config import schema
-from fedrecall.config.experiment import CHOICES, Experiment, override_all
+from fedrecall.config.experiment import CHOICES, Experiment, apply_overrides
 from fedrecall.data.catalog import DATASETS
 
 
 @pytest.mark.parametrize("kind", CHOICES)
 def test_names_and_fields(kind: str) -> None:
-    assert schema.names(kind) == list(CHOICES[kind].valid)
-    for name, cls in CHOICES[kind].valid.items():
+    assert schema.names(kind) == list(CHOICES[kind].classes)
+    for name, cls in CHOICES[kind].classes.items():
         found = schema.chosen(kind, name)
         assert list(found.keys) == [field.name for field in fields(cast(Any, cls))]
         assert (cls.__doc__ or "").startswith(found.about)
@@ -54,15 +54,15 @@ def test_comments_and_values(tmp_path: Path) -> None:
     file = tmp_path / "own.py"
     file.write_text(MODULE, encoding="utf-8")
     assert schema.classes(file) == {
-        "Own": schema.Class(
+        "Own": schema.SectionInfo(
             "Said of it.",
             {
-                "beside": schema.Key('what it is: "#1"', ()),
-                "silent": schema.Key("", ()),
-                "broken": schema.Key("in parentheses", ()),
-                "chosen": schema.Key("é before it: ü", ("a", "b")),
-                "switch": schema.Key("", (False, True)),
-                "naked": schema.Key("without a default", ()),
+                "beside": schema.KeyInfo('what it is: "#1"', ()),
+                "silent": schema.KeyInfo("", ()),
+                "broken": schema.KeyInfo("in parentheses", ()),
+                "chosen": schema.KeyInfo("é before it: ü", ("a", "b")),
+                "switch": schema.KeyInfo("", (False, True)),
+                "naked": schema.KeyInfo("without a default", ()),
             },
         )
     }
@@ -74,6 +74,6 @@ def test_every_offered_name_can_be_set() -> None:
     for kind, path in (("method", "method"), ("partition", "federation.partition"), ("model", "model")):
         for name in schema.keys()[f"{path}.name"].values:
             tables: dict[str, Any] = {}
-            override_all(tables, [f"{path}.name={name}"])
+            apply_overrides(tables, [f"{path}.name={name}"])
             assert CHOICES[kind].dump(CHOICES[kind].build({"name": name}))["name"] == name
             Experiment(**tables)

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedrecall.core.client_state import Memories
+from fedrecall.core.client_state import ClientStateStore
 from fedrecall.errors import UserError
 
 
@@ -20,7 +20,7 @@ def files(directory: Path) -> list[str]:
 
 
 def test_the_latest_are_in_memory_and_the_others_in_files(tmp_path: Path) -> None:
-    memories = Memories(tmp_path, recent=3 * 1008)
+    memories = ClientStateStore(tmp_path, cache_bytes=3 * 1008)
     for k in range(3):
         memories[k] = payload(k)
     assert list(tmp_path.iterdir()) == [], "no file before it is needed"
@@ -47,7 +47,7 @@ def test_the_latest_are_in_memory_and_the_others_in_files(tmp_path: Path) -> Non
 
 
 def test_what_remembers_nothing_costs_nothing(tmp_path: Path) -> None:
-    memories = Memories(tmp_path, recent=0)
+    memories = ClientStateStore(tmp_path, cache_bytes=0)
     for k in range(1000):
         memories[k] = {}
     assert len(memories) == 0
@@ -58,13 +58,13 @@ def test_what_remembers_nothing_costs_nothing(tmp_path: Path) -> None:
 
 
 def test_a_view_does_not_keep_what_it_is_a_view_of() -> None:
-    memories = Memories()
+    memories = ClientStateStore()
     memories[0] = {"part": torch.randn(1000)[:3]}
     assert memories[0]["part"].untyped_storage().nbytes() == 12
 
 
 def test_two_names_for_one_tensor_and_a_transposed_one(tmp_path: Path) -> None:
-    memories = Memories(tmp_path, recent=0)
+    memories = ClientStateStore(tmp_path, cache_bytes=0)
     w, m = torch.randn(5), torch.randn(2, 3).T
     memories[0] = {"a": w, "b": w, "m": m}
     memories[1] = payload(1)
@@ -75,7 +75,7 @@ def test_two_names_for_one_tensor_and_a_transposed_one(tmp_path: Path) -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("sgd"), st.integers(0, 5), st.integers(0, 400)), max_size=30))
 def test_behaves_as_a_dictionary_within_its_bound(steps: list[tuple[str, int, int]]) -> None:
-    memories, plain = Memories(recent=2000), {}
+    memories, plain = ClientStateStore(cache_bytes=2000), {}
     for number, (what, k, n) in enumerate(steps):
         if what == "s":
             memories[k] = plain[k] = payload(number, n)
@@ -94,7 +94,7 @@ def test_behaves_as_a_dictionary_within_its_bound(steps: list[tuple[str, int, in
 
 def test_the_folder_goes_with_the_object_but_not_in_a_fork(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    memories = Memories(recent=0)
+    memories = ClientStateStore(cache_bytes=0)
     memories[0], memories[1] = payload(0), payload(1)
     if (pid := os.fork()) == 0:
         memories.close()
@@ -106,36 +106,36 @@ def test_the_folder_goes_with_the_object_but_not_in_a_fork(tmp_path: Path, monke
 
 
 def test_a_checkpoint_keeps_the_files_that_it_names(tmp_path: Path) -> None:
-    memories = Memories(tmp_path)
+    memories = ClientStateStore(tmp_path)
     memories[3], memories[5] = payload(3), payload(5)
-    first = memories.persist()
+    first = memories.flush()
     assert first == {3: "3-1.safetensors", 5: "5-2.safetensors"}
     memories.pin(first.values())
     memories[3] = payload(33)
     del memories[5]
-    second = memories.persist()
+    second = memories.flush()
     assert second == {3: "3-3.safetensors"}, "only what has changed is written"
     assert set(files(tmp_path)) == {*first.values(), *second.values()}, "the first checkpoint can still be read"
-    again = Memories(tmp_path, filed=first)
+    again = ClientStateStore(tmp_path, files=first)
     assert [int(again[k]["seen"]) for k in again] == [3, 5]
     memories.pin(second.values())
     assert files(tmp_path) == ["3-3.safetensors"], "nobody names the others"
     memories.close()
     assert files(tmp_path) == ["3-3.safetensors"]
-    resumed = Memories(tmp_path, filed=second)
+    resumed = ClientStateStore(tmp_path, files=second)
     resumed[8] = payload(8)
-    assert resumed.persist()[8] == "8-4.safetensors", "no name is given twice"
+    assert resumed.flush()[8] == "8-4.safetensors", "no name is given twice"
 
 
 def test_a_checkpoint_names_nothing_that_did_not_change(tmp_path: Path) -> None:
-    memories = Memories(tmp_path)
+    memories = ClientStateStore(tmp_path)
     memories[1] = payload(1)
-    assert memories.persist() == memories.persist() == {1: "1-1.safetensors"}
+    assert memories.flush() == memories.flush() == {1: "1-1.safetensors"}
 
 
 @pytest.mark.parametrize("damage", [lambda p: p.unlink(), lambda p: p.write_bytes(p.read_bytes()[:40])])
 def test_a_memory_that_cannot_be_read_is_one_clear_line(damage: Callable[[Path], object], tmp_path: Path) -> None:
-    memories = Memories(tmp_path, recent=1008)
+    memories = ClientStateStore(tmp_path, cache_bytes=1008)
     for k in range(2):
         memories[k] = payload(k)
     damage(tmp_path / "0-1.safetensors")

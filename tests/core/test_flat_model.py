@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from fedrecall.core.flat_model import CHUNK, Flat
+from fedrecall.core.flat_model import EVAL_BATCH, FlatModel
 from fedrecall.errors import UserError
-from support.tiny_federation import Net, flat, vectors
+from support.tiny_federation import TinyNet, flat, vectors
 
 
 def test_state_is_weights_then_buffers() -> None:
@@ -22,52 +22,52 @@ def test_state_is_weights_then_buffers() -> None:
 def test_frozen_models_are_views_and_in_evaluation_mode() -> None:
     f, data = flat(batch_norm=True, dropout=0.5), vectors()
     other = torch.cat([f.w + 0.1, torch.rand(16) + 0.5])
-    a, b = f.freeze(f.join(f.w, f.b), "a"), f.freeze(other, "b")
+    a, b = f.frozen_module(f.join(f.w, f.b), "a"), f.frozen_module(other, "b")
     assert a is not b
     assert b.a.weight.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
-    expected = f.module(*f.split(other), f.counters)
+    expected = f.to_module(*f.split(other), f.int_buffers)
     torch.testing.assert_close(b(data.x)[1], expected(data.x)[1])
     assert torch.equal(f(other, data.x).z, f(other, data.x).z), "no dropout"
     assert torch.equal(b.norm.running_mean, other[len(f.w) :][:8]), "statistics do not move"
 
 
 def test_hearing_in_pieces_is_hearing_at_once() -> None:
-    f, data = flat(), vectors(n=CHUNK + 13)
-    heard = f.hear(f.w, data)
-    assert heard.h.shape == (CHUNK + 13, 8)
+    f, data = flat(), vectors(n=EVAL_BATCH + 13)
+    heard = f.outputs(f.w, data)
+    assert heard.h.shape == (EVAL_BATCH + 13, 8)
     torch.testing.assert_close(heard.z, f.model(data.x)[1].detach())
     score = f.score(f.w, data)
-    assert score.correct == int((heard.z.argmax(-1) == data.y).sum())
+    assert score.num_correct == int((heard.z.argmax(-1) == data.y).sum())
     assert score.mean_loss == pytest.approx(float(nn.functional.cross_entropy(heard.z, data.y)), rel=1e-5)
 
 
 def test_what_was_said_is_kept_once_and_only_for_the_same_question() -> None:
     f, data = flat(), vectors()
-    said = f.hear(f.w, data)
-    f.keep(7, f.w, data, said)
-    assert f.kept(8, f.w, data) is None
-    assert f.kept(7, f.w.clone(), data) is said
-    assert f.kept(7, f.w, data) is None, "once"
-    f.keep(7, f.w, data, said)
-    assert f.kept(7, f.w + 1e-6, data) is None, "another model"
-    f.keep(7, f.w, data, said)
-    assert f.kept(7, f.w, vectors(n=2)) is None, "other examples"
+    said = f.outputs(f.w, data)
+    f.cache_outputs(7, f.w, data, said)
+    assert f.pop_cached_outputs(8, f.w, data) is None
+    assert f.pop_cached_outputs(7, f.w.clone(), data) is said
+    assert f.pop_cached_outputs(7, f.w, data) is None, "once"
+    f.cache_outputs(7, f.w, data, said)
+    assert f.pop_cached_outputs(7, f.w + 1e-6, data) is None, "another model"
+    f.cache_outputs(7, f.w, data, said)
+    assert f.pop_cached_outputs(7, f.w, vectors(n=2)) is None, "other examples"
 
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     f, data = flat(), vectors()
-    said = f.hear(f.w, data)
-    monkeypatch.setattr("fedrecall.core.flat_model.KEPT", 2 * (said.h.nbytes + said.z.nbytes))
+    said = f.outputs(f.w, data)
+    monkeypatch.setattr("fedrecall.core.flat_model.OUTPUT_CACHE_BYTES", 2 * (said.h.nbytes + said.z.nbytes))
     for key in range(3):
-        f.keep(key, f.w, data, said)
-    assert [f.kept(key, f.w, data) is said for key in range(3)] == [False, True, True]
+        f.cache_outputs(key, f.w, data, said)
+    assert [f.pop_cached_outputs(key, f.w, data) is said for key in range(3)] == [False, True, True]
 
 
 def test_module_is_independent_and_has_the_modules_own_names() -> None:
     f = flat(batch_norm=True)
-    out = f.module(f.w + 1, f.b + 2, f.counters + 3)
+    out = f.to_module(f.w + 1, f.b + 2, f.int_buffers + 3)
     f.w.zero_()
-    assert set(out.state_dict()) == set(Net(batch_norm=True).state_dict())
+    assert set(out.state_dict()) == set(TinyNet(batch_norm=True).state_dict())
     assert int(out.norm.num_batches_tracked) == 3
     assert not out.training
     assert out.a.weight.abs().sum() > 0
@@ -75,26 +75,26 @@ def test_module_is_independent_and_has_the_modules_own_names() -> None:
 
 
 def test_untrained_parameters_stay_where_they_are() -> None:
-    net = Net()
+    net = TinyNet()
     net.a.requires_grad_(False)
-    f = Flat(net)
+    f = FlatModel(net)
     assert len(f.w) == 27
-    ear = f.freeze(f.w)
+    ear = f.frozen_module(f.w)
     assert ear.a.weight is net.a.weight
 
 
 def test_tied_weights_are_one() -> None:
-    net = Net()
+    net = TinyNet()
     net.b = nn.Linear(6, 8)
     net.b.weight = net.a.weight
-    assert len(Flat(net).w) == sum(p.numel() for p in net.parameters())
+    assert len(FlatModel(net).w) == sum(p.numel() for p in net.parameters())
 
 
 def test_mixed_types_are_refused() -> None:
-    net = Net()
+    net = TinyNet()
     net.c = net.c.double()
     for wrong, found in ((net, "float32, float64"), (nn.Flatten(), "0 trainable")):
         with pytest.raises(UserError) as error:
-            Flat(wrong)
+            FlatModel(wrong)
         assert (error.value.code, error.value.key) == ("model.unsupported_parameters", "model")
         assert found in str(error.value)

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedrecall.core.optim import SGD, Adaptive, Average
+from fedrecall.core.optim import AdaptiveServer, ClientSGD, ServerSGD
 
 
 def scalar(value: float) -> Tensor:
@@ -18,7 +18,7 @@ def trace(optimiser, w: float, targets: list[float]) -> list[tuple[float, dict[s
 
 
 def test_server_momentum_golden() -> None:
-    (w1, m1), (w2, m2) = trace(Average(momentum=0.9), 1.0, [0.8, 0.5])
+    (w1, m1), (w2, m2) = trace(ServerSGD(momentum=0.9), 1.0, [0.8, 0.5])
     assert (w1, m1["v"], w2, m2["v"]) == pytest.approx((0.8, 0.2, 0.32, 0.48))
 
 
@@ -37,18 +37,18 @@ def reference(w: float, targets: list[float], lr: float, beta: float, damped: bo
 @pytest.mark.parametrize(("lr", "beta"), [(1.0, 0.9), (0.5, 0.7), (1.0, 0.0)])
 def test_server_momentum_variants(damped: bool, nesterov: bool, lr: float, beta: float) -> None:
     targets = [0.8, 0.5, 0.9, -0.3]
-    last, _ = trace(Average(lr, beta, damped, nesterov), 1.0, targets)[-1]
+    last, _ = trace(ServerSGD(lr, beta, damped, nesterov), 1.0, targets)[-1]
     assert last == pytest.approx(reference(1.0, targets, lr, beta, damped, nesterov))
 
 
 def test_plain_averaging_is_the_target_to_the_bit() -> None:
     rng = torch.Generator().manual_seed(0)
     w, target = torch.randn(2, 1000, generator=rng)
-    assert torch.equal(Average().step(w, target, {})[0], target)
-    assert torch.equal(Average(momentum=0.0, damped=True).step(w, target, {})[0], target)
+    assert torch.equal(ServerSGD().step(w, target, {})[0], target)
+    assert torch.equal(ServerSGD(momentum=0.0, damped=True).step(w, target, {})[0], target)
 
 
-def adaptive_reference(rule: str, w: float, targets: list[float], o: Adaptive) -> float:
+def adaptive_reference(rule: str, w: float, targets: list[float], o: AdaptiveServer) -> float:
     """Algorithm 2 of the FedOpt paper, one number at a time."""
     m, v = 0.0, o.tau**2
     for target in targets:
@@ -66,11 +66,11 @@ def adaptive_reference(rule: str, w: float, targets: list[float], o: Adaptive) -
 
 @pytest.mark.parametrize("rule", ["adagrad", "adam", "yogi"])
 def test_adaptive_servers(rule: str) -> None:
-    optimiser, targets = Adaptive(rule, lr=0.1), [0.8, 0.5, 0.9, -0.3]
+    optimiser, targets = AdaptiveServer(rule, lr=0.1), [0.8, 0.5, 0.9, -0.3]
     last, _ = trace(optimiser, 1.0, targets)[-1]
     assert last == pytest.approx(adaptive_reference(rule, 1.0, targets, optimiser))
 
 
 def test_learning_rate_decays_from_the_first_round() -> None:
-    sgd = SGD(lr=0.1, lr_decay=0.99)
-    assert [sgd.rate(t) for t in (0, 1, 2)] == pytest.approx([0.1, 0.099, 0.09801])
+    sgd = ClientSGD(lr=0.1, lr_decay=0.99)
+    assert [sgd.lr_at(t) for t in (0, 1, 2)] == pytest.approx([0.1, 0.099, 0.09801])

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from fedrecall import METHODS, UserError
-from fedrecall.core.dry_run import Rehearsal
+from fedrecall.core.dry_run import DryRun
 from fedrecall.core.exchange import Diverged
 from fedrecall.core.method import Method
-from fedrecall.core.reply_validation import Reason, Refusal, Screen
+from fedrecall.core.reply_validation import Reason, RejectedReply, ReplyValidator
 from fedrecall.core.types import Reply
-from fedrecall.simulation import Serial
-from fedrecall.testing.federation import model, world
+from fedrecall.simulation import SerialEngine
+from fedrecall.testing.federation import model, simulated_clients
 from support.malicious_client import Lie, go
 
 
@@ -25,7 +25,7 @@ def with_up(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Lie:
 
 
 def with_report(**said: torch.Tensor) -> Lie:
-    return lambda r: r._replace(report={**r.report, **said})
+    return lambda r: r._replace(metrics={**r.metrics, **said})
 
 
 def one(value: float) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -92,11 +92,11 @@ def test_a_lie_is_refused_counted_and_survived(case: str) -> None:
     done = go(Method(), lie)
     honest = go(Method(), lambda r: r._replace(n=0))  # the same client left out for the plainest of reasons
     for r in done:
-        assert [(refusal.client, refusal.code) for refusal in r.refused] == [(3, code)]
-        assert re.search(rf"(^|\W){re.escape(fact)}", r.refused[0].reason), r.refused[0].reason
-        assert "\n" not in r.refused[0].reason
+        assert [(refusal.client, refusal.code) for refusal in r.rejected] == [(3, code)]
+        assert re.search(rf"(^|\W){re.escape(fact)}", r.rejected[0].reason), r.rejected[0].reason
+        assert "\n" not in r.rejected[0].reason
         assert r.replies == 4
-        assert len(r.reports) == 4
+        assert len(r.client_metrics) == 4
         assert len(r.clients) == 5
     assert torch.equal(done[-1].server.state, honest[-1].server.state), "nothing of it is left"
 
@@ -105,7 +105,7 @@ def test_a_lie_is_refused_counted_and_survived(case: str) -> None:
 def test_honest_replies_pass_with_every_method(name: str) -> None:
     method = METHODS[name]()
     done = go(method, lambda r: r, least=5)
-    assert [r.refused for r in done] == [[], []]
+    assert [r.rejected for r in done] == [[], []]
     unguarded = go(method, lambda r: r, least=None, form=False)
     assert torch.equal(done[-1].server.state, unguarded[-1].server.state), "screening changes no bit"
 
@@ -116,7 +116,7 @@ def test_a_lie_in_whatever_a_method_sends_is_refused(name: str) -> None:
         return r._replace(up={k: one(float("nan"))(t) if t.is_floating_point() else t for k, t in r.up.items()})
 
     done = go(METHODS[name](), lie)
-    assert all(r.replies == 4 and {refusal.client for refusal in r.refused} == {3} for r in done)
+    assert all(r.replies == 4 and {refusal.client for refusal in r.rejected} == {3} for r in done)
     assert torch.isfinite(done[-1].server.state).all()
 
 
@@ -133,8 +133,8 @@ def test_a_lie_in_whatever_a_method_sends_is_refused(name: str) -> None:
 def test_beside_the_weights_lies_are_bounded_too(name: str, lie: Lie, code: str, fact: str) -> None:
     done = go(METHODS[name](), lie)
     for r in done:
-        assert [(refusal.client, refusal.code) for refusal in r.refused] == [(3, code)]
-        assert re.search(rf"\b{re.escape(fact)}", r.refused[0].reason), r.refused[0].reason
+        assert [(refusal.client, refusal.code) for refusal in r.rejected] == [(3, code)]
+        assert re.search(rf"\b{re.escape(fact)}", r.rejected[0].reason), r.rejected[0].reason
     expected = go(METHODS[name](), lambda r: r._replace(n=0))
     assert torch.equal(done[-1].server.state, expected[-1].server.state)
     assert all(torch.equal(t, expected[-1].server.extra[k]) for k, t in done[-1].server.extra.items())
@@ -143,12 +143,12 @@ def test_beside_the_weights_lies_are_bounded_too(name: str, lie: Lie, code: str,
 @pytest.mark.parametrize("counts", [[-1.0, 2.0, 0.0], [1e5, 0.0, 0.0]])
 def test_counts_of_classes_are_of_the_examples(counts: list[float]) -> None:
     lie = with_up("counts", lambda _: torch.tensor(counts))
-    reason = METHODS["fedproto"](weighting="size").doubt(lie(Reply({"counts": torch.ones(3)}, 3, {}, {})))
+    reason = METHODS["fedproto"](weighting="size").validate_reply(lie(Reply({"counts": torch.ones(3)}, 3, {}, {})))
     assert isinstance(reason, Reason)
     assert reason.code == "reply.invalid_value"
     assert "counts" in reason
     assert "3 examples" in reason
-    assert all(len(r.refused) == 1 for r in go(METHODS["fedproto"](weighting="size"), lie))
+    assert all(len(r.rejected) == 1 for r in go(METHODS["fedproto"](weighting="size"), lie))
 
 
 def test_a_client_has_a_class_or_not() -> None:
@@ -156,29 +156,29 @@ def test_a_client_has_a_class_or_not() -> None:
         return r if "has" not in r.up else r._replace(up={**r.up, "has": r.up["has"] * 1e-40})
 
     done = go(METHODS["fedcsd"](), lie)
-    assert [[(x.client, x.code) for x in r.refused] for r in done] == [[(3, "reply.invalid_value")]] * 2
-    assert all(re.search(r"\bhas\b", r.refused[0].reason) for r in done)
+    assert [[(x.client, x.code) for x in r.rejected] for r in done] == [[(3, "reply.invalid_value")]] * 2
+    assert all(re.search(r"\bhas\b", r.rejected[0].reason) for r in done)
 
 
 def test_a_method_may_give_a_reason_without_a_code() -> None:
     class Wary(Method):
-        def doubt(self, reply: Reply) -> str | None:
+        def validate_reply(self, reply: Reply) -> str | None:
             return "too good to be true" if reply.client == 3 else None
 
     done = go(Wary(), lambda r: r)
-    assert [[tuple(x) for x in r.refused] for r in done] == [[(3, "too good to be true")]] * 2
-    assert [[x.code for x in r.refused] for r in done] == [["reply.rejected"]] * 2
+    assert [[tuple(x) for x in r.rejected] for r in done] == [[(3, "too good to be true")]] * 2
+    assert [[x.code for x in r.rejected] for r in done] == [["reply.rejected"]] * 2
 
 
 def test_a_reason_is_copied_with_its_code_and_stored_as_its_text() -> None:
-    reason = Refusal(3, Reason("reply.not_finite", "w is not finite"))
+    reason = RejectedReply(3, Reason("reply.not_finite", "w is not finite"))
     assert copy.deepcopy(reason).code == reason.code == pickle.loads(pickle.dumps(reason)).code
     assert json.dumps(reason._asdict()) == '{"client": 3, "reason": "w is not finite"}'
 
 
 def test_a_global_model_that_is_not_finite_ends_the_run_before_it_is_kept() -> None:
     class Overflows(Method):
-        def merge(self, server, replies, cohort):
+        def aggregate(self, server, replies, cohort):
             return server.step(server.mean(replies)["w"] * 1e38 * 10)
 
     with pytest.raises(Diverged) as error:
@@ -211,19 +211,19 @@ def test_a_method_may_send_fewer_digits(form: bool) -> None:
         def reply(self, w, steps, r):
             return {"w": w.half()}, r.memory
 
-        def merge(self, server, replies, cohort):
-            return super().merge(server, (r._replace(up={"w": r.up["w"].float()}) for r in replies), cohort)
+        def aggregate(self, server, replies, cohort):
+            return super().aggregate(server, (r._replace(up={"w": r.up["w"].float()}) for r in replies), cohort)
 
-    assert [r.refused for r in go(Half(), lambda r: r, least=5 if form else None, form=form)] == [[], []]
+    assert [r.rejected for r in go(Half(), lambda r: r, least=5 if form else None, form=form)] == [[], []]
 
 
 def test_a_limit_of_ones_own() -> None:
-    f, w = model(), world(Method())
-    (honest,) = list(Serial(w, f).cohort(0, [0]).run("train", {"w": f.w}))
+    f, w = model(), simulated_clients(Method())
+    (honest,) = list(SerialEngine(w, f).cohort(0, [0]).run("train", {"w": f.w}))
     far = float((honest.up["w"] - f.w).norm())
     down = {"w": f.w}
-    assert Screen(max_norm=1.01 * far).why_not(honest, "train", down) is None
-    reason = Screen(max_norm=0.99 * far).why_not(honest, "train", down)
+    assert ReplyValidator(max_norm=1.01 * far).find_error(honest, "train", down) is None
+    reason = ReplyValidator(max_norm=0.99 * far).find_error(honest, "train", down)
     assert reason is not None
     assert reason.code == "reply.norm_too_large"
     assert f"{far:.3g}" in reason
@@ -234,8 +234,10 @@ def test_a_limit_of_ones_own() -> None:
 def test_without_one_the_limit_is_a_thousand_times_the_model(factor: float, taken: bool) -> None:
     w = torch.tensor([3.0, 4.0])
     reply = Reply({"w": w + torch.tensor([6000.0, 0.0]) * factor}, 1, {}, {})
-    assert (Screen(min_replies=1).why_not(reply, "train", {"w": w}) is None) == taken
-    assert Screen().why_not(reply, "train", {"w": w}) is None, "where none may be missing, a wild run shows itself"
+    assert (ReplyValidator(min_replies=1).find_error(reply, "train", {"w": w}) is None) == taken
+    assert ReplyValidator().find_error(reply, "train", {"w": w}) is None, (
+        "where none may be missing, a wild run shows itself"
+    )
 
 
 def test_the_rehearsal_is_performed_once_and_leaves_no_trace() -> None:
@@ -249,8 +251,8 @@ def test_the_rehearsal_is_performed_once_and_leaves_no_trace() -> None:
 
     f = model()
     before, state = f.w.clone(), torch.get_rng_state()
-    rehearsal = Rehearsal(world(Counted()), f)
-    forms = [rehearsal.form("train", {"w": f.w}) for _ in range(3)]
+    rehearsal = DryRun(simulated_clients(Counted()), f)
+    forms = [rehearsal.expected_spec("train", {"w": f.w}) for _ in range(3)]
     assert Counted.performed == 1
     assert forms[0] == forms[2] == {"w": (torch.float32, f.w.shape)}
     assert torch.equal(f.w, before)

@@ -11,10 +11,10 @@ from scipy.stats import trim_mean
 
 from fedrecall import UserError
 from fedrecall.core import robust
-from fedrecall.core.exchange import Exchange, Guard
+from fedrecall.core.exchange import Exchange, ReplyPolicy
 from fedrecall.core.method import Method
-from fedrecall.core.robust import Asked, Clip, Krum, Median, Rule, TrimmedMean
-from fedrecall.core.types import Reply, mean
+from fedrecall.core.robust import AggregationRule, Clip, ExchangeInfo, Krum, Median, TrimmedMean
+from fedrecall.core.types import Reply, average_replies
 from support.tiny_federation import Toy, flat, server, vectors
 
 W = torch.zeros(3)
@@ -26,8 +26,8 @@ def replies(rows: Sequence[Sequence[float]], **more: Sequence[float]) -> list[Re
     return [Reply({"w": w, **beside[i]}, 10**i, {}, {}, i) for i, w in enumerate(tensors)]
 
 
-def given_on(rule: Rule, came: list[Reply], w: torch.Tensor = W) -> list[Reply]:
-    return list(rule.apply(iter(came), Asked("train", {"w": w}, len(came), 0)))
+def given_on(rule: AggregationRule, came: list[Reply], w: torch.Tensor = W) -> list[Reply]:
+    return list(rule.apply(iter(came), ExchangeInfo("train", {"w": w}, len(came), 0)))
 
 
 ROWS = st.integers(1, 9).flatmap(
@@ -41,15 +41,15 @@ def test_centres_are_those_of_the_books(rows: list[list[float]], share: float) -
     came = replies(rows)
     median, trimmed = given_on(Median(), came), given_on(TrimmedMean(share), came)
     assert len(median) == len(trimmed) == len(came)
-    np.testing.assert_allclose(mean(median)["w"], np.median(np.float32(rows), 0), rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(mean(trimmed)["w"], trim_mean(np.float32(rows), share), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(average_replies(median)["w"], np.median(np.float32(rows), 0), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(average_replies(trimmed)["w"], trim_mean(np.float32(rows), share), rtol=1e-4, atol=1e-4)
     assert [r.client for r in median] == [r.client for r in came]
 
 
 def test_any_weighting_of_equal_replies_is_the_centre_to_the_bit() -> None:
     out = given_on(Median(), replies([[0.1, 7, -3], [0.3, 1, 2], [0.7, 5, 1], [0.2, 2, 2]]))
-    assert torch.equal(mean(out)["w"], mean(out, "uniform")["w"])
-    assert torch.equal(mean(out)["w"], out[0].up["w"])
+    assert torch.equal(average_replies(out)["w"], average_replies(out, "uniform")["w"])
+    assert torch.equal(average_replies(out)["w"], out[0].up["w"])
 
 
 def test_long_vectors_are_sorted_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,21 +115,21 @@ HOSTILE = {"far": 1e6, "near": 3.0}
 
 @pytest.mark.parametrize("rule", [Median(), TrimmedMean(0.25), Krum(2), Krum(2, 3)])
 @pytest.mark.parametrize("lie", HOSTILE)
-def test_two_of_eight_cannot_leave_the_range_of_the_honest(rule: Rule, lie: str) -> None:
+def test_two_of_eight_cannot_leave_the_range_of_the_honest(rule: AggregationRule, lie: str) -> None:
     honest = torch.randn(6, 5, generator=torch.Generator().manual_seed(0))
     came = [Reply({"w": w}, 1, {}, {}, i) for i, w in enumerate([*honest, *(torch.full((2, 5), HOSTILE[lie]))])]
-    out = mean(given_on(rule, came, torch.zeros(5)), "uniform")["w"]
+    out = average_replies(given_on(rule, came, torch.zeros(5)), "uniform")["w"]
     assert (out >= honest.min(0).values).all()
     assert (out <= honest.max(0).values).all()
-    assert not (mean(came, "uniform")["w"] <= honest.max(0).values).all(), "the plain mean does"
+    assert not (average_replies(came, "uniform")["w"] <= honest.max(0).values).all(), "the plain mean does"
 
 
 def test_the_number_of_replies_that_count_is_what_the_method_sees() -> None:
     toy = Toy(Method(), flat(batch_norm=True), [vectors(20, seed=k) for k in range(6)])
-    exchange = Exchange(server(toy.f, Method()), toy.cohort(0, range(6)), Guard(rule=Krum(1, keep=2)))
+    exchange = Exchange(server(toy.f, Method()), toy.cohort(0, range(6)), ReplyPolicy(rule=Krum(1, keep=2)))
     seen = list(exchange.run("train", {"w": toy.f.w}))
     assert len(seen) == exchange.size == 2
     assert exchange.replies == len(exchange.reports) == 6
     assert all(set(r.up) == {"w"} for r in seen), "buffers are the core's"
-    settled = exchange.settle(server(toy.f, Method()))
+    settled = exchange.with_averaged_buffers(server(toy.f, Method()))
     assert not torch.equal(settled.b, toy.f.b)

@@ -7,41 +7,41 @@ from torch import Tensor
 
 from fedrecall.core.exchange import Diverged, Exchange
 from fedrecall.core.method import Method
-from fedrecall.core.optim import SGD, Average
-from fedrecall.core.rounds import Plan, rounds, sample
-from fedrecall.core.training import Training, train
-from fedrecall.core.types import Reply, mean
+from fedrecall.core.optim import ClientSGD, ServerSGD
+from fedrecall.core.rounds import RoundSchedule, run_rounds, sample_clients
+from fedrecall.core.training import LocalTraining, train
+from fedrecall.core.types import Reply, average_replies
 from fedrecall.errors import UserError
 from fedrecall.methods import METHODS
 from support.tiny_federation import Toy, flat, local, server, vectors
 
 CLIENTS = [vectors(20 + 9 * k, seed=k) for k in range(4)]
-PLAN = Plan(rounds=3, population=4, sample=3, seed=0)
+PLAN = RoundSchedule(rounds=3, population=4, sample=3, seed=0)
 
 
 def toy(method: Method = Method(), *, clients=CLIENTS, lost=(), **kwargs) -> Toy:
     return Toy(method, flat(**kwargs), clients, lost=lost)
 
 
-def final(method: Method, plan: Plan = PLAN, optimiser=Average(), **kwargs) -> Tensor:
+def final(method: Method, plan: RoundSchedule = PLAN, optimiser=ServerSGD(), **kwargs) -> Tensor:
     engine = toy(method, **kwargs)
-    *_, last = rounds(method, server(engine.f, method, optimiser), engine, plan)
+    *_, last = run_rounds(method, server(engine.f, method, optimiser), engine, plan)
     return last.server.state
 
 
 def test_sampling_depends_on_seed_and_round_only() -> None:
-    plan = Plan(rounds=1, population=100, sample=10, seed=3)
-    cohorts = [sample(plan, t) for t in range(5)]
-    assert cohorts == [sample(replace(plan, rounds=9), t) for t in range(5)]
+    plan = RoundSchedule(rounds=1, population=100, sample=10, seed=3)
+    cohorts = [sample_clients(plan, t) for t in range(5)]
+    assert cohorts == [sample_clients(replace(plan, rounds=9), t) for t in range(5)]
     assert len({tuple(c) for c in cohorts}) == 5
     assert all(len(set(c)) == 10 and c == sorted(c) for c in cohorts)
-    assert sample(replace(plan, seed=4), 0) != cohorts[0]
-    assert sample(replace(plan, sample=100), 0) == list(range(100))
+    assert sample_clients(replace(plan, seed=4), 0) != cohorts[0]
+    assert sample_clients(replace(plan, sample=100), 0) == list(range(100))
 
 
 def test_fedavg_is_the_mean_weighted_by_samples() -> None:
     engine = toy()
-    first = next(iter(rounds(Method(), server(engine.f, Method()), engine, PLAN)))
+    first = next(iter(run_rounds(Method(), server(engine.f, Method()), engine, PLAN)))
     expected = torch.zeros_like(engine.f.w, dtype=torch.float64)
     total = sum(len(CLIENTS[k]) for k in first.clients)
     for k in first.clients:
@@ -52,8 +52,8 @@ def test_fedavg_is_the_mean_weighted_by_samples() -> None:
 
 def test_one_client_is_plain_sgd_to_the_bit() -> None:
     engine = toy(clients=CLIENTS[:1])
-    plan = Plan(rounds=2, population=1, sample=1, seed=0)
-    *_, last = rounds(Method(), server(engine.f, Method()), engine, plan)
+    plan = RoundSchedule(rounds=2, population=1, sample=1, seed=0)
+    *_, last = run_rounds(Method(), server(engine.f, Method()), engine, plan)
     w = engine.f.w
     for t in range(2):
         w = train(Method(), local(engine.f, CLIENTS[0], how=engine.how, t=t, w=w), engine.how, 0, 0).up["w"]
@@ -67,18 +67,18 @@ def test_strength_zero_is_fedavg_to_the_bit() -> None:
 
 
 def test_methods_and_settings_say_the_same_thing() -> None:
-    proximal = Toy(Method(), flat(), CLIENTS, how=Training(2, 7, SGD(0.1, prox=0.3)))
-    *_, last = rounds(Method(), server(proximal.f, Method()), proximal, PLAN)
+    proximal = Toy(Method(), flat(), CLIENTS, how=LocalTraining(2, 7, ClientSGD(0.1, prox=0.3)))
+    *_, last = run_rounds(Method(), server(proximal.f, Method()), proximal, PLAN)
     assert torch.equal(last.server.w, final(METHODS["fedprox"](mu=0.3)))
     for kwargs in ({}, {"damped": True}, {"nesterov": True}):
-        setting = final(Method(), optimiser=Average(momentum=0.7, **kwargs))
+        setting = final(Method(), optimiser=ServerSGD(momentum=0.7, **kwargs))
         assert torch.equal(setting, final(METHODS["fedavgm"](beta_s=0.7, **kwargs)))
 
 
 def test_buffers_are_averaged_by_samples_whatever_the_server_rule() -> None:
     engine = toy(batch_norm=True)
-    for optimiser in (Average(), Average(lr=3.0, momentum=0.9)):
-        first = next(iter(rounds(Method(), server(engine.f, Method(), optimiser), engine, PLAN)))
+    for optimiser in (ServerSGD(), ServerSGD(lr=3.0, momentum=0.9)):
+        first = next(iter(run_rounds(Method(), server(engine.f, Method(), optimiser), engine, PLAN)))
         replies = [
             train(Method(), local(engine.f, CLIENTS[k], how=engine.how), engine.how, 0, k) for k in first.clients
         ]
@@ -86,15 +86,15 @@ def test_buffers_are_averaged_by_samples_whatever_the_server_rule() -> None:
         expected = sum(r.n / total * r.up["b"] for r in replies)
         torch.testing.assert_close(first.server.b, expected)
         assert (first.server.b[8:] > 0).all(), "a variance"
-        assert first.server.counters.tolist() == [max(int(r.up["counters"]) for r in replies)]
+        assert first.server.int_buffers.tolist() == [max(int(r.up["counters"]) for r in replies)]
 
 
 def test_bytes_are_four_a_float() -> None:
     engine = toy()
-    for done in rounds(Method(), server(engine.f, Method()), engine, PLAN):
+    for done in run_rounds(Method(), server(engine.f, Method()), engine, PLAN):
         assert done.bytes_up == done.bytes_down == 4 * len(engine.f.w)
     with_buffers = toy(batch_norm=True)
-    done = next(iter(rounds(Method(), server(with_buffers.f, Method()), with_buffers, PLAN)))
+    done = next(iter(run_rounds(Method(), server(with_buffers.f, Method()), with_buffers, PLAN)))
     assert done.bytes_up == done.bytes_down == 4 * (len(with_buffers.f.w) + 16) + 8  # and one integer counter
 
 
@@ -103,13 +103,13 @@ class TwoExchanges(Method):
     def round(self, server, cohort):
         replies = list(cohort.run("train", {"w": server.w}))
         assert cohort.size == len(replies)
-        return self.merge(server, cohort.run("train", {"w": server.w, "hint": server.w[:1]}), cohort)
+        return self.aggregate(server, cohort.run("train", {"w": server.w, "hint": server.w[:1]}), cohort)
 
 
 def test_what_a_client_has_is_not_sent_again_in_the_round() -> None:
     method = TwoExchanges()
     engine = toy(method)
-    first, second, _ = rounds(method, server(engine.f, method), engine, PLAN)
+    first, second, _ = run_rounds(method, server(engine.f, method), engine, PLAN)
     assert first.bytes_down == second.bytes_down == 4 * (len(engine.f.w) + 1)
     assert first.bytes_up == 2 * 4 * len(engine.f.w)
 
@@ -117,9 +117,9 @@ def test_what_a_client_has_is_not_sent_again_in_the_round() -> None:
 def test_lost_replies_are_left_out() -> None:
     plan = replace(PLAN, sample=4, rounds=1)
     lossy, engine = toy(lost=(1, 2)), toy()
-    (done,) = rounds(Method(), server(lossy.f, Method()), lossy, plan)
+    (done,) = run_rounds(Method(), server(lossy.f, Method()), lossy, plan)
     replies = [r for k, r in enumerate(engine.cohort(0, range(4)).run("train", {"w": engine.f.w})) if k in (0, 3)]
-    assert torch.equal(done.server.w, mean(replies)["w"])
+    assert torch.equal(done.server.w, average_replies(replies)["w"])
     exchange = Exchange(server(lossy.f, Method()), lossy.cohort(0, range(4)))
     assert exchange.size == 4
     list(exchange.run("train", {"w": lossy.f.w}))
@@ -130,16 +130,16 @@ def test_lost_replies_are_left_out() -> None:
 def test_no_reply_at_all_stops_with_a_clear_line() -> None:
     engine = toy(lost=(0, 1, 2, 3))
     with pytest.raises(UserError) as error:
-        next(iter(rounds(Method(), server(engine.f, Method()), engine, PLAN)))
+        next(iter(run_rounds(Method(), server(engine.f, Method()), engine, PLAN)))
     assert (error.value.code, error.value.key) == ("round.too_few_replies", "engine.min_replies")
     assert "round 1" in str(error.value)
     assert "none of the 3 clients" in str(error.value)
 
 
 def test_a_loss_that_is_not_finite_stops_the_run() -> None:
-    engine = Toy(Method(), flat(), CLIENTS, how=Training(2, 7, SGD(1e20)))
+    engine = Toy(Method(), flat(), CLIENTS, how=LocalTraining(2, 7, ClientSGD(1e20)))
     with pytest.raises(Diverged) as error:
-        list(rounds(Method(), server(engine.f, Method()), engine, PLAN))
+        list(run_rounds(Method(), server(engine.f, Method()), engine, PLAN))
     assert (error.value.code, error.value.key) == ("round.diverged", "local.lr")
     assert re.match(r"round \d", str(error.value))
 
@@ -147,15 +147,15 @@ def test_a_loss_that_is_not_finite_stops_the_run() -> None:
 def test_evaluation_every_other_round_and_after_the_last() -> None:
     engine = toy()
     plan = replace(PLAN, rounds=5, evaluate_every=2)
-    done = list(rounds(Method(), server(engine.f, Method()), engine, plan))
+    done = list(run_rounds(Method(), server(engine.f, Method()), engine, plan))
     assert [r.score is not None for r in done] == [False, True, False, True, True]
     assert [r.number for r in done] == [1, 2, 3, 4, 5]
 
 
 def test_a_run_goes_on_where_the_server_stands() -> None:
     engine = toy()
-    done = list(rounds(Method(), server(engine.f, Method()), engine, PLAN))
-    again = list(rounds(Method(), done[0].server, toy(), PLAN))
+    done = list(run_rounds(Method(), server(engine.f, Method()), engine, PLAN))
+    again = list(run_rounds(Method(), done[0].server, toy(), PLAN))
     assert [r.number for r in again] == [2, 3]
     assert torch.equal(again[-1].server.w, done[-1].server.w)
 
@@ -165,11 +165,11 @@ def reply(value: float, n: int) -> Reply:
 
 
 def test_mean() -> None:
-    assert mean([reply(1, 100), reply(2, 300)])["w"].item() == pytest.approx(1.75)
-    assert mean([reply(1, 100), reply(2, 300)], "uniform")["w"].item() == pytest.approx(1.5)
+    assert average_replies([reply(1, 100), reply(2, 300)])["w"].item() == pytest.approx(1.75)
+    assert average_replies([reply(1, 100), reply(2, 300)], "uniform")["w"].item() == pytest.approx(1.5)
     odd = 0.1 + 1e-7
-    assert mean([reply(odd, n) for n in (3, 7, 11)])["w"].item() == reply(odd, 1).up["w"].item(), (
+    assert average_replies([reply(odd, n) for n in (3, 7, 11)])["w"].item() == reply(odd, 1).up["w"].item(), (
         "equal ones, to the bit"
     )
     equal = [reply(v, 500) for v in (0.1, 0.7, -0.3)]
-    assert torch.equal(mean(equal)["w"], mean(equal, "uniform")["w"])
+    assert torch.equal(average_replies(equal)["w"], average_replies(equal, "uniform")["w"])

@@ -4,11 +4,11 @@ import torch.nn.functional as F
 
 from fedrecall.core import seeds
 from fedrecall.core.method import Method
-from fedrecall.core.optim import SGD
-from fedrecall.core.training import Training, batches, train
+from fedrecall.core.optim import ClientSGD
+from fedrecall.core.training import LocalTraining, batches, train
 from support.tiny_federation import flat, local, vectors
 
-HOW = Training(epochs=3, batch=10, sgd=SGD(lr=0.1, momentum=0.9, weight_decay=1e-3))
+HOW = LocalTraining(epochs=3, batch=10, sgd=ClientSGD(lr=0.1, momentum=0.9, weight_decay=1e-3))
 
 
 def rng() -> torch.Generator:
@@ -16,10 +16,10 @@ def rng() -> torch.Generator:
 
 
 @pytest.mark.parametrize("batch_norm", [False, True])
-@pytest.mark.parametrize("sgd", [SGD(0.1, 0.0), SGD(0.1, 0.9, 1e-3), SGD(0.1, 0.9, 1e-3, prox=0.3)])
-def test_a_clients_round_is_torch_sgd(batch_norm: bool, sgd: SGD) -> None:
+@pytest.mark.parametrize("sgd", [ClientSGD(0.1, 0.0), ClientSGD(0.1, 0.9, 1e-3), ClientSGD(0.1, 0.9, 1e-3, prox=0.3)])
+def test_a_clients_round_is_torch_sgd(batch_norm: bool, sgd: ClientSGD) -> None:
     f, data = flat(torch.float64, batch_norm=batch_norm), vectors(dtype=torch.float64)
-    how = Training(3, 10, sgd)
+    how = LocalTraining(3, 10, sgd)
     reply = train(Method(), local(f, data, how=how), how, 0, 0)
 
     model = flat(torch.float64, batch_norm=batch_norm).model
@@ -42,7 +42,7 @@ def test_a_clients_round_is_torch_sgd(batch_norm: bool, sgd: SGD) -> None:
 
 
 def test_batches_cover_every_row_each_epoch() -> None:
-    epochs, rows = zip(*batches(41, Training(2, 10), rng()), strict=True)
+    epochs, rows = zip(*batches(41, LocalTraining(2, 10), rng()), strict=True)
     assert epochs == (0,) * 5 + (1,) * 5
     assert [len(r) for r in rows] == [10, 10, 10, 10, 1] * 2
     assert sorted(torch.cat(rows[:5]).tolist()) == list(range(41))
@@ -50,9 +50,9 @@ def test_batches_cover_every_row_each_epoch() -> None:
 
 
 def test_a_batch_of_one_is_skipped_only_with_batch_norm() -> None:
-    assert [len(r) for _, r in batches(11, Training(1, 10), rng())] == [10, 1]
-    assert [len(r) for _, r in batches(11, Training(1, 10), rng(), needs_pairs=True)] == [10]
-    assert [len(r) for _, r in batches(15, Training(1, 10, drop_last=True), rng())] == [10]
+    assert [len(r) for _, r in batches(11, LocalTraining(1, 10), rng())] == [10, 1]
+    assert [len(r) for _, r in batches(11, LocalTraining(1, 10), rng(), needs_pairs=True)] == [10]
+    assert [len(r) for _, r in batches(15, LocalTraining(1, 10, drop_last=True), rng())] == [10]
 
 
 def test_a_client_without_a_step_returns_what_it_received() -> None:
@@ -60,7 +60,7 @@ def test_a_client_without_a_step_returns_what_it_received() -> None:
     reply = train(Method(), local(f, data), HOW, 0, 0)
     assert torch.equal(reply.up["w"], f.w)
     assert torch.equal(reply.up["b"], f.b)
-    assert reply.report["steps"] == 0
+    assert reply.metrics["steps"] == 0
 
 
 def test_received_weights_are_left_alone() -> None:
@@ -112,7 +112,7 @@ def test_the_teacher_hears_the_batch_that_the_student_sees(noise: float, monkeyp
     f, data = flat(), vectors(noise=noise)
     heard.clear()
     passes = 0
-    original = f.freeze
+    original = f.frozen_module
 
     def counted(*args, **kwargs):
         module = original(*args, **kwargs)
@@ -124,7 +124,7 @@ def test_the_teacher_hears_the_batch_that_the_student_sees(noise: float, monkeyp
         module.register_forward_hook(count)
         return module
 
-    monkeypatch.setattr(f, "freeze", counted)
+    monkeypatch.setattr(f, "frozen_module", counted)
     train(Listener(), local(f, data, how=HOW), HOW, 0, 0)
     teacher, student = heard[0]
     torch.testing.assert_close(teacher, student)  # before the first step they are one model

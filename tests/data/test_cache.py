@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedrecall.data import cache
-from fedrecall.data.cache import Stored, cached, checksum, directory
+from fedrecall.data.cache import CachedTensors, cache_directory, cached, checksum
 from fedrecall.errors import UserError
 
 TENSORS = {"x": torch.arange(30_000, dtype=torch.int64).view(3, 10_000).to(torch.uint8), "y": torch.arange(3)}
@@ -23,12 +23,12 @@ class Build:
     def __init__(self) -> None:
         self.calls = 0
 
-    def __call__(self) -> Stored:
+    def __call__(self) -> CachedTensors:
         self.calls += 1
         return dict(TENSORS), dict(ABOUT)
 
 
-def same(stored: Stored) -> bool:
+def same(stored: CachedTensors) -> bool:
     tensors, about = stored
     return about == ABOUT and set(tensors) == set(TENSORS) and all(torch.equal(tensors[k], TENSORS[k]) for k in TENSORS)
 
@@ -40,13 +40,13 @@ def the_file(folder: Path) -> Path:
 
 def test_where_it_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FEDRECALL_CACHE", str(tmp_path / "a"))
-    assert directory() == tmp_path / "a"
+    assert cache_directory() == tmp_path / "a"
     monkeypatch.delenv("FEDRECALL_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "b"))
-    assert directory() == tmp_path / "b" / "fedrecall"
+    assert cache_directory() == tmp_path / "b" / "fedrecall"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "c"))
-    assert directory() == tmp_path / "c" / ".cache" / "fedrecall"
+    assert cache_directory() == tmp_path / "c" / ".cache" / "fedrecall"
 
 
 def test_built_once_per_key(own_cache: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_full_disk_costs_time_only(
 
 
 def test_a_builder_that_fails_leaves_nothing_and_frees_the_lock(own_cache: Path) -> None:
-    def fail() -> Stored:
+    def fail() -> CachedTensors:
         raise UserError("data.unreadable_file", "broken file")
 
     with pytest.raises(UserError) as error:

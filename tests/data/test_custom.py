@@ -64,7 +64,7 @@ def test_arrays_with_words_for_labels_and_clients() -> None:
     rows = torch.cat([data.train_groups, data.test_groups])
     assert torch.bincount(rows).tolist() == [15, 5]
     assert torch.allclose(torch.cat([data.train_x, data.test_x]).sum(), torch.tensor(X.sum()).float())
-    assert data.plain.plain(data.train_x) is data.train_x
+    assert data.test_transform.apply_test(data.train_x) is data.train_x
 
 
 def test_the_held_out_part_is_fixed_by_the_seed_alone() -> None:
@@ -101,7 +101,7 @@ def test_images_are_channels_first(shape: tuple[int, ...], expected: tuple[int, 
     data = from_arrays(x, [0, 1] * 3, test=0.5)
     assert data.shape == expected
     assert data.train_x.dtype == torch.uint8
-    assert data.plain.plain(data.train_x).max() <= 1
+    assert data.test_transform.apply_test(data.train_x).max() <= 1
 
 
 def test_channels_last_is_moved_not_reshaped() -> None:

@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from fedrecall.data.dirichlet import accepted_counts, cut_classes, log_gamma, repair
+from fedrecall.data.dirichlet import counts_from_log_weights, draw_counts, enforce_min_size, log_gamma
 from fedrecall.data.partition import Partition, make_partition
 from fedrecall.data.partitioners import Dirichlet, Ints
 
@@ -42,7 +42,7 @@ def test_cap_and_cut_are_those_of_the_literal_code(alpha: float, balance: bool) 
     for clients, classes in [(5, [40, 3, 70, 1]), (30, [500] * 10), (2, [1, 1]), (7, [97])]:
         sizes = np.array(classes)
         logs = [log_gamma(alpha, (20, clients), rng) for _ in classes]
-        ours = cut_classes(sizes, logs, balance)
+        ours = counts_from_log_weights(sizes, logs, balance)
         for a in range(20):
             assert (ours[a] == literal(sizes, np.exp([log[a] for log in logs]), balance)).all()
 
@@ -113,7 +113,7 @@ def test_repair_moves_from_the_largest_and_says_so(caplog: pytest.LogCaptureFixt
     assert p.sizes.min() == 10
     counts = np.array([[50, 0, 1, 0], [7, 9, 0, 0]])
     before = counts.copy()
-    assert repair(counts, 9) == 17
+    assert enforce_min_size(counts, 9) == 17
     assert counts.sum(axis=1).tolist() == before.sum(axis=1).tolist()
     assert counts.sum(axis=0).tolist() == [40, 9, 9, 9]
     assert counts[1].tolist() == [7, 9, 0, 0]
@@ -122,7 +122,7 @@ def test_repair_moves_from_the_largest_and_says_so(caplog: pytest.LogCaptureFixt
 def test_hopeless_draws_are_given_up_early_and_hopeful_ones_are_not() -> None:
     options = {"min_size": 10, "balance": True, "attempts": 300_000}
     sizes = np.full(10, 5000)
-    hopeless = accepted_counts(sizes, 100, np.random.default_rng(0), alpha=1e-4, **options)
-    assert hopeless.short > 0
+    hopeless = draw_counts(sizes, 100, np.random.default_rng(0), alpha=1e-4, **options)
+    assert hopeless.num_small_clients > 0
     assert hopeless.attempts < 100
-    assert accepted_counts(sizes, 100, np.random.default_rng(0), alpha=0.06, **options).short == 0
+    assert draw_counts(sizes, 100, np.random.default_rng(0), alpha=0.06, **options).num_small_clients == 0

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from fedrecall.data.partition import Partition, make_partition
-from fedrecall.data.partitioners import Dirichlet, Iid, Ints, Labels, Law
+from fedrecall.data.partitioners import Dirichlet, Iid, Ints, LabelsPerClient, Partitioner
 from fedrecall.errors import UserError
 
 CIFAR10 = np.repeat(np.arange(10), 5000)
 
 
-def make(law: Law, labels: Ints, clients: int, seed: int = 0) -> Partition:
+def make(law: Partitioner, labels: Ints, clients: int, seed: int = 0) -> Partition:
     return make_partition(law, labels, None, clients, rng=np.random.default_rng(seed), seed=seed)
 
 
@@ -36,10 +36,10 @@ def test_manifest_is_plain_data() -> None:
 
 
 def test_saved_and_loaded_is_the_same(tmp_path: Path) -> None:
-    p = make(Labels(1), CIFAR10, 8, seed=3)
+    p = make(LabelsPerClient(1), CIFAR10, 8, seed=3)
     p.save(tmp_path / "run", CIFAR10, 10)
     q = Partition.load(tmp_path / "run")
-    assert (q.hash, q.law, q.seed, q.notes, q.samples) == (p.hash, p.law, p.seed, p.notes, p.samples)
+    assert (q.hash, q.partitioner, q.seed, q.notes, q.samples) == (p.hash, p.partitioner, p.seed, p.notes, p.samples)
     assert (q.indices == p.indices).all()
     assert sorted(f.name for f in (tmp_path / "run").iterdir()) == ["partition.json", "partition.safetensors"]
 

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from fedrecall.data.partition import Partition, make_partition
 from fedrecall.data.partitioners import (
-    PARTITIONS,
+    PARTITIONERS,
     Assignment,
     Dirichlet,
     Groups,
     Iid,
     Ints,
-    Labels,
-    Law,
+    LabelsPerClient,
+    Partitioner,
     Quantity,
     Shards,
 )
@@ -30,13 +30,13 @@ CIFAR10 = np.repeat(np.arange(10), 5000)
 INVALID = "config.invalid_value"
 
 
-def make(law: Law, labels: Ints, clients: int, seed: int = 0, groups: Ints | None = None) -> Partition:
+def make(law: Partitioner, labels: Ints, clients: int, seed: int = 0, groups: Ints | None = None) -> Partition:
     return make_partition(law, labels, groups, clients, rng=np.random.default_rng(seed), seed=seed)
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[Law, Ints, int, int, Ints]:
-    law_name = draw(st.sampled_from(sorted(PARTITIONS)))
+def cases(draw: st.DrawFn) -> tuple[Partitioner, Ints, int, int, Ints]:
+    law_name = draw(st.sampled_from(sorted(PARTITIONERS)))
     values = draw(st.lists(st.integers(0, 12), min_size=1, max_size=6, unique=True))  # some numbers are no class
     labels = np.array(draw(st.lists(st.sampled_from(values), min_size=1, max_size=200)), dtype=np.int64)
     clients = draw(st.integers(1, len(labels)))
@@ -44,14 +44,14 @@ def cases(draw: st.DrawFn) -> tuple[Law, Ints, int, int, Ints]:
     C = len(np.unique(labels))
     alpha = 10.0 ** draw(st.floats(-6, 6))
     size = draw(st.integers(1, len(labels) // clients))
-    law: Law
+    law: Partitioner
     match law_name:
         case "dirichlet":
             law = Dirichlet(alpha, size, draw(st.booleans()), attempts=draw(st.integers(1, 50)))
         case "quantity":
             law = Quantity(alpha, size)
         case "labels":
-            law = Labels(draw(st.integers(1, C)))
+            law = LabelsPerClient(draw(st.integers(1, C)))
         case "shards":
             clients = max(1, clients // C) * C
             law = Shards(draw(st.integers(1, 3)))
@@ -65,9 +65,11 @@ def cases(draw: st.DrawFn) -> tuple[Law, Ints, int, int, Ints]:
 
 @settings(max_examples=400, deadline=None)
 @given(cases())
-def test_every_index_exactly_once(case: tuple[Law, Ints, int, int, Ints]) -> None:
+def test_every_index_exactly_once(case: tuple[Partitioner, Ints, int, int, Ints]) -> None:
     law, labels, clients, seed, groups = case
-    if isinstance(law, Labels | Shards):  # the two that may leave a client empty: small classes, cut too finely
+    if isinstance(
+        law, LabelsPerClient | Shards
+    ):  # the two that may leave a client empty: small classes, cut too finely
         try:
             p = make(law, labels, clients, seed, groups)
         except UserError:
@@ -77,7 +79,7 @@ def test_every_index_exactly_once(case: tuple[Law, Ints, int, int, Ints]) -> Non
     assert sum(len(p.rows(i)) for i in range(clients)) == len(p.indices)
     assert len(np.unique(p.indices)) == len(p.indices)
     if len(p.indices) < len(labels):
-        assert isinstance(law, Labels)
+        assert isinstance(law, LabelsPerClient)
         assert f"{len(labels) - len(p.indices)} samples stay unused" in p.notes[0]
     counts = p.counts(labels, 13)
     assert (counts.sum(axis=1) == p.sizes).all()
@@ -87,7 +89,7 @@ def test_every_index_exactly_once(case: tuple[Law, Ints, int, int, Ints]) -> Non
             assert np.ptp(p.sizes) <= 1
         case Dirichlet() | Quantity():
             assert p.sizes.min() >= law.min_size
-        case Labels():
+        case LabelsPerClient():
             assert ((counts > 0).sum(axis=1) <= law.k).all()
         case Shards():
             assert ((counts > 0).sum(axis=1) <= law.s).all()
@@ -99,7 +101,7 @@ def test_every_index_exactly_once(case: tuple[Law, Ints, int, int, Ints]) -> Non
 
 
 def test_the_seed_decides() -> None:
-    for law in (Iid(), Dirichlet(), Labels(), Shards(), Quantity()):
+    for law in (Iid(), Dirichlet(), LabelsPerClient(), Shards(), Quantity()):
         assert make(law, CIFAR10, 10, 0).hash != make(law, CIFAR10, 10, 1).hash
 
 
@@ -110,17 +112,17 @@ def test_a_client_has_its_rows_shuffled() -> None:
 
 
 def test_labels_k_classes_each_and_client_i_has_class_i() -> None:
-    counts = make(Labels(2), CIFAR10, 10).counts(CIFAR10, 10)
+    counts = make(LabelsPerClient(2), CIFAR10, 10).counts(CIFAR10, 10)
     assert ((counts > 0).sum(axis=1) == 2).all()
     assert (np.diag(counts) > 0).all()
-    assert np.ptp(make(Labels(10), CIFAR10, 100).counts(CIFAR10, 10)) == 0
-    chosen = [tuple(np.flatnonzero(make(Labels(2), CIFAR10, 10, s).counts(CIFAR10, 10)[0])) for s in range(60)]
+    assert np.ptp(make(LabelsPerClient(10), CIFAR10, 100).counts(CIFAR10, 10)) == 0
+    chosen = [tuple(np.flatnonzero(make(LabelsPerClient(2), CIFAR10, 10, s).counts(CIFAR10, 10)[0])) for s in range(60)]
     assert {pair[1] for pair in chosen} == set(range(1, 10))
 
 
 def test_a_class_that_nobody_chose_stays_unused(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        p = make(Labels(1), CIFAR10, 8)
+        p = make(LabelsPerClient(1), CIFAR10, 8)
     (note,) = p.notes
     assert "8, 9" in note
     assert "10000" in note
@@ -177,7 +179,7 @@ class EvenOdd:
 
 def test_anyones_own_law_is_described_by_its_fields() -> None:
     p = make(EvenOdd(), np.zeros(10, dtype=np.int64), 2)
-    assert dict(p.law) == {"name": "EvenOdd", "flip": True}
+    assert dict(p.partitioner) == {"name": "EvenOdd", "flip": True}
     with pytest.raises(ValueError, match="owner below 1 for each of 10 samples"):
         make(EvenOdd(), np.zeros(10, dtype=np.int64), 1)
 
@@ -194,8 +196,8 @@ def test_anyones_own_law_is_described_by_its_fields() -> None:
         (lambda: Quantity(alpha=float("inf")), 2, INVALID, "federation.partition.alpha", ["0"]),
         (lambda: Dirichlet(min_size=0), 2, INVALID, "federation.partition.min_size", ["0"]),
         (lambda: Dirichlet(attempts=0), 2, INVALID, "federation.partition.attempts", ["0"]),
-        (lambda: Labels(0), 2, INVALID, "federation.partition.k", ["0"]),
-        (lambda: Labels(6), 2, INVALID, "federation.partition.k", ["5"]),
+        (lambda: LabelsPerClient(0), 2, INVALID, "federation.partition.k", ["0"]),
+        (lambda: LabelsPerClient(6), 2, INVALID, "federation.partition.k", ["5"]),
         (lambda: Shards(0), 5, INVALID, "federation.partition.s", ["0"]),
         (lambda: Shards(2), 4, "partition.not_divisible", "federation.partition.s", ["s = 5", "clients = 5"]),
         (lambda: Shards(1), 1, "partition.not_divisible", "federation.partition.s", ["s = 5", "clients = 5"]),
@@ -205,7 +207,7 @@ def test_anyones_own_law_is_described_by_its_fields() -> None:
     ],
 )
 def test_impossible_demands_are_one_line_with_a_remedy(
-    law: Callable[[], Law], clients: int, code: str, key: str, remedy: list[str]
+    law: Callable[[], Partitioner], clients: int, code: str, key: str, remedy: list[str]
 ) -> None:
     labels = np.repeat(np.arange(5), 20)
     if code == "partition.empty_client":

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch import Generator, Tensor
 
-from fedrecall.data.transforms import PRESETS, Transform, transform_for
+from fedrecall.data.transforms import TRANSFORM_PRESETS, Transform, resolve_transform
 from fedrecall.errors import UserError
 
 B = 33
@@ -84,7 +84,7 @@ def reference(t: Transform, x: Tensor, g: Generator) -> Tensor:
 )
 def test_augment_is_the_loop_over_images(t: Transform) -> None:
     x = images()
-    got, want = t.augment(x, rng(5)), reference(t, x, rng(5))
+    got, want = t.apply_train(x, rng(5)), reference(t, x, rng(5))
     assert got.dtype == torch.float32
     # A coordinate that falls on the border of two pixels may be rounded either way.
     different = (~torch.isclose(got, want, atol=1e-5)).float().mean()
@@ -93,7 +93,7 @@ def test_augment_is_the_loop_over_images(t: Transform) -> None:
 
 def test_rotation_is_pils() -> None:
     x = images(h=32, w=32)
-    got = Transform(rotate=30.0).augment(x, rng(1))
+    got = Transform(rotate=30.0).apply_train(x, rng(1))
     angles = (torch.rand(B, generator=rng(1)) * 2 - 1) * 30
     want = np.stack(
         [
@@ -108,12 +108,12 @@ def test_rotation_is_pils() -> None:
 def test_plain_is_scaled_and_normalised_and_floats_stay() -> None:
     x = images()
     want = (x.double() / 255 - torch.tensor(COLOUR["mean"]).view(3, 1, 1)) / torch.tensor(COLOUR["std"]).view(3, 1, 1)
-    assert torch.allclose(Transform(**COLOUR).plain(x).double(), want, atol=1e-6)
-    assert torch.equal(Transform().plain(x), x.float() / 255)
+    assert torch.allclose(Transform(**COLOUR).apply_test(x).double(), want, atol=1e-6)
+    assert torch.equal(Transform().apply_test(x), x.float() / 255)
     table = torch.randn(5, 3, generator=rng())
-    assert Transform().plain(table) is table
+    assert Transform().apply_test(table) is table
     before = table.clone()
-    normalised = Transform(**COLOUR).plain(table)
+    normalised = Transform(**COLOUR).apply_test(table)
     assert torch.allclose(normalised, (table - torch.tensor(COLOUR["mean"])) / torch.tensor(COLOUR["std"]))
     assert torch.equal(table, before)
 
@@ -122,67 +122,70 @@ def test_float_images_are_augmented_without_touching_the_store() -> None:
     x = images().float() / 255
     before = x.clone()
     t = Transform(pad=2, flip=True, cutout=4)
-    assert torch.allclose(t.augment(x, rng(3)), t.augment(images(), rng(3)))
+    assert torch.allclose(t.apply_train(x, rng(3)), t.apply_train(images(), rng(3)))
     assert torch.equal(x, before)
 
 
 def test_crop_reaches_every_offset_and_flip_half_of_the_images() -> None:
     x = torch.zeros(4000, 1, 5, 5, dtype=torch.uint8)
     x[:, :, 2, 2] = 255
-    at = Transform(pad=2).augment(x, rng()).flatten(1).argmax(1)
+    at = Transform(pad=2).apply_train(x, rng()).flatten(1).argmax(1)
     assert torch.bincount(at, minlength=25).min() > 80  # 160 expected
     x = torch.zeros(4000, 1, 1, 2, dtype=torch.uint8)
     x[..., 0] = 255
-    assert 0.45 < Transform(flip=True).augment(x, rng())[..., 1].mean() < 0.55
+    assert 0.45 < Transform(flip=True).apply_train(x, rng())[..., 1].mean() < 0.55
 
 
 def test_cutout_is_a_clipped_square_of_zeros_after_normalisation() -> None:
     x = torch.full((2000, 1, 32, 32), 200, dtype=torch.uint8)
-    out = Transform(mean=(0.5,), std=(0.5,), cutout=16).augment(x, rng())
+    out = Transform(mean=(0.5,), std=(0.5,), cutout=16).apply_train(x, rng())
     zeros = (out == 0).sum((1, 2, 3))
     assert zeros.max() == 256
     assert zeros.min() == 64  # centred in a corner: rows 0..7
     assert out.unique().tolist() == [0.0, pytest.approx(200 / 127.5 - 1)]
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", TRANSFORM_PRESETS)
 def test_presets_are_deterministic_and_leave_global_randomness_alone(preset: str) -> None:
-    for name, t in PRESETS[preset].items():
+    for name, t in TRANSFORM_PRESETS[preset].items():
         x = images(channels=1 if name in ("mnist", "femnist") else 3, h=28, w=28)
         torch.manual_seed(1)
         state, numpy_state = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
-        first = t.augment(x, rng(7))
+        first = t.apply_train(x, rng(7))
         assert torch.equal(state, torch.get_rng_state())
         assert np.array_equal(numpy_state, np.random.get_state()[1])  # noqa: NPY002
         torch.manual_seed(2)
-        assert torch.equal(first, t.augment(x, rng(7)))
-        assert torch.equal(first, t.augment(x, rng(8))) != t.random
+        assert torch.equal(first, t.apply_train(x, rng(7)))
+        assert torch.equal(first, t.apply_train(x, rng(8))) != t.is_random
 
 
 def test_constants_of_the_presets() -> None:
-    moon = PRESETS["moon"]["cifar10"]
+    moon = TRANSFORM_PRESETS["moon"]["cifar10"]
     assert moon.mean == (125.3 / 255, 123.0 / 255, 113.9 / 255)
     assert (moon.pad, moon.pad_mode, moon.flip, moon.rotate, moon.cutout) == (4, "reflect", True, 0, 0)
-    assert PRESETS["moon"]["cifar100"] == PRESETS["fedcsd"]["cifar100"]
-    assert PRESETS["moon"]["cifar100"] == Transform(
+    assert TRANSFORM_PRESETS["moon"]["cifar100"] == TRANSFORM_PRESETS["fedcsd"]["cifar100"]
+    assert TRANSFORM_PRESETS["moon"]["cifar100"] == Transform(
         (0.50708, 0.48655, 0.44092), (0.26733, 0.25644, 0.27615), pad=4, flip=True, rotate=15.0
     )
-    assert PRESETS["moon"]["tiny-imagenet"] == Transform((0.5,) * 3, (0.5,) * 3)
-    assert PRESETS["niid-bench"]["cifar10"] == replace(moon, mean=None, std=None)
-    assert PRESETS["fedlmd"]["cifar10"].cutout == PRESETS["fedlmd"]["mnist"].cutout == 16
-    assert PRESETS["fedlmd"]["cifar10"].pad_mode == "zero"
-    assert (PRESETS["fedlmd"]["cinic10"].cutout, PRESETS["fedlmd"]["cinic10"].pad_mode) == (0, "reflect")
-    assert PRESETS["fedlmd"]["mnist"].mean == (0.1307,)
-    assert PRESETS["fedbn"]["office-caltech-10"] == Transform(flip=True, rotate=30.0)
-    assert not PRESETS["fedcsd"]["femnist"].random
+    assert TRANSFORM_PRESETS["moon"]["tiny-imagenet"] == Transform((0.5,) * 3, (0.5,) * 3)
+    assert TRANSFORM_PRESETS["niid-bench"]["cifar10"] == replace(moon, mean=None, std=None)
+    assert TRANSFORM_PRESETS["fedlmd"]["cifar10"].cutout == TRANSFORM_PRESETS["fedlmd"]["mnist"].cutout == 16
+    assert TRANSFORM_PRESETS["fedlmd"]["cifar10"].pad_mode == "zero"
+    assert (TRANSFORM_PRESETS["fedlmd"]["cinic10"].cutout, TRANSFORM_PRESETS["fedlmd"]["cinic10"].pad_mode) == (
+        0,
+        "reflect",
+    )
+    assert TRANSFORM_PRESETS["fedlmd"]["mnist"].mean == (0.1307,)
+    assert TRANSFORM_PRESETS["fedbn"]["office-caltech-10"] == Transform(flip=True, rotate=30.0)
+    assert not TRANSFORM_PRESETS["fedcsd"]["femnist"].is_random
 
 
 def test_transform_for() -> None:
     plain = Transform(mean=(0.5,), std=(0.2,))
-    assert transform_for("none", "mnist", plain) is plain
-    assert transform_for("fedlmd", "mnist", plain) == PRESETS["fedlmd"]["mnist"]
-    assert transform_for({"pad": 2, "flip": True}, "mnist", plain) == replace(plain, pad=2, flip=True)
-    assert transform_for({"mean": [0.1], "std": [1]}, "mnist", plain) == Transform((0.1,), (1.0,))
+    assert resolve_transform("none", "mnist", plain) is plain
+    assert resolve_transform("fedlmd", "mnist", plain) == TRANSFORM_PRESETS["fedlmd"]["mnist"]
+    assert resolve_transform({"pad": 2, "flip": True}, "mnist", plain) == replace(plain, pad=2, flip=True)
+    assert resolve_transform({"mean": [0.1], "std": [1]}, "mnist", plain) == Transform((0.1,), (1.0,))
 
 
 @pytest.mark.parametrize(
@@ -203,7 +206,7 @@ def test_bad_augmentations_are_one_line(
     augment: str | dict[str, object], code: str, key: str, facts: tuple[str, ...]
 ) -> None:
     with pytest.raises(UserError) as error:
-        transform_for(augment, "mnist", Transform(mean=(0.5,), std=(0.5,)))
+        resolve_transform(augment, "mnist", Transform(mean=(0.5,), std=(0.5,)))
     assert (error.value.code, error.value.key) == (code, key)
     assert all(fact in str(error.value) for fact in facts)
     assert "\n" not in str(error.value)
@@ -215,15 +218,15 @@ def test_transforms_that_do_not_fit_the_data() -> None:
             call()
         return error.value.code, error.value.key
 
-    assert refused(lambda: Transform(**COLOUR).plain(images(channels=1))) == (
+    assert refused(lambda: Transform(**COLOUR).apply_test(images(channels=1))) == (
         "data.shape_mismatch",
         "data.augment.mean",
     )
-    assert refused(lambda: Transform(flip=True).augment(torch.zeros(4, 7), rng())) == (
+    assert refused(lambda: Transform(flip=True).apply_train(torch.zeros(4, 7), rng())) == (
         "config.conflict",
         "data.augment",
     )
     wide = Transform(pad=12, pad_mode="reflect")
-    assert refused(lambda: wide.augment(images(), rng())) == ("config.invalid_value", "data.augment.pad")
+    assert refused(lambda: wide.apply_train(images(), rng())) == ("config.invalid_value", "data.augment.pad")
     unknown = ("config.unknown_name", "data.augment.pad_mode")
     assert refused(lambda: Transform(pad_mode="wrap")) == unknown  # type: ignore[arg-type]

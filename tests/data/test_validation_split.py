@@ -5,7 +5,7 @@ import pytest
 
 from fedrecall.data.partition import Partition, make_partition
 from fedrecall.data.partitioners import Dirichlet, Iid
-from fedrecall.data.validation import hold_out
+from fedrecall.data.validation import split_validation
 from fedrecall.errors import UserError
 
 LABELS = np.arange(500) % 5
@@ -18,7 +18,7 @@ def partition() -> Partition:
 
 
 def test_every_client_gives_its_share_and_keeps_the_rest_in_order(partition: Partition) -> None:
-    kept, out = hold_out(partition, 0.2, 1, NONE)
+    kept, out = split_validation(partition, 0.2, 1, NONE)
     assert len(kept.indices) + len(out) == len(partition.indices)
     assert not set(kept.indices) & set(out)
     assert set(kept.indices) | set(out) == set(partition.indices)
@@ -33,13 +33,13 @@ def test_every_client_gives_its_share_and_keeps_the_rest_in_order(partition: Par
 
 
 def test_the_seed_decides(partition: Partition) -> None:
-    first, second, other = (hold_out(partition, 0.2, seed, NONE)[1].tolist() for seed in (1, 1, 2))
+    first, second, other = (split_validation(partition, 0.2, seed, NONE)[1].tolist() for seed in (1, 1, 2))
     assert first == second != other
 
 
 def test_what_is_spared_stays(partition: Partition) -> None:
     spared = np.arange(0, 500, 2)
-    kept, out = hold_out(partition, 0.5, 1, spared)
+    kept, out = split_validation(partition, 0.5, 1, spared)
     assert not set(out) & set(spared)
     assert set(spared) <= set(kept.indices)
     for client in range(len(partition)):
@@ -50,5 +50,5 @@ def test_what_is_spared_stays(partition: Partition) -> None:
 def test_nobody_can_give_anything() -> None:
     alone = make_partition(Iid(), LABELS[:3], None, 3, rng=np.random.default_rng(0), seed=0)
     with pytest.raises(UserError) as error:
-        hold_out(alone, 0.2, 0, NONE)
+        split_validation(alone, 0.2, 0, NONE)
     assert (error.value.code, error.value.key) == ("data.cannot_hold_out", "federation.clients")

@@ -16,9 +16,9 @@ import torch
 
 import fedrecall
 from fedrecall import METHODS, Experiment, Method
-from fedrecall.core.rounds import rounds
+from fedrecall.core.rounds import run_rounds
 from fedrecall.core.types import Local, Output, Reply, Server, Step
-from fedrecall.runs.setup import setup
+from fedrecall.runs.setup import prepare_run
 from fedrecall.simulation import ENGINES
 from support.markdown import DOCS, blocks, headings, prose, table
 
@@ -77,10 +77,10 @@ def test_the_parameter_table_is_the_dataclass(name: str) -> None:
 
 @methods
 def test_the_costs_in_the_index_are_those_of_a_run(name: str) -> None:
-    ready = setup(Experiment(method={"name": name}, **SMALL, run={"rounds": 3}))
-    with ENGINES["serial"](ready.world, ready.server.f) as engine:
-        *_, last = rounds(ready.world.method, ready.server, engine, ready.plan)
-        kept = [sum(t.numel() for t in memory.values()) for memory in engine.memories.values()]
+    ready = prepare_run(Experiment(method={"name": name}, **SMALL, run={"rounds": 3}))
+    with ENGINES["serial"](ready.clients, ready.server.f) as engine:
+        *_, last = run_rounds(ready.clients.method, ready.server, engine, ready.schedule)
+        kept = [sum(t.numel() for t in memory.values()) for memory in engine.client_state.values()]
     unit = len(ready.server.state)
     _, _, down, up, keeps, *_ = next(row for row in table(INDEX, "Method") if row[0].startswith(f"[{name}]"))
     size = {"C": 10, "C²": 100, "C·D": 160, "a scalar": 1}

@@ -15,7 +15,7 @@ import typer.main
 import fedrecall as fr
 from fedrecall import cli
 from support.browser import Browser, installed
-from support.markdown import DOCS, PAGES, ROOT, anchor, blocks, commands, headings, links
+from support.markdown import DOCS, PAGES, ROOT, anchor, blocks, commands, execute, headings, links
 
 TUTORIAL, FAQ = DOCS / "getting-started.md", DOCS / "faq.md"
 METHODS = {DOCS / "vocabulary.md", *(DOCS / "methods").glob("*.md")}  # tested by test_docs_methods.py
@@ -43,14 +43,6 @@ def script(name: str) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def execute(path: Path) -> dict[str, object]:
-    """All Python of a page, as if pasted block by block; what is then defined."""
-    names: dict[str, object] = {"__name__": path.stem}
-    for block in blocks(path, "python"):
-        exec(compile(block.text, str(path), "exec"), names)
-    return names
 
 
 @with_code("toml")

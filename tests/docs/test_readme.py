@@ -4,10 +4,9 @@ import re
 from typing import Any
 
 import pytest
-from test_docs import execute
 
 import fedrecall as fr
-from support.markdown import DOCS, ROOT, blocks, commands, links, table
+from support.markdown import DOCS, ROOT, blocks, commands, execute, links, table
 
 README = ROOT / "README.md"
 

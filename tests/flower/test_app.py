@@ -11,23 +11,23 @@ from PIL import Image
 
 from fedrecall import UserError
 from fedrecall.config.experiment import Experiment
-from fedrecall.flower.app_config import Node, configured
-from fedrecall.flower.app_template import for_flower, new
-from fedrecall.flower.local import dealt_to, settled
+from fedrecall.flower.app_config import NodeConfig, read_experiment
+from fedrecall.flower.app_template import with_flower_engine, write_app
+from fedrecall.flower.local import load_node_data, make_client_runner
 
 CHANGES = ["method.name=fedcsd", "federation.clients=3", "run.targets=[0.5]", "engine.min_replies=2"]
 
 
 def test_the_app_carries_the_whole_configuration(tmp_path: Path) -> None:
-    experiment = new(tmp_path / "my app", None, CHANGES)
+    experiment = write_app(tmp_path / "my app", None, CHANGES)
     assert experiment.engine.name == "flower"
     project = tomllib.loads((tmp_path / "my app" / "pyproject.toml").read_text())
     assert project["project"]["name"] == "my-app"
     assert project["project"]["dependencies"] == []
     config = project["tool"]["flwr"]["app"]["config"]
     assert all(isinstance(value, str) for value in config.values()), "Flower takes plain values only"
-    assert configured(config) == experiment
-    assert configured(config | {"set": "run.rounds=7 method.tau=3.0"}).run.rounds == 7
+    assert read_experiment(config) == experiment
+    assert read_experiment(config | {"set": "run.rounds=7 method.tau=3.0"}).run.rounds == 7
     readme = (tmp_path / "my app" / "README.md").read_text()
     assert readme.count("flower-supernode --insecure") == 3
     assert "FLWR_TELEMETRY_ENABLED=0" in readme
@@ -52,13 +52,13 @@ def test_the_documented_commands_exist() -> None:
 def test_a_folder_that_is_in_use_is_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "kept").write_text("")
     with pytest.raises(UserError) as error:
-        new(tmp_path, None)
+        write_app(tmp_path, None)
     assert (error.value.code, error.value.key) == ("flower.directory_not_empty", str(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
 
 
 def test_what_was_meant_for_another_engine_is_left_out() -> None:
-    engine = for_flower(Experiment(engine={"workers": 2, "min_replies": 3})).engine
+    engine = with_flower_engine(Experiment(engine={"workers": 2, "min_replies": 3})).engine
     assert (engine.name, engine.workers, engine.min_replies) == ("flower", None, 3)
 
 
@@ -80,7 +80,7 @@ def test_what_was_meant_for_another_engine_is_left_out() -> None:
 )
 def test_a_node_that_is_told_nonsense_says_so(config: dict[str, object], code: str, key: str, fact: str) -> None:
     with pytest.raises(UserError) as error:
-        Node.read(config)
+        NodeConfig.from_node_config(config)
     assert (error.value.code, error.value.key) == (code, key)
     assert fact in str(error.value)
 
@@ -91,7 +91,7 @@ def test_a_node_that_is_told_nonsense_says_so(config: dict[str, object], code: s
 )
 def test_an_app_without_an_experiment_for_flower_is_refused(app: dict[str, str], key: str) -> None:
     with pytest.raises(UserError) as error:
-        configured(app)
+        read_experiment(app)
     assert (error.value.code, error.value.key) == ("flower.invalid_app", key)
 
 
@@ -106,17 +106,17 @@ def pictures(folder: Path, classes: dict[str, int]) -> Path:
 def test_a_nodes_own_folder_is_numbered_as_everyones(tmp_path: Path) -> None:
     folder = pictures(tmp_path / "images", {"cat": 5, "owl": 10})
     experiment = Experiment(federation={"clients": 3}, data={"name": "folder", "path": "not on this machine"})
-    node = Node(1, tmp_path, folder=folder)
-    dealt = dealt_to(node, experiment, ("cat", "dog", "owl"))
-    world, f = settled(experiment, dealt)
-    assert len(dealt.aux) == 0
-    assert torch.bincount(dealt.clients.y).tolist() == [4, 0, 8], "a fifth of each class is held out"
+    node = NodeConfig(1, tmp_path, folder=folder)
+    dealt = load_node_data(node, experiment, ("cat", "dog", "owl"))
+    world, f = make_client_runner(experiment, dealt)
+    assert len(dealt.auxiliary) == 0
+    assert torch.bincount(dealt.client_examples.y).tolist() == [4, 0, 8], "a fifth of each class is held out"
     assert [len(world.partition.rows(client)) for client in range(3)] == [0, 12, 0]
     assert world.classes == 3
-    reply = world.perform(f, "train", 1, 0, {"w": f.w}, None)
+    reply = world.run_task(f, "train", 1, 0, {"w": f.w}, None)
     assert reply.n == 12
     with pytest.raises(UserError) as error:
-        dealt_to(node, experiment, ("dog", "owl"))
+        load_node_data(node, experiment, ("dog", "owl"))
     assert (error.value.code, error.value.key) == ("data.unknown_class", "cat")
     assert "dog, owl" in str(error.value)
 
@@ -125,11 +125,11 @@ def test_a_nodes_own_table(tmp_path: Path) -> None:
     file = tmp_path / "own.csv"
     file.write_text("x,y,kind\n" + "".join(f"{i},{-i},{'ab'[i % 2]}\n" for i in range(20)))
     experiment = Experiment(federation={"clients": 2}, data={"name": "digits"})
-    dealt = dealt_to(Node(0, tmp_path, table=file, label="kind"), experiment, ("a", "b", "c"))
+    dealt = load_node_data(NodeConfig(0, tmp_path, table=file, label="kind"), experiment, ("a", "b", "c"))
     assert dealt.dataset.shape == (2,)
-    assert torch.bincount(dealt.clients.y, minlength=3).tolist() == [8, 8, 0]
+    assert torch.bincount(dealt.client_examples.y, minlength=3).tolist() == [8, 8, 0]
     with pytest.raises(UserError) as error:
-        dealt_to(Node(0, tmp_path, table=file, label="x"), experiment)
+        load_node_data(NodeConfig(0, tmp_path, table=file, label="x"), experiment)
     assert (error.value.code, error.value.key) == ("data.text_column", str(file))
     assert '"kind"' in str(error.value)
 
@@ -137,17 +137,17 @@ def test_a_nodes_own_table(tmp_path: Path) -> None:
 def test_rows_of_the_configured_data(tmp_path: Path) -> None:
     (tmp_path / "rows.txt").write_text("5 7\n1400\n")
     experiment = Experiment(federation={"clients": 2})
-    dealt = dealt_to(Node(1, tmp_path, index=tmp_path / "rows.txt"), experiment)
+    dealt = load_node_data(NodeConfig(1, tmp_path, index=tmp_path / "rows.txt"), experiment)
     assert dealt.partition.rows(1).tolist() == [5, 7, 1400]
     for wrong in ("5 5", "-1", "99999", "a", ""):
         (tmp_path / "rows.txt").write_text(wrong)
         with pytest.raises(UserError) as error:
-            dealt_to(Node(1, tmp_path, index=tmp_path / "rows.txt"), experiment)
+            load_node_data(NodeConfig(1, tmp_path, index=tmp_path / "rows.txt"), experiment)
         assert (error.value.code, error.value.key) == ("flower.invalid_node_config", "node-config.index")
 
 
 def test_a_number_beyond_the_federation_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError) as error:
-        dealt_to(Node(3, tmp_path), Experiment(federation={"clients": 3}))
+        load_node_data(NodeConfig(3, tmp_path), Experiment(federation={"clients": 3}))
     assert (error.value.code, error.value.key) == ("flower.invalid_node_config", "node-config.client")
     assert "0 to 2" in str(error.value)

@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from fedrecall.flower import codec
-from fedrecall.flower.codec import Malformed, Part, decode, encode, require_like
+from fedrecall.flower.codec import EncodedTensor, InvalidMessage, decode, encode, require_same_spec
 
 NUMBERS = torch.tensor([[1.5, -0.0, float("inf")], [float("nan"), 1e-30, 3.0]])
 
 
-@pytest.mark.parametrize("kind", codec.TYPES.values(), ids=str)
+@pytest.mark.parametrize("kind", codec.DTYPES.values(), ids=str)
 @pytest.mark.parametrize("shape", [(2, 3), (6,), (), (0,), (3, 0)])
 def test_every_type_and_shape_comes_back_to_the_bit(kind: torch.dtype, shape: tuple[int, ...]) -> None:
     t = torch.nan_to_num(NUMBERS, posinf=9).to(kind) if not kind.is_floating_point else NUMBERS.to(kind)
@@ -30,44 +30,44 @@ def test_views_travel_as_what_they_show() -> None:
 @pytest.mark.parametrize(
     ("parts", "code", "fact"),
     [
-        ({"w": Part("float32", (2,), bytes(4))}, "reply.wrong_byte_count", "w has 4 bytes, its shape needs 8"),
-        ({"w": Part("float32", (-1,), b"")}, "reply.invalid_shape", "w "),
-        ({"w": Part("float32", (2**40,), b"")}, "reply.invalid_shape", "w "),
-        ({"w": Part("float32", (2**20, 2**20, 2**20), b"")}, "reply.wrong_byte_count", "w "),
-        ({"w": Part("float32", (1,) * 9, bytes(4))}, "reply.invalid_shape", "w "),
-        ({"w": Part("object", (1,), bytes(8))}, "reply.unsupported_dtype", "'object'"),
-        ({"w": Part("complex64", (1,), bytes(8))}, "reply.unsupported_dtype", "'complex64'"),
-        ({"../w": Part("uint8", (1,), b"1")}, "reply.invalid_name", "'../w'"),
-        ({"": Part("uint8", (1,), b"1")}, "reply.invalid_name", "''"),
-        ({"w" * 65: Part("uint8", (1,), b"1")}, "reply.invalid_name", "www"),
-        ({"m": Part("bool", (1,), b"\x02")}, "reply.invalid_value", "m "),
-        ({f"w{i}": Part("uint8", (1,), b"1") for i in range(257)}, "reply.too_large", "257 tensors"),
+        ({"w": EncodedTensor("float32", (2,), bytes(4))}, "reply.wrong_byte_count", "w has 4 bytes, its shape needs 8"),
+        ({"w": EncodedTensor("float32", (-1,), b"")}, "reply.invalid_shape", "w "),
+        ({"w": EncodedTensor("float32", (2**40,), b"")}, "reply.invalid_shape", "w "),
+        ({"w": EncodedTensor("float32", (2**20, 2**20, 2**20), b"")}, "reply.wrong_byte_count", "w "),
+        ({"w": EncodedTensor("float32", (1,) * 9, bytes(4))}, "reply.invalid_shape", "w "),
+        ({"w": EncodedTensor("object", (1,), bytes(8))}, "reply.unsupported_dtype", "'object'"),
+        ({"w": EncodedTensor("complex64", (1,), bytes(8))}, "reply.unsupported_dtype", "'complex64'"),
+        ({"../w": EncodedTensor("uint8", (1,), b"1")}, "reply.invalid_name", "'../w'"),
+        ({"": EncodedTensor("uint8", (1,), b"1")}, "reply.invalid_name", "''"),
+        ({"w" * 65: EncodedTensor("uint8", (1,), b"1")}, "reply.invalid_name", "www"),
+        ({"m": EncodedTensor("bool", (1,), b"\x02")}, "reply.invalid_value", "m "),
+        ({f"w{i}": EncodedTensor("uint8", (1,), b"1") for i in range(257)}, "reply.too_large", "257 tensors"),
     ],
 )
-def test_what_is_no_payload_is_refused(parts: dict[str, Part], code: str, fact: str) -> None:
-    with pytest.raises(Malformed) as error:
+def test_what_is_no_payload_is_refused(parts: dict[str, EncodedTensor], code: str, fact: str) -> None:
+    with pytest.raises(InvalidMessage) as error:
         decode(parts)
     assert error.value.code == code
     assert fact in str(error.value)
 
 
 def test_too_much_is_refused_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codec, "LARGEST", 100)
+    monkeypatch.setattr(codec, "MAX_BYTES", 100)
     parts = encode({"a": torch.zeros(20), "b": torch.zeros(5)})
-    with pytest.raises(Malformed) as error:
+    with pytest.raises(InvalidMessage) as error:
         encode({"a": torch.zeros(20), "b": torch.zeros(6)})
     assert error.value.code == "reply.too_large"
     assert "104 bytes" in str(error.value)
     assert "100" in str(error.value)
-    parts["c"] = Part("uint8", (1,), b"1")
-    with pytest.raises(Malformed) as error:
+    parts["c"] = EncodedTensor("uint8", (1,), b"1")
+    with pytest.raises(InvalidMessage) as error:
         decode(parts)
     assert error.value.code == "reply.too_large"
     assert "101 bytes" in str(error.value)
 
 
 def test_a_type_that_is_not_sent_is_refused_by_the_sender() -> None:
-    with pytest.raises(Malformed) as error:
+    with pytest.raises(InvalidMessage) as error:
         encode({"w": torch.zeros(1, dtype=torch.complex64)})
     assert error.value.code == "reply.unsupported_dtype"
     assert "complex64" in str(error.value)
@@ -75,10 +75,10 @@ def test_a_type_that_is_not_sent_is_refused_by_the_sender() -> None:
 
 def test_weights_must_be_like_those_of_the_model() -> None:
     model = {"w": torch.zeros(3)}
-    require_like({"w": torch.ones(3), "P": torch.ones(1, 1)}, model)
+    require_same_spec({"w": torch.ones(3), "P": torch.ones(1, 1)}, model)
     for wrong, fact in ((torch.ones(4), "float32 [4]"), (torch.ones(3).double(), "float64 [3]")):
-        with pytest.raises(Malformed) as error:
-            require_like({"w": wrong}, model)
+        with pytest.raises(InvalidMessage) as error:
+            require_same_spec({"w": wrong}, model)
         assert error.value.code == "reply.wrong_shape"
         assert f"w is {fact}" in str(error.value)
         assert "float32 [3]" in str(error.value)

@@ -19,9 +19,9 @@ from safetensors.torch import load_file
 pytest.importorskip("flwr", reason="needs Flower: make test-flower")
 
 from fedrecall import METHODS
-from fedrecall.flower.app_template import new
+from fedrecall.flower.app_template import write_app
 from fedrecall.flower.certificates import make_certificates
-from fedrecall.flower.processes import PROFILE, Daemons, free_port
+from fedrecall.flower.processes import CONNECTION_NAME, LocalDeployment, free_port
 from fedrecall.runs.directory import SUMMARY
 from fedrecall.runs.run import Result
 from support.lossy_engine import serial_without
@@ -37,13 +37,13 @@ FAILED = re.compile(r"round (\d+): client (\d+) failed: .* \(task (\w+)\)")
 class Trial:
     """A federation of three nodes, and the runs on it."""
 
-    def __init__(self, daemons: Daemons, config: Path) -> None:
+    def __init__(self, daemons: LocalDeployment, config: Path) -> None:
         self.daemons, self.config = daemons, config
         self.app = daemons.folder / "trial"
-        new(self.app, config, ["run.rounds=2"])
+        write_app(self.app, config, ["run.rounds=2"])
 
     def start(self, out: str, changes: str) -> "Run":
-        return Run(self.daemons.run(self.app, f'out="{self.daemons.folder / out}" set="{changes}"'))
+        return Run(self.daemons.start_run(self.app, f'out="{self.daemons.folder / out}" set="{changes}"'))
 
     def rounds(self, run: "Run", out: str) -> int:
         """Read the output of a run to its end; the number of rounds in its summary, 0 if it has none."""
@@ -79,9 +79,9 @@ class Run:
 
 @pytest.fixture(scope="module")
 def trial(tmp_path_factory: pytest.TempPathFactory, config: Path) -> Iterator[Trial]:
-    with Daemons(tmp_path_factory.mktemp("federation"), 3) as daemons:
+    with LocalDeployment(tmp_path_factory.mktemp("federation"), 3) as daemons:
         for client in range(3):
-            daemons.supernode(client)
+            daemons.start_supernode(client)
         yield Trial(daemons, config)
 
 
@@ -94,28 +94,28 @@ def test_every_method_ends_with_the_weights_of_serial(method: str, trial: Trial)
     assert trial.same(method, serial_without(trial.config, changes, ()))
 
 
-def online(daemons: Daemons) -> int:
+def online(daemons: LocalDeployment) -> int:
     """Nodes that the SuperLink has let in."""
-    listed = json.loads(daemons.flwr("supernode", "list", PROFILE, "--format", "json"))
+    listed = json.loads(daemons.run_flwr("supernode", "list", CONNECTION_NAME, "--format", "json"))
     return sum(node["status"] == "online" for node in listed["nodes"])
 
 
-def refused(daemons: Daemons, why: str | None, **changes: Path) -> bool:
+def refused(daemons: LocalDeployment, why: str | None, **changes: Path) -> bool:
     """Whether a node started like this gives up for this reason; without one, whether it is still out after a while."""
     before = daemons.log("supernode-0").stat().st_size if daemons.log("supernode-0").exists() else 0
-    name, said, end = daemons.supernode(0, **changes), "", time.monotonic() + (60 if why else 20)
+    name, said, end = daemons.start_supernode(0, **changes), "", time.monotonic() + (60 if why else 20)
     while not (why and re.search(why, said)) and time.monotonic() < end:
         said = daemons.log(name).read_text(errors="replace")[before:]
         time.sleep(0.5)
     came = online(daemons)
-    daemons.end(name)
+    daemons.stop(name)
     return came == 0 and "SuperNode ID" not in said and (why is None or re.search(why, said) is not None)
 
 
 def test_strangers_are_kept_out(tmp_path: Path) -> None:
     other = tmp_path / "other"
     make_certificates(other, ["127.0.0.1"], 1)
-    with Daemons(tmp_path / "federation", 1) as daemons:
+    with LocalDeployment(tmp_path / "federation", 1) as daemons:
         assert refused(daemons, UNKNOWN, key=other / "node-0"), "a key that nobody registered"
         assert refused(daemons, UNTRUSTED, authority=other / "ca.crt"), "a server with another authority's certificate"
         daemons.secure = False
@@ -125,15 +125,15 @@ def test_strangers_are_kept_out(tmp_path: Path) -> None:
             plain = HTTPConnection("127.0.0.1", daemons.port, timeout=10)
             plain.request("GET", "/")
             plain.getresponse()
-        daemons.supernode(0)
+        daemons.start_supernode(0)
         until(lambda: online(daemons) == 1, 120)
 
 
-def alive(daemons: Daemons, name: str) -> bool:
+def alive(daemons: LocalDeployment, name: str) -> bool:
     return daemons.processes[name].poll() is None
 
 
-def at_work(daemons: Daemons, name: str) -> bool:
+def at_work(daemons: LocalDeployment, name: str) -> bool:
     """Whether a node's client is training (or about to): Flower starts a process for it."""
     group = daemons.processes[name].pid
     return any("flwr-clientapp" in command_line(pid) and os.getpgid(pid) == group for pid in processes())
@@ -142,21 +142,21 @@ def at_work(daemons: Daemons, name: str) -> bool:
 @pytest.mark.parametrize("method", ["scaffold", "fedcsd"])
 def test_a_killed_node_is_missed_and_comes_back_with_its_memory(method: str, tmp_path: Path, config: Path) -> None:
     changes = f"method.name={method} run.rounds=9 engine.min_replies=2 engine.timeout=240 local.epochs=500"
-    with Daemons(tmp_path, 3) as daemons:
+    with LocalDeployment(tmp_path, 3) as daemons:
         trial = Trial(daemons, config)
-        names = [daemons.supernode(client) for client in range(3)]
+        names = [daemons.start_supernode(client) for client in range(3)]
         run = trial.start("run", changes)
         assert run.until(r"round 1/9\b"), "".join(run.heard[-40:])
         until(lambda: at_work(daemons, names[1]), 120)
-        daemons.end(names[1], signal.SIGKILL)
+        daemons.stop(names[1], signal.SIGKILL)
         assert run.until(FAILED.pattern.replace(r"client (\d+)", "client 1")), "".join(run.heard[-40:])
         deadline = time.monotonic() + LONG
         while time.monotonic() < deadline:  # refused, and ended, until Flower has noticed that the old one is gone
-            daemons.supernode(1)
+            daemons.start_supernode(1)
             time.sleep(15)
             if alive(daemons, names[1]):
                 break
-            daemons.end(names[1])
+            daemons.stop(names[1])
         assert trial.rounds(run, "run") == 9, "".join(run.heard[-40:])
         missing = run.missing
         assert missing
@@ -167,15 +167,15 @@ def test_a_killed_node_is_missed_and_comes_back_with_its_memory(method: str, tmp
 
 def test_a_superlink_that_is_killed_and_started_again_lets_the_run_go_on(tmp_path: Path, config: Path) -> None:
     changes = "method.name=scaffold run.rounds=4 local.epochs=300"
-    with Daemons(tmp_path, 3, database=True) as daemons:
+    with LocalDeployment(tmp_path, 3, database=True) as daemons:
         trial = Trial(daemons, config)
         for client in range(3):
-            daemons.supernode(client)
+            daemons.start_supernode(client)
         run = trial.start("run", changes)
         assert run.until(r"round 2/4\b"), "".join(run.heard[-40:])
-        daemons.end("superlink", signal.SIGKILL)
-        daemons.end("run")
-        daemons.superlink()
+        daemons.stop("superlink", signal.SIGKILL)
+        daemons.stop("run")
+        daemons.start_superlink()
         run = trial.start("run", changes)
         assert trial.rounds(run, "run") == 4, "".join(run.heard[-40:])
         assert not any(re.search(r"round 1/4\b", line) for line in run.heard), "it resumed"

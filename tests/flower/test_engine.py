@@ -11,7 +11,7 @@ pytest.importorskip("flwr", reason="needs Flower: make test-flower")
 from flwr.app import Error, Message
 
 from fedrecall import METHODS, UserError
-from fedrecall.flower.messages import packed, unpacked
+from fedrecall.flower.messages import from_array_record, to_array_record
 from support.loopback import federate, federation, in_a_task, lines, same, serial
 from support.lossy_engine import serial_without
 
@@ -80,8 +80,8 @@ def test_a_refused_reply_is_rolled_back(record: str, name: str, config: Path, tm
     def spoil_one(node: int, reply: Message) -> Message:
         asked[0] += 1
         if asked[0] == 3 + 3 + 2:  # hellos, the first round, and in the second one
-            sent = unpacked(reply.content, record)
-            reply.content[record] = packed({**sent, name: sent[name] * torch.nan})
+            sent = from_array_record(reply.content, record)
+            reply.content[record] = to_array_record({**sent, name: sent[name] * torch.nan})
         return reply
 
     grid.fate = spoil_one

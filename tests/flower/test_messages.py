@@ -12,9 +12,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 
 from fedrecall import UserError
 from fedrecall.config.experiment import Experiment
-from fedrecall.flower.client_app import handle
-from fedrecall.flower.messages import Declined, Order, order_message, packed, read_answer
-from fedrecall.runs.setup import setup
+from fedrecall.flower.client_app import handle_message
+from fedrecall.flower.messages import TaskFailed, TaskRequest, parse_reply, request_message, to_array_record
+from fedrecall.runs.setup import prepare_run
 from support.loopback import federate, federation, in_a_task, lines
 
 __all__ = ["in_a_task"]  # a fixture
@@ -24,18 +24,18 @@ pytestmark = pytest.mark.flower
 @pytest.mark.parametrize("task", ["memory", "__class__", "prototype", "init", "", "x" * 500])
 def test_no_other_task_is_ever_run(task: str, config: Path, tmp_path: Path) -> None:
     grid = federation(tmp_path, config)
-    said = Order(task, client=0, run="0" * 32)
-    message = order_message(said, packed({"w": torch.zeros(3)}), 100, 60)
+    said = TaskRequest(task, client=0, run="0" * 32)
+    message = request_message(said, to_array_record({"w": torch.zeros(3)}), 100, 60)
     context = Context(0, 100, grid.nodes[100], RecordDict(), grid.run_config)
-    message.content["down"] = packed(first_weights(config))
-    with pytest.raises(Declined) as error:
-        read_answer(handle(message, context))
+    message.content["down"] = to_array_record(first_weights(config))
+    with pytest.raises(TaskFailed) as error:
+        parse_reply(handle_message(message, context))
     assert (error.value.code, error.value.key) == ("method.unknown_task", "method")
     assert f'"{task[:40]}"' in str(error.value)
 
 
 def first_weights(config: Path) -> dict[str, Tensor]:
-    return {"w": setup(Experiment.load(config)).server.w}
+    return {"w": prepare_run(Experiment.load(config)).server.w}
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def first_weights(config: Path) -> dict[str, Tensor]:
             "reply.wrong_encoding",
             "'numpy.ndarray'",
         ),
-        ({"down": packed({"w": torch.zeros(3)})}, "reply.wrong_shape", "float32 [3]"),
+        ({"down": to_array_record({"w": torch.zeros(3)})}, "reply.wrong_shape", "float32 [3]"),
         ({"order": ConfigRecord({"protocol": 0})}, "reply.wrong_protocol", "install the same fedrecall"),
         ({"order": ConfigRecord({"protocol": 1, "task": 5})}, "reply.invalid_field", '"acknowledged"'),
         ({"order": ConfigRecord()}, "reply.wrong_protocol", "None"),
@@ -56,11 +56,13 @@ def test_orders_that_make_no_sense_are_declined(
     change: dict[str, object], code: str, fact: str, config: Path, tmp_path: Path
 ) -> None:
     grid = federation(tmp_path, config)
-    order = order_message(Order("train", client=0, run="0" * 32), packed(first_weights(config)), 100, 60)
+    order = request_message(
+        TaskRequest("train", client=0, run="0" * 32), to_array_record(first_weights(config)), 100, 60
+    )
     for name, record in change.items():
         order.content[name] = record
-    with pytest.raises(Declined) as error:
-        read_answer(handle(order, Context(0, 100, grid.nodes[100], RecordDict(), grid.run_config)))
+    with pytest.raises(TaskFailed) as error:
+        parse_reply(handle_message(order, Context(0, 100, grid.nodes[100], RecordDict(), grid.run_config)))
     assert error.value.code == code
     assert fact in str(error.value)
     assert not (tmp_path / "state-0").exists()
@@ -128,7 +130,7 @@ def test_answers_that_make_no_sense_are_left_out(
 
 def test_a_reply_of_another_form_is_refused_even_if_all_are_needed(config: Path, tmp_path: Path) -> None:
     grid = federation(tmp_path, config)
-    grid.fate = bent({"up": packed({"w": torch.zeros(9), "more": torch.zeros(1)})})
+    grid.fate = bent({"up": to_array_record({"w": torch.zeros(9), "more": torch.zeros(1)})})
     with pytest.raises(UserError) as error:
         federate(grid)
     assert (error.value.code, error.value.key) == ("reply.unexpected_tensor", "engine.min_replies")

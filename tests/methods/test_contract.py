@@ -6,9 +6,9 @@ import pytest
 
 from fedrecall import METHODS, UserError
 from fedrecall.core.method import Method
-from fedrecall.testing import contract
+from fedrecall.testing import method_checks
 
-CONTRACT = contract()
+CONTRACT = method_checks()
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -8,10 +8,10 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook
 
 from fedrecall import METHODS
-from fedrecall.core.optim import SGD
-from fedrecall.core.training import Training
+from fedrecall.core.optim import ClientSGD
+from fedrecall.core.training import LocalTraining
 from support.method_bench import Played, network, people, play
-from support.tiny_federation import Net
+from support.tiny_federation import TinyNet
 
 C, D = 3, 8  # classes and features of the network on the bench
 EVERYONE = [[0, 1]] * 4
@@ -66,7 +66,7 @@ def test_bytes_and_memory(name: str, hyper: dict, down: object, up: object, kept
     rounds = run(name, hyper, batch_norm=batch_norm)
     f = rounds[0].server.f
     w, model = len(f.w), len(f.w) + len(f.b)
-    counters = 2 * len(f.counters)  # int64, beside the model each way
+    counters = 2 * len(f.int_buffers)  # int64, beside the model each way
     assert (w, model, counters) == ((99, 115, 2) if batch_norm else (83, 83, 0))
     for t, played in enumerate(rounds):
         extra_down, extra_up = (extra(e[t] if isinstance(e, list) else e, w, model) for e in (down, up))
@@ -99,7 +99,7 @@ def heard() -> Iterator[list[int]]:
     counts: list[int] = []
 
     def hook(module, args, _) -> None:
-        if isinstance(module, Net) and not module.training:
+        if isinstance(module, TinyNet) and not module.training:
             counts.append(len(args[0]))
 
     handle = register_module_forward_hook(hook)
@@ -134,7 +134,7 @@ PASSES: list[tuple[str, dict, int, int, int]] = [
 def test_frozen_models_are_heard_once_a_round(
     name: str, hyper: dict, passes: int, by_epoch: int, aux: int, noise: float
 ) -> None:
-    how = Training(epochs=3, batch=4, sgd=SGD(lr=0.05))
+    how = LocalTraining(epochs=3, batch=4, sgd=ClientSGD(lr=0.05))
     clients = people([(5, 2, 0), (0, 3, 3)], torch.float32, noise)
     samples = 7 + 6
     heard_by = []

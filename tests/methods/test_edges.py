@@ -10,8 +10,8 @@ from torch import Tensor
 
 from fedrecall import METHODS
 from fedrecall.core.method import Method
-from fedrecall.core.optim import SGD
-from fedrecall.core.training import Training
+from fedrecall.core.optim import ClientSGD
+from fedrecall.core.training import LocalTraining
 from fedrecall.core.types import Local, Output, Step
 from support import reference as ref
 from support.method_bench import client, network, people, play, spoken
@@ -118,12 +118,12 @@ def only_two_classes() -> Vectors:
 
 def test_classes_without_an_auxiliary_sample() -> None:
     trust = play(METHODS["fedcad"](beta=0.2, gamma=0.8), aux=only_two_classes(), cohorts=[[0]])[0].before
-    alpha = METHODS["fedcad"](beta=0.2, gamma=0.8).brief(trust)["alpha"]
+    alpha = METHODS["fedcad"](beta=0.2, gamma=0.8).broadcast(trust)["alpha"]
     assert alpha[1] == 0.2
     assert (alpha[[0, 2]] > 0.2).all()
     for matrix in ("hard", "soft"):
-        A = METHODS["fedssd"](matrix=matrix).brief(trust)["A"]
-        z = trust.f.hear(trust.w, only_two_classes()).z
+        A = METHODS["fedssd"](matrix=matrix).broadcast(trust)["A"]
+        z = trust.f.outputs(trust.w, only_two_classes()).z
         expected = ref.fedssd_matrix(z, only_two_classes().y, 3, soft=matrix == "soft")
         torch.testing.assert_close(A, torch.tensor(expected, dtype=torch.float64), rtol=1e-13, atol=1e-15)
         assert not A[1].any()
@@ -157,8 +157,8 @@ def test_a_prototype_of_zeros_is_a_prototype() -> None:
         net.a.bias.fill_(-0.5)  # the input 0 has no active feature, the others have
     still = METHODS["fedproto"]()
 
-    played = play(still, net=net, clients=data, cohorts=[[0, 1]], how=Training(1, 10, SGD(lr=0.0)))[0]
-    h = [played.server.f.hear(played.server.w, d).h for d in data]
+    played = play(still, net=net, clients=data, cohorts=[[0, 1]], how=LocalTraining(1, 10, ClientSGD(lr=0.0)))[0]
+    h = [played.server.f.outputs(played.server.w, d).h for d in data]
     means = [h[k][data[k].y == 0].mean(0) for k in (0, 1)]
     assert means[0].any()
     assert not means[1].any()
@@ -176,7 +176,7 @@ def test_fedproto_last_epoch_averages_what_it_saw(weighting: str) -> None:
     net.norm.bias.data.copy_(bias)
     method = METHODS["fedproto"](collect="last_epoch", weighting=weighting)
     for t in range(6):  # in some of these rounds client 1's lone fifth sample is of the second class
-        how = Training(1, 4, SGD(lr=0.0))
+        how = LocalTraining(1, 4, ClientSGD(lr=0.0))
         played = play(method, net=net, clients=data, cohorts=[[0]] * t + [[0, 1]], how=how)[-1]
         for row in played.server.extra["G"][[0, 2]]:
             torch.testing.assert_close(row, bias)
@@ -188,7 +188,7 @@ def test_fedproto_last_epoch_of_a_class_that_was_not_seen() -> None:
         d.x[:] = d.x[0]
     net = network(batch_norm=True)
     net.norm.bias.data.fill_(0.5)
-    how, skipped = Training(1, 4, SGD(lr=0.0)), []
+    how, skipped = LocalTraining(1, 4, ClientSGD(lr=0.0)), []
     for weighting in ("uniform", "size"):
         method = METHODS["fedproto"](collect="last_epoch", weighting=weighting)
         for t in range(12):
@@ -265,6 +265,6 @@ def test_a_network_that_normalises_by_the_batch_hears_its_teacher_on_the_same_ba
             gaps.append(float((s.z - s.frozen["global"].z).detach().abs().max()))
             return F.cross_entropy(s.z, s.y)
 
-    play(Listener(), net=net, cohorts=[[0]], how=Training(1, 4, SGD(lr=0.0)))
+    play(Listener(), net=net, cohorts=[[0]], how=LocalTraining(1, 4, ClientSGD(lr=0.0)))
     assert len(gaps) == 2
     assert max(gaps) < 1e-12

@@ -1,7 +1,7 @@
 """Golden runs: three rounds of every method, recorded in small files, so that a refactoring changes no bit.
 
-Kernels differ by processor and torch version in the last bits, so each file has the bits by kind of processor. On a kind
-without bits the curves are compared, and `pytest tests/methods/test_golden.py --add-golden-bits` records its bits.
+Kernels differ by processor and torch version in the last bits, so each file has the bits by kind of processor. On a
+kind without bits the curves are compared, and `pytest tests/methods/test_golden.py --add-golden-bits` records its bits.
 `--update-golden` rewrites the files: only for a change that is meant to change numbers.
 """
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from fedrecall import METHODS
-from fedrecall.core.losses import cosine, credibility, kl, prob_of, soft_ce, soften
-from fedrecall.core.optim import Average
+from fedrecall.core.losses import cosine, credibility, kl, label_probability, soft_ce, soft_targets
+from fedrecall.core.optim import ServerSGD
 from fedrecall.core.types import Output, Reply, Server
 from support import reference
 from support.method_bench import client, spoken
@@ -43,18 +43,18 @@ def close(x: object, places: int = 8) -> object:
 def merged(name: str, w: float, replies: list[Reply], extra=None, *, hyper=None, population: int = 4, **rules: object):
     method, here = METHODS[name](**(hyper or {})), torch.tensor([w], dtype=torch.float64)
     none = torch.zeros(0)
-    server = Server(None, here, none, none, Average(), extra=method.init(here) | (extra or {}), **rules)
-    return method.merge(server, iter(replies), SimpleNamespace(size=len(replies), population=population))
+    server = Server(None, here, none, none, ServerSGD(), extra=method.init(here) | (extra or {}), **rules)
+    return method.aggregate(server, iter(replies), SimpleNamespace(size=len(replies), population=population))
 
 
 def test_primitives() -> None:
     assert torch.nn.functional.cross_entropy(Z, Y, reduction="none").tolist() == close([0.4951819, 0.50739626])
-    q = soften(ZG, 2.0)
+    q = soft_targets(ZG, 2.0)
     assert soft_ce(Z, q, 2.0).tolist() == close([1.22609614, 1.47739867])
     assert float(soft_ce(Z, q, 2.0).mean()) == close(1.3517474038, 10)
     assert kl(Z, q, 2.0).tolist() == close([0.04123808, 0.16353714])
     assert float(kl(Z, q, 2.0).mean()) == close(0.1023876079, 10)
-    assert float(kl(Z, soften(ZG, 1.0), 1.0).mean()) == close(0.3771325344, 10)
+    assert float(kl(Z, soft_targets(ZG, 1.0), 1.0).mean()) == close(0.3771325344, 10)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ A = tensor([0.70, 0.10, 0.15, 0.05], [0.05, 0.80, 0.10, 0.05], [0.20, 0.10, 0.60
 
 def test_fedssd_parts() -> None:
     assert credibility(A).tolist() == close([0.56, 0.72, 0.45, 0.54], 14)
-    assert prob_of(ZG, Y).tolist() == close([0.74883227, 0.12925005])
+    assert label_probability(ZG, Y).tolist() == close([0.74883227, 0.12925005])
     # With weights M the gradient of a linear term is 2 M (z - z_g) / B: it shows the brackets.
     z = Z.clone().requires_grad_()
     term = METHODS["fedssd"](m_max=1, weighting="linear").loss(
@@ -194,7 +194,7 @@ def test_fedcsd() -> None:
     assert delta[1].tolist() == close([-0.1381975, -0.05938686, 0.77784447, 0])
     assert delta.softmax(-1)[0].tolist() == close([0.26075585, 0.35812325, 0.2435716, 0.1375493])
     assert delta.softmax(-1)[1].tolist() == close([0.17453287, 0.18884446, 0.43622364, 0.20039904])
-    assert (prob_of(ZG, Y) > 0.25).tolist() == [True, False]
+    assert (label_probability(ZG, Y) > 0.25).tolist() == [True, False]
     total = value("fedcsd", step, hyper=hyper, down={"P": P})
     assert total == close(0.5706917466, 10)
     assert (total - value("fedavg")) / 0.001 == close(69.4026699876, 10)

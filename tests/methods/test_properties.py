@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedrecall import METHODS
-from fedrecall.core.flat_model import Flat
+from fedrecall.core.flat_model import FlatModel
 from fedrecall.core.method import Method
 from fedrecall.core.types import Output, Step
 from support.method_bench import client, network, people, spoken
@@ -118,16 +118,16 @@ def test_fedcsd_ignores_the_scale_of_prototype_rows(options: dict, seed: int) ->
 
 def first_step(name: str, hyper: dict, sizes: tuple[int, ...] = (5, 2, 0), t: int = 1) -> tuple[Tensor, Tensor]:
     """(added term, its gradient in the weights' logits) where the student still is the received model."""
-    f, data = Flat(network()), people([sizes])[0]
+    f, data = FlatModel(network()), people([sizes])[0]
     method = METHODS[name](**hyper)
     r = local(f, data, t=t)
     P = torch.randn(3, 3, generator=torch.Generator().manual_seed(1)).double()
     r = r._replace(
         down={"teacher": f.w, "A": torch.eye(3).double(), "P": P, "u": f.w * 0, "v": f.w * 0}, memory={"previous": f.w}
     )
-    said = f.hear(f.w, data)
+    said = f.outputs(f.w, data)
     h, z = (part.clone().requires_grad_() for part in said)
-    frozen = {name: f.hear(w, data) for name, w in method.frozen(r).items()}
+    frozen = {name: f.outputs(w, data) for name, w in method.frozen(r).items()}
     w = f.w.clone().requires_grad_()
     added = method.loss(Step(w, h, z, data.y, frozen), r) - F.cross_entropy(z, data.y)
     slopes = torch.autograd.grad(added, [z, h, w], allow_unused=True)

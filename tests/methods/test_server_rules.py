@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from fedrecall import METHODS
-from fedrecall.core.optim import SGD
-from fedrecall.core.training import Training
+from fedrecall.core.optim import ClientSGD
+from fedrecall.core.training import LocalTraining
 from support import reference as ref
 from support import reference_rounds as rounds
 from support import reference_teachers as teachers
@@ -45,7 +45,7 @@ def both(
     **rules: object,
 ) -> list[tuple[Played, State]]:
     """Run both, compare weights and buffers of every round, and give the rest to the caller."""
-    how = Training(epochs=2, batch=4, sgd=SGD(lr=0.1, momentum=rho, prox=prox, lr_decay=decay))
+    how = LocalTraining(epochs=2, batch=4, sgd=ClientSGD(lr=0.1, momentum=rho, prox=prox, lr_decay=decay))
     net, data = network(batch_norm=batch_norm), [(v.x, v.y) for v in people()]
     given = play(METHODS[name](**hyper), net=net, lost=lost, how=how, aux=AUX, **rules)
     p = Plain(network(batch_norm=batch_norm), data, COHORTS, lost, rho=rho, mu=prox, pairs=batch_norm, decay=decay)

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from fedrecall.models import MODELS
-from fedrecall.models.pool import MaxPool2
+from fedrecall.models.pool import FastMaxPool2d
 
 SHAPES = [(4, 6, 28, 28), (3, 1, 8, 6), (2, 5, 7, 9), (1, 3, 2, 2), (2, 16, 10, 10)]
 
@@ -17,7 +17,7 @@ def test_the_same_bits_as_torch(shape: tuple[int, ...], layout: torch.memory_for
     rng = torch.Generator().manual_seed(0)
     for values in (torch.randn(shape, generator=rng), torch.randint(-1, 2, shape, generator=rng).float()):
         x = values.clone(memory_format=layout).requires_grad_(learns)
-        pooled, expected = MaxPool2()(x), F.max_pool2d(x, 2)
+        pooled, expected = FastMaxPool2d()(x), F.max_pool2d(x, 2)
         assert torch.equal(pooled, expected)
         if learns:
             g = torch.randn(expected.shape, generator=rng)
@@ -28,7 +28,7 @@ def test_the_same_bits_as_torch(shape: tuple[int, ...], layout: torch.memory_for
 def test_not_a_number_is_not_lost() -> None:
     x = torch.zeros(1, 3, 4, 4).to(memory_format=torch.channels_last)
     x[0, 1, 2, 3] = torch.nan
-    assert torch.isnan(MaxPool2()(x)).nonzero().tolist() == [[0, 1, 1, 1]]
+    assert torch.isnan(FastMaxPool2d()(x)).nonzero().tolist() == [[0, 1, 1, 1]]
 
 
 @pytest.mark.parametrize("name", ["cnn", "cnn-32-64"])

@@ -22,14 +22,14 @@ from fedrecall.config import tables as settings
 from fedrecall.config.experiment import Experiment
 from fedrecall.errors import UserError
 from fedrecall.reporting.html import charts, facts, markup, svg, write_report
-from fedrecall.reporting.html.charts import POINTS, chart_data, thinned
+from fedrecall.reporting.html.charts import MAX_POINTS, chart_data, subsample
 from fedrecall.reporting.html.command import repeat
 from fedrecall.reporting.html.markup import Html, data_json, tag
-from fedrecall.reporting.tables.cost import passes
+from fedrecall.reporting.tables.cost import passes_trained
 from fedrecall.studies import papers
 from fedrecall.studies.compare import comparison_study
-from fedrecall.studies.reproduce import reproduction
-from fedrecall.studies.results import load
+from fedrecall.studies.reproduce import reproduction_study
+from fedrecall.studies.results import load_results
 from fedrecall.studies.study import Cell, Study, slug
 from support.folders import write_run, write_study
 
@@ -201,9 +201,9 @@ def test_the_papers_numbers_stand_beside_ours(page: Page) -> None:
 
 
 def test_cost_and_forgetting(page: Page, folder: Path) -> None:
-    results = load(folder)
+    results = load_results(folder)
     # Rounds have clients 0 and 2, then 0 and 1: 40 examples each, two epochs, four rounds.
-    assert passes(results.outcomes("FedAvg", "0.05")[0]) == 4 * 2 * 40
+    assert passes_trained(results.finished_runs("FedAvg", "0.05")[0]) == 4 * 2 * 40
     cost = rows_of(page.section("cost").all("table")[0])
     assert cost["FedAvg"] == ["4", "0.00032", "0.5", "2", "0.008", "0.016"]
     assert cost["FedLMD"][0] == "3"
@@ -215,7 +215,7 @@ def test_cost_and_forgetting(page: Page, folder: Path) -> None:
 def test_the_curves_are_means_and_deviations(folder: Path, page: Page) -> None:
     (script,) = [node for node in page.root.all("script") if node.attributes.get("type") == "application/json"]
     data = json.loads(script.text)
-    assert data == json.loads(json.dumps(chart_data(load(folder))))
+    assert data == json.loads(json.dumps(chart_data(load_results(folder))))
     assert [panel["name"] for panel in data["panels"]] == ["0.05", "0.5"]
     assert [m["key"] for m in data["measures"]] == ["accuracy", "local_accuracy", "forgetting", "loss", "train_loss"]
     first = data["panels"][0]["lines"]["accuracy"][0]
@@ -233,15 +233,15 @@ def test_what_broke_off_is_in_no_mean(tmp_path: Path) -> None:
         return -1.0 if cell.seed == 1 and number > 1 else (0.9 if cell.seed == 1 else 0.5)
 
     study = Study(id="s", title="S", base={"run": {"rounds": 3}}, rows={"FedAvg": {}}, columns={"a": {}}, seeds=(0, 1))
-    (panel,) = chart_data(load(write_study(study, tmp_path / "s", heights)))["panels"]
+    (panel,) = chart_data(load_results(write_study(study, tmp_path / "s", heights)))["panels"]
     assert panel["lines"]["accuracy"][0]["y"] == [50.0, 50.0, 50.0]
 
 
 def test_long_runs_are_thinned() -> None:
-    assert thinned(POINTS) == list(range(POINTS))
-    for count in (POINTS + 1, 1000, 12345):
-        kept = thinned(count)
-        assert len(kept) == len(set(kept)) == POINTS
+    assert subsample(MAX_POINTS) == list(range(MAX_POINTS))
+    for count in (MAX_POINTS + 1, 1000, 12345):
+        kept = subsample(count)
+        assert len(kept) == len(set(kept)) == MAX_POINTS
         assert (kept[0], kept[-1]) == (0, count - 1)
 
 
@@ -361,7 +361,7 @@ def test_several_folders_on_one_page(folder: Path, tmp_path: Path, monkeypatch: 
 def test_columns_that_are_groups_of_the_test_set(tmp_path: Path) -> None:
     study = make(columns={"DSLR": {"group": "dslr"}, "average": {"group": "mean"}}, printed={}, errata=())
     folder = write_study(study, tmp_path / "s", grows, groups=["dslr", "amazon"], local=0.1)
-    data = chart_data(load(folder))
+    data = chart_data(load_results(folder))
     assert list(data["panels"][0]["lines"]) == ["accuracy"], "losses are of the whole test set"
     cost = rows_of(Page(write_report([folder])[0]).section("cost").all("table")[0])
     assert cost["FedAvg"][0] == "2", "two columns of one run cost one run"
@@ -459,25 +459,25 @@ def test_examples_in_docstrings(module: ModuleType) -> None:
 def shown(study: Study, folder: Path) -> list[str]:
     """The command that a report of the study shows, in words, without its --out."""
     write_study(study, folder, grows, without=[cell.folder for cell in study.cells()])
-    first, *words, option, out = shlex.split(repeat(load(folder)))
+    first, *words, option, out = shlex.split(repeat(load_results(folder)))
     assert (first, option, out) == ("fedrecall", "--out", f"{folder.name}-again")
     return words
 
 
 def test_a_part_of_a_papers_table_is_told_by_its_id(tmp_path: Path) -> None:
-    whole = papers.definition("fedlmd-table-3")
+    whole = papers.load_definition("fedlmd-table-3")
     columns = list(whole.columns)[:2]
-    part = reproduction("fedlmd-table-3", fraction=0.1, seeds=2, rows="FedAvg,FedLMD", columns=",".join(columns))
+    part = reproduction_study("fedlmd-table-3", fraction=0.1, seeds=2, rows="FedAvg,FedLMD", columns=",".join(columns))
     words = shown(part, tmp_path / "part")
     cells = ",".join(slug(column) for column in columns)
     assert words == f"reproduce fedlmd-table-3 --fraction 0.1 --methods fedavg,fedlmd --cells {cells} --seeds 2".split()
     assert shown(whole, tmp_path / "whole") == ["reproduce", "fedlmd-table-3"]
-    other = reproduction("fedlmd-table-3", overrides=["local.lr=0.5"])
+    other = reproduction_study("fedlmd-table-3", overrides=["local.lr=0.5"])
     assert shown(other, tmp_path / "other") == ["reproduce", "fedlmd-table-3", "--set", "local.lr=0.5"]
 
 
 def test_what_no_words_can_say_is_told_by_its_file(tmp_path: Path) -> None:
-    whole = papers.definition("fedlmd-table-3")
+    whole = papers.load_definition("fedlmd-table-3")
     odd = whole.model_copy(update={"seeds": (3, 5)})
     assert shown(odd, tmp_path / "odd") == ["reproduce", str(tmp_path / "odd" / "study.toml")]
     own = make(id="mine", paper=None, printed={}, errata=())
@@ -494,6 +494,6 @@ def test_the_shown_command_does_what_it_says(kind: str, tmp_path: Path, monkeypa
     assert words[0] == kind
     monkeypatch.chdir(tmp_path)
     assert call(monkeypatch, *words, "--out", "again") == 0
-    made = load(Path("again"))
+    made = load_results(Path("again"))
     assert made.study.cells() == study.cells()
-    assert len(made.outcomes()) == 2
+    assert len(made.finished_runs()) == 2

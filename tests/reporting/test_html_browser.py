@@ -134,7 +134,7 @@ def pixels(browser: Browser, colour: str) -> int:
 
 
 def test_lines_have_the_colours_of_their_methods(browser: Browser) -> None:
-    blue = style.colour("FedLMD")
+    blue = style.colour_of("FedLMD")
     assert pixels(browser, blue) > 100
     browser.click(".toggles label:nth-of-type(3)")
     assert pixels(browser, blue) == 0

@@ -9,9 +9,17 @@ import pytest
 from rich.console import Console
 
 from fedrecall.errors import UserError
-from fedrecall.reporting.tables import Entry, Table, comparison, paper_tables, show, tables, write_tables
-from fedrecall.reporting.tables.render import blocks, escaped, to_csv, to_latex, to_markdown
-from fedrecall.studies.results import load
+from fedrecall.reporting.tables import (
+    ReportTable,
+    TableCell,
+    all_tables,
+    comparison_table,
+    paper_tables,
+    print_table,
+    write_tables,
+)
+from fedrecall.reporting.tables.render import column_blocks, escape_latex, to_csv, to_latex, to_markdown
+from fedrecall.studies.results import load_results
 from fedrecall.studies.study import Cell, Study
 from support.folders import write_study
 
@@ -48,7 +56,7 @@ def study(**fields: object) -> Study:
     return Study(**given | fields)
 
 
-def entries(table: Table) -> dict[str, dict[str, tuple[str, ...]]]:
+def entries(table: ReportTable) -> dict[str, dict[str, tuple[str, ...]]]:
     return {
         row: {title: entry.lines for title, entry in zip(table.header[1:], line, strict=True)}
         for row, line in table.rows
@@ -56,8 +64,8 @@ def entries(table: Table) -> dict[str, dict[str, tuple[str, ...]]]:
 
 
 def test_comparison(tmp_path: Path) -> None:
-    results = load(write_study(study(), tmp_path / "s", accuracy, local=0.25))
-    table = comparison(results, "digits")
+    results = load_results(write_study(study(), tmp_path / "s", accuracy, local=0.25))
+    table = comparison_table(results, "digits")
     shown = entries(table)
     assert shown["FedAvg"]["final"] == ("69.00 ± 1.41",)
     assert shown["FedAvg"]["best"] == ("71.00 ± 1.41",)
@@ -80,8 +88,8 @@ def test_comparison(tmp_path: Path) -> None:
 
 
 def test_one_seed_has_no_deviation_and_no_interval(tmp_path: Path) -> None:
-    results = load(write_study(study(seeds=(0,)), tmp_path / "s", accuracy))
-    table = comparison(results, "digits")
+    results = load_results(write_study(study(seeds=(0,)), tmp_path / "s", accuracy))
+    table = comparison_table(results, "digits")
     assert entries(table)["FedLMD"]["final less FedAvg"] == ("+4.00",)
     assert entries(table)["FedLMD"]["final"] == ("72.00",)
     assert "forgetting" not in table.header, "nobody looked"
@@ -90,12 +98,12 @@ def test_one_seed_has_no_deviation_and_no_interval(tmp_path: Path) -> None:
 
 def test_seeds_that_are_missing_are_counted(tmp_path: Path) -> None:
     without = ["cells/fedlmd/digits/seed-1", "cells/fedavg/few/seed-0", "cells/fedavg/few/seed-1"]
-    results = load(write_study(study(), tmp_path / "s", accuracy, without=without))
-    table = comparison(results, "digits")
+    results = load_results(write_study(study(), tmp_path / "s", accuracy, without=without))
+    table = comparison_table(results, "digits")
     assert entries(table)["FedLMD"]["final"] == ("72.00", "1 of 2 seeds")
     assert entries(table)["FedLMD"]["final less FedAvg"] == ("+4.00",), "paired with the same seed"
     assert "seeds 0, 1; 3 of 16 runs are still to be made" in table.notes
-    few = comparison(results, "few")
+    few = comparison_table(results, "few")
     assert entries(few)["FedAvg"]["final"] == ("not run",)
     assert "speedup" not in few.header, "FedAvg sets the target"
 
@@ -106,23 +114,23 @@ def test_rounds_to_target_are_compared_over_the_seeds_that_both_have(tmp_path: P
     def harder(cell: Cell, number: int) -> float:  # FedAvg is best with 0.70 in seed 0 and 0.92 in seed 1
         return accuracy(cell, number) + 0.2 * cell.seed * (cell.row == "FedAvg")
 
-    results = load(write_study(study(), tmp_path / "s", harder, without=without))
-    table = comparison(results, "digits")
+    results = load_results(write_study(study(), tmp_path / "s", harder, without=without))
+    table = comparison_table(results, "digits")
     shown = entries(table)
     assert shown["FedLMD"]["rounds to target"] == ("2",), "of the seed that both have"
     assert shown["FedLMD"]["speedup over FedAvg"] == ("1.50",)
     text = "methods that lack a seed are compared with FedAvg by the mean curves of the seeds of both"
     assert text in table.notes
-    assert entries(comparison(results, "few"))["FedLMD"]["rounds to target"] == ("-",), "they share none"
-    fixed = load(write_study(study(target=0.7, paper=None), tmp_path / "t", harder, without=without))
-    shown = entries(comparison(fixed, "few"))
+    assert entries(comparison_table(results, "few"))["FedLMD"]["rounds to target"] == ("-",), "they share none"
+    fixed = load_results(write_study(study(target=0.7, paper=None), tmp_path / "t", harder, without=without))
+    shown = entries(comparison_table(fixed, "few"))
     assert shown["FedLMD"]["rounds to target"] == ("2",), "a number needs no other row"
     assert shown["FedLMD"]["speedup over FedAvg"] == ("-",)
 
 
 def test_speedups_name_the_row_that_sets_the_target(tmp_path: Path) -> None:
     rule = study(target={"of": "FedLMD", "measure": "best"})
-    table = comparison(load(write_study(rule, tmp_path / "s", accuracy)), "digits")
+    table = comparison_table(load_results(write_study(rule, tmp_path / "s", accuracy)), "digits")
     assert "speedup over FedLMD" in table.header
     assert "final less FedAvg" in table.header, "differences are to the first row"
     assert any("over FedLMD: its rounds to target" in note for note in table.notes)
@@ -132,15 +140,15 @@ def test_speedups_name_the_row_that_sets_the_target(tmp_path: Path) -> None:
 def test_local_accuracy_says_nothing_of_a_group(tmp_path: Path) -> None:
     columns = {"Amazon": {"group": "amazon"}, "all of it": {}}
     given = study(columns=columns, paper=None)
-    results = load(write_study(given, tmp_path / "s", accuracy, local=0.25, groups=["amazon"]))
-    assert not {"local", "forgetting"} & set(comparison(results, "Amazon").header)
-    assert {"local", "forgetting"} <= set(comparison(results, "all of it").header)
+    results = load_results(write_study(given, tmp_path / "s", accuracy, local=0.25, groups=["amazon"]))
+    assert not {"local", "forgetting"} & set(comparison_table(results, "Amazon").header)
+    assert {"local", "forgetting"} <= set(comparison_table(results, "all of it").header)
 
 
 def test_the_rule_of_fedssd(tmp_path: Path) -> None:
     """The target is FedAvg's last accuracy; FedAvg itself is printed with its last round though it was there before."""
     rule = study(target={"of": "FedAvg", "measure": "final"}, printed={"rounds_to_target": {"FedAvg": [4, 4]}})
-    accuracy_table, rounds = paper_tables(load(write_study(rule, tmp_path / "s", accuracy)))
+    accuracy_table, rounds = paper_tables(load_results(write_study(rule, tmp_path / "s", accuracy)))
     assert [line[0].lines[0] for _, line in rounds.rows] == ["4", "2", "Failed", "Failed"]
     assert rounds.name == "paper-table-1-rounds-to-target"
     assert rounds.rows[0][1][0].lines == ("4", "paper 4 (+0)")
@@ -149,12 +157,12 @@ def test_the_rule_of_fedssd(tmp_path: Path) -> None:
 
 def test_a_fixed_target_by_column(tmp_path: Path) -> None:
     rule = study(target={"digits": 0.73, "few": 0.99})
-    results = load(write_study(rule, tmp_path / "s", accuracy))
-    shown = entries(comparison(results, "digits"))
+    results = load_results(write_study(rule, tmp_path / "s", accuracy))
+    shown = entries(comparison_table(results, "digits"))
     assert [shown[row]["rounds to target"][0] for row in ("FedAvg", "FedLMD")] == ["-", "2"]
     assert [shown[row]["speedup"][0] for row in ("FedAvg", "FedLMD")] == ["1.00", "2.00"]
     assert shown["FedLMD"]["speedup over FedAvg"] == ("-",), "nobody knows how long FedAvg would take"
-    assert entries(comparison(results, "few"))["FedLMD"]["rounds to target"] == ("-",)
+    assert entries(comparison_table(results, "few"))["FedLMD"]["rounds to target"] == ("-",)
 
 
 PRINTED = {
@@ -167,7 +175,7 @@ ERRATA = ({"row": "FedAvg", "column": "few", "measure": "final", "consistent": 6
 
 def test_numbers_beside_the_papers(tmp_path: Path) -> None:
     own = study(printed=PRINTED, errata=ERRATA)
-    table, speedups = paper_tables(load(write_study(own, tmp_path / "s", accuracy)))
+    table, speedups = paper_tables(load_results(write_study(own, tmp_path / "s", accuracy)))
     shown = entries(table)
     assert table.title == "A table: final accuracy, %"
     assert shown["FedAvg"]["digits"] == ("69.00 ± 1.41", "paper 68.50 ± 0.23 (+0.50)")
@@ -181,8 +189,8 @@ def test_numbers_beside_the_papers(tmp_path: Path) -> None:
 
 def test_a_part_of_the_rounds_is_said_to_be_one(tmp_path: Path) -> None:
     scaled = study(fraction=0.1, base={"run": {"rounds": 40}}, printed=PRINTED)
-    results = load(write_study(scaled, tmp_path / "s", accuracy, without=["cells/fedavg/digits/seed-0"]))
-    for table in tables(results):
+    results = load_results(write_study(scaled, tmp_path / "s", accuracy, without=["cells/fedavg/digits/seed-0"]))
+    for table in all_tables(results):
         assert "rounds scaled to 10 %: 4 of 40" in table.notes
         assert "seeds 0, 1; 1 of 16 runs are still to be made" in table.notes
         assert {line["fraction"] for line in csv.DictReader(StringIO(to_csv(table)))} == {"0.1"}
@@ -192,17 +200,17 @@ def test_a_part_of_the_rounds_is_said_to_be_one(tmp_path: Path) -> None:
 
 def test_not_run_cells_stand_beside_the_papers(tmp_path: Path) -> None:
     own = study(printed=PRINTED, seeds=(0,))
-    results = load(write_study(own, tmp_path / "s", accuracy, without=["cells/fedavg/digits/seed-0"]))
+    results = load_results(write_study(own, tmp_path / "s", accuracy, without=["cells/fedavg/digits/seed-0"]))
     assert entries(paper_tables(results)[0])["FedAvg"]["digits"] == ("not run", "paper 68.50 ± 0.23")
 
 
-TABLE = Table(
+TABLE = ReportTable(
     name="t",
     title="50 % & more",
     header=("method", "a_b", "C10 | 0.5"),
     rows=(
-        ("fed_avg", (Entry(("70.49 ± 0.23", "paper 71.00 (-0.51)"), {"mean": 70.4912345, "deviation": 0.23}),) * 2),
-        ("x", (Entry(("not run",), {"mean": None, "printed": 3.0}), Entry(("-0.50",), {"mean": -0.5}))),
+        ("fed_avg", (TableCell(("70.49 ± 0.23", "paper 71.00 (-0.51)"), {"mean": 70.4912345, "deviation": 0.23}),) * 2),
+        ("x", (TableCell(("not run",), {"mean": None, "printed": 3.0}), TableCell(("-0.50",), {"mean": -0.5}))),
     ),
     notes=("a note with 5 % and #1",),
 )
@@ -236,8 +244,8 @@ def test_latex_is_escaped_and_balanced() -> None:
 
 
 def test_latex_of_everything_that_is_special() -> None:
-    assert escaped(r"\ { } ~ ^ < >") == (r"\textbackslash{} \{ \} \textasciitilde{} \textasciicircum{} $<$ $>$")
-    assert escaped("CIFAR-10, -3 to -5, 1e-5") == "CIFAR-10, $-$3 to $-$5, 1e-5"
+    assert escape_latex(r"\ { } ~ ^ < >") == (r"\textbackslash{} \{ \} \textasciitilde{} \textasciicircum{} $<$ $>$")
+    assert escape_latex("CIFAR-10, -3 to -5, 1e-5") == "CIFAR-10, $-$3 to $-$5, 1e-5"
 
 
 def test_markdown() -> None:
@@ -251,18 +259,18 @@ def test_markdown() -> None:
     assert lines[-1] == "a note with 5 % and #1"
 
 
-def printed(table: Table, width: int) -> str:
+def printed(table: ReportTable, width: int) -> str:
     out = StringIO()
-    show(table, Console(file=out, width=width))
+    print_table(table, Console(file=out, width=width))
     return out.getvalue()
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_wide_tables_are_shown_in_blocks_that_fit(tmp_path: Path, width: int) -> None:
-    table = comparison(load(write_study(study(), tmp_path / "s", accuracy, local=0.1)), "digits")
+    table = comparison_table(load_results(write_study(study(), tmp_path / "s", accuracy, local=0.1)), "digits")
     text = printed(table, width)
     assert all(len(line) <= width for line in text.splitlines())
-    assert text.count("\nFedNova") == len(blocks(table, width)) > 1, "every block has the rows' names"
+    assert text.count("\nFedNova") == len(column_blocks(table, width)) > 1, "every block has the rows' names"
     whole = " ".join(text.split())
     for _, line in table.rows:
         assert all(part in whole for entry in line for part in entry.lines), "and nothing is cut off"
@@ -271,38 +279,38 @@ def test_wide_tables_are_shown_in_blocks_that_fit(tmp_path: Path, width: int) ->
 
 def test_blocks_have_every_column_once(tmp_path: Path) -> None:
     for width in (20, 45, 200):
-        assert sorted(i for block in blocks(TABLE, width) for i in block) == [0, 1]
-    assert blocks(TABLE, 30) == [[0], [1]]
-    assert blocks(TABLE, 200) == [[0, 1]]
+        assert sorted(i for block in column_blocks(TABLE, width) for i in block) == [0, 1]
+    assert column_blocks(TABLE, 30) == [[0], [1]]
+    assert column_blocks(TABLE, 200) == [[0, 1]]
 
 
 def test_all_tables_are_written(tmp_path: Path) -> None:
     folder = write_study(study(printed=PRINTED), tmp_path / "s", accuracy)
-    paths = write_tables(load(folder))
+    paths = write_tables(load_results(folder))
     names = ["paper-table-1", "paper-table-1-speedup", "compare-digits", "compare-few"]
     assert {p.relative_to(folder / "tables").name for p in paths} == {
         f"{n}.{e}" for n in names for e in ("csv", "tex", "md")
     }
     assert all(path.read_text().endswith("\n") for path in paths)
-    assert [t.name for t in tables(load(folder))] == names
+    assert [t.name for t in all_tables(load_results(folder))] == names
 
 
 def test_tables_that_cannot_be_written_are_one_line(tmp_path: Path) -> None:
     folder = write_study(study(), tmp_path / "s", accuracy)
     (folder / "tables").write_text("")
     with pytest.raises(UserError) as error:
-        write_tables(load(folder))
+        write_tables(load_results(folder))
     assert (error.value.code, error.value.key) == ("report.cannot_write", str(folder / "tables" / "paper-table-1.csv"))
     assert "File exists" in str(error.value)
 
 
 def test_names_of_files_are_slugs(tmp_path: Path) -> None:
     folder = write_study(study(id="My_table"), tmp_path / "s", accuracy)
-    names = {path.name for path in write_tables(load(folder))}
+    names = {path.name for path in write_tables(load_results(folder))}
     assert "my-table.csv" in names
     assert {path.name for path in (folder / "tables").iterdir()} == names
 
 
 def test_a_comparison_of_ones_own_has_no_paper(tmp_path: Path) -> None:
-    results = load(write_study(study(paper=None), tmp_path / "s", accuracy))
-    assert [t.name for t in tables(results)] == ["compare-digits", "compare-few"]
+    results = load_results(write_study(study(paper=None), tmp_path / "s", accuracy))
+    assert [t.name for t in all_tables(results)] == ["compare-digits", "compare-few"]

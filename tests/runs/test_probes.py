@@ -12,8 +12,8 @@ import torch.nn.functional as F
 import fedrecall as fr
 from fedrecall.core.types import Local, Output, Step
 from fedrecall.methods.fedcsd import FedCSD
-from fedrecall.runs.probes import PROBES, _by_distribution
-from fedrecall.runs.setup import setup
+from fedrecall.runs.probes import PROBES, _in_and_out_of_distribution
+from fedrecall.runs.setup import prepare_run
 
 SKEWED = {
     "federation": {"clients": 5, "sample": 3, "partition": {"name": "dirichlet", "alpha": 0.1}},
@@ -58,7 +58,7 @@ def test_files_hold_what_the_result_holds(everything: fr.Result) -> None:
 
 
 def test_the_confusion_matrix_is_that_of_the_global_model(everything: fr.Result) -> None:
-    test = setup(everything.experiment).dealt.test
+    test = prepare_run(everything.experiment).data.test
     model = everything.model()
     with torch.no_grad():
         predicted = model(test.batch(slice(None)))[1].argmax(-1)
@@ -91,7 +91,7 @@ def test_in_and_out_of_distribution_by_hand() -> None:
     labels = torch.tensor([[3, 1, 0, 5], [0, 4, 0, 0]])
     correct = torch.tensor([[2, 1, 0, 0], [1, 4, 2, 0]])
     test = torch.tensor([4, 4, 4, 0])  # nothing can be said of the last class
-    inside, outside = _by_distribution(labels, correct, test)
+    inside, outside = _in_and_out_of_distribution(labels, correct, test)
     first_in = (3 / 9 * 0.5 + 1 / 9 * 0.25) / (4 / 9)
     first_out = (6 / 9 * 0.5 + 8 / 9 * 0.25 + 0) / (6 / 9 + 8 / 9 + 1)
     second_in, second_out = 1.0, (0.25 + 0.5) / 2
@@ -118,7 +118,7 @@ def test_own_data_is_learned(everything: fr.Result) -> None:
 def test_features_are_those_of_the_models(everything: fr.Result) -> None:
     assert everything.directory is not None
     saved = safetensors.torch.load_file(everything.directory / "probes" / "features.safetensors")
-    test = setup(everything.experiment).dealt.test
+    test = prepare_run(everything.experiment).data.test
     clients = everything.probes["local"][-1]["clients"]
     assert set(saved) == {"global", "y", *(f"local-{c}" for c in clients)}
     with torch.no_grad():
@@ -132,7 +132,7 @@ def test_what_fedcsd_says_of_a_batch_by_hand() -> None:
     y = torch.tensor([0, 0, 1, 0])  # right, wrong and unsure of the label, wrong, wrong but p_y > 1/3
     z = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
     s = Step(z, z, z, y, {"teacher": Output(z_t, z_t)}, False)
-    seen = FedCSD(use_similarity=False, tau=2.0).observe(s, Local(*[None] * len(Local._fields)))  # type: ignore[arg-type]
+    seen = FedCSD(use_similarity=False, tau=2.0).sample_metrics(s, Local(*[None] * len(Local._fields)))  # type: ignore[arg-type]
     q = F.softmax(z_t / 2, -1)
     assert torch.allclose(seen["target_entropy"], -(q * q.log()).sum(-1))
     assert torch.allclose(seen["target_kl"], (q * (q.log() - F.log_softmax(z / 2, -1))).sum(-1), atol=1e-6)
@@ -168,7 +168,7 @@ def test_unknown_probes_are_refused() -> None:
 def test_a_run_goes_on_from_the_model_of_another(tmp_path: Path) -> None:
     first = fr.run(tables(), out=tmp_path / "first")
     for start in (tmp_path / "first", tmp_path / "first" / "model.safetensors"):
-        ready = setup(fr.Experiment(**(tables() | {"run": {"start": str(start)}})))
+        ready = prepare_run(fr.Experiment(**(tables() | {"run": {"start": str(start)}})))
         assert torch.equal(ready.server.w, first.server.w)
 
 
@@ -176,11 +176,11 @@ def test_a_start_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     fr.run(tables(), out=tmp_path / "first")
     other = tables() | {"model": {"name": "mlp", "hidden": [7]}, "run": {"start": str(tmp_path / "first")}}
     with pytest.raises(fr.UserError) as error:
-        setup(fr.Experiment(**other))
+        prepare_run(fr.Experiment(**other))
     assert (error.value.code, error.value.key) == ("model.wrong_weights", "run.start")
     assert "size mismatch" in str(error.value), "torch's own reason"
     for broken in (tmp_path / "nowhere", tmp_path / "first" / "config.toml"):
         with pytest.raises(fr.UserError) as error:
-            setup(fr.Experiment(**(tables() | {"run": {"start": str(broken)}})))
+            prepare_run(fr.Experiment(**(tables() | {"run": {"start": str(broken)}})))
         assert (error.value.code, error.value.key) == ("model.unreadable_file", "run.start")
         assert str(broken) in str(error.value)

@@ -174,7 +174,7 @@ def test_force_goes_as_far_as_it_can(tmp_path: Path) -> None:
     assert before == {p: p.read_bytes() for p in (tmp_path / "a").rglob("*") if p.is_file()}, "nothing is touched"
     with pytest.raises(KeyboardInterrupt):
         fr.run(tables("scaffold"), out=tmp_path / "a", resume=True, force=True, watch=lambda line: _stop_at(line, 3))
-    assert fr.Experiment.load(tmp_path / "a" / "config.toml").tables()["method"]["name"] == "scaffold", "it is now"
+    assert fr.Experiment.load(tmp_path / "a" / "config.toml").to_tables()["method"]["name"] == "scaffold", "it is now"
     forced = fr.run(tables("scaffold"), out=tmp_path / "a", resume=True)
     assert [line["round"] for line in forced.rounds] == [1, 2, 3, 4]
     (admitted,) = json.loads((tmp_path / "a" / "environment.json").read_text())["forced"]
@@ -262,7 +262,7 @@ def _hold(path: str, ready: object, done: object) -> None:
 
 
 def test_two_processes_cannot_run_in_one_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedrecall.runs.directory.PATIENCE", 0.1)
+    monkeypatch.setattr("fedrecall.runs.directory.LOCK_TIMEOUT", 0.1)
     interrupt(tables(), tmp_path / "a", after=2)
     context = multiprocessing.get_context("spawn")
     ready, done = context.Event(), context.Event()

@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 import fedrecall as fr
+from fedrecall.runs.setup import load_and_partition, prepare_run
 from fedrecall.core.exchange import Diverged
-from fedrecall.runs.directory import fresh
+from fedrecall.runs.directory import new_run_path
 from fedrecall.runs.records import summarise
 
 QUICK = {"run": {"rounds": 3}, "local": {"epochs": 1}}
@@ -72,7 +73,7 @@ def test_an_experiment_may_be_tables_or_a_file(tmp_path: Path) -> None:
 
 def test_the_model_predicts_what_was_scored() -> None:
     result = fr.run(fr.Experiment(**QUICK))
-    test = fr.experiment.setup.deal(result.experiment).test
+    test = load_and_partition(result.experiment).test
     _, z = result.model()(test.batch(slice(None)))
     assert float((z.argmax(-1) == test.y).float().mean()) == pytest.approx(result.summary["final"])
 
@@ -153,12 +154,12 @@ def test_learning_rate_decay_and_prox_take_effect() -> None:
 
 
 def test_auxiliary_set() -> None:
-    ready = fr.experiment.setup.setup(fr.Experiment(data={"aux_per_class": 5}))
-    assert torch.bincount(ready.server.aux.y).tolist() == [5] * 10
-    assert len(ready.world.train) == 1433
-    held = fr.experiment.setup.setup(fr.Experiment(data={"aux_per_class": 5, "aux": "holdout"}))
-    assert len(held.world.train) == 1433 - 50
-    assert held.dealt.partition.sizes.sum() == 1433 - 50
+    ready = prepare_run(fr.Experiment(data={"aux_per_class": 5}))
+    assert torch.bincount(ready.server.auxiliary.y).tolist() == [5] * 10
+    assert len(ready.clients.train) == 1433
+    held = prepare_run(fr.Experiment(data={"aux_per_class": 5, "aux": "holdout"}))
+    assert len(held.clients.train) == 1433 - 50
+    assert held.data.partition.sizes.sum() == 1433 - 50
 
 
 @pytest.mark.parametrize(
@@ -269,7 +270,7 @@ def test_runs_that_begin_in_the_same_second_have_folders_of_their_own(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for _ in range(20):
-        fresh("fedavg-digits").mkdir(parents=True)
+        new_run_path("fedavg-digits").mkdir(parents=True)
     assert len(list((tmp_path / "runs").iterdir())) == 20
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import fedrecall as fr
 from fedrecall.errors import UserError
-from fedrecall.runs.trackers import TRACKERS, Tracking
+from fedrecall.runs.trackers import TRACKERS, SafeTracker
 
 METRICS = ("accuracy", "loss", "train_loss", "local_accuracy", "seconds", "bytes_up", "bytes_down")
 
@@ -33,8 +33,8 @@ def result() -> fr.Result:
 
 def track(name: str, result: fr.Result, directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
-    with Tracking(name) as tracking:
-        tracking.start(result.experiment.tables(), directory)
+    with SafeTracker(name) as tracking:
+        tracking.start(result.experiment.to_tables(), directory)
         for record in result.rounds:
             tracking.round(record | {"groups": {"a/b": 0.25}})
         tracking.finish(result.summary)
@@ -95,7 +95,7 @@ def test_mlflow(result: fr.Result, tmp_path: Path) -> None:
         assert [(point.step, point.value) for point in history] == expected(result, metric), metric
     assert run.data.metrics["result/best"] == result.summary["best"]
     assert run.data.metrics["groups/a_b"] == 0.25
-    tables = result.experiment.tables()
+    tables = result.experiment.to_tables()
     assert run.data.params["method.mu"] == "0.01"
     assert run.data.params["federation.partition.alpha"] == str(tables["federation"]["partition"]["alpha"])
     assert run.data.params["run.targets"] == "[0.5]"
@@ -141,7 +141,7 @@ def test_wandb_is_offline_by_default(
     (file,) = folder.glob("*.wandb")
     records = list(wandb_records(file))
     config = {item.key: json.loads(item.value_json) for r in records for item in r.run.config.update}
-    assert config["method"] == result.experiment.tables()["method"]
+    assert config["method"] == result.experiment.to_tables()["method"]
     history = [
         {i.key or i.nested_key[0]: json.loads(i.value_json) for i in r.history.item}
         for r in records
@@ -160,21 +160,21 @@ def test_an_absent_package_is_named_with_the_command(name: str, module: str, mon
         monkeypatch.delitem(sys.modules, loaded)
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(UserError) as error:
-        Tracking(name)
+        SafeTracker(name)
     assert (error.value.code, error.value.key) == ("install.missing_extra", name)
     assert f'pip install "fedrecall[{name}]"' in str(error.value.hint)
 
 
 def test_an_unknown_tracker() -> None:
     with pytest.raises(UserError) as error:
-        Tracking("tensorbord")
+        SafeTracker("tensorbord")
     assert (error.value.code, error.value.key) == ("config.unknown_name", "run.track")
     assert '"tensorboard"' in str(error.value.hint)
 
 
 def test_no_tracker_hears_nothing(result: fr.Result, tmp_path: Path) -> None:
-    with Tracking(None) as tracking:
-        tracking.start(result.experiment.tables(), tmp_path)
+    with SafeTracker(None) as tracking:
+        tracking.start(result.experiment.to_tables(), tmp_path)
         tracking.round(result.rounds[0])
         tracking.finish(result.summary)
     assert not list(tmp_path.iterdir())
@@ -228,16 +228,16 @@ def test_a_failure_on_the_way_ends_the_tracking_alone(
 
 
 def test_a_run_that_breaks_off_is_marked(result: fr.Result, tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), Tracking("mlflow") as tracking:  # noqa: PT012
-        tracking.start(result.experiment.tables(), tmp_path)
+    with pytest.raises(KeyboardInterrupt), SafeTracker("mlflow") as tracking:  # noqa: PT012
+        tracking.start(result.experiment.to_tables(), tmp_path)
         tracking.round(result.rounds[0])
         raise KeyboardInterrupt
     assert mlflow_run((tmp_path / "mlruns").as_uri())[1].info.status == "FAILED"
 
 
 def test_a_diverged_run_is_marked(result: fr.Result, tmp_path: Path) -> None:
-    with Tracking("mlflow") as tracking:
-        tracking.start(result.experiment.tables(), tmp_path)
+    with SafeTracker("mlflow") as tracking:
+        tracking.start(result.experiment.to_tables(), tmp_path)
         tracking.finish(result.summary | {"failed": "not finite", "final": None})
     _, run = mlflow_run((tmp_path / "mlruns").as_uri())
     assert run.info.status == "FAILED"

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import fedrecall as fr
-from fedrecall.simulation import Serial
-from fedrecall.simulation.availability import Absence, Straggler
-from fedrecall.testing.federation import model, world
+from fedrecall.simulation import SerialEngine
+from fedrecall.simulation.availability import StragglerModel, UnreliableClients
+from fedrecall.testing.federation import model, simulated_clients
 
 LAWS = {
     "dropout": {"dropout": 0.5},
@@ -32,47 +32,47 @@ def tables(law: str, method: str = "fedavg", engine: str = "serial", rounds: int
     }
 
 
-def absence(clients: int = 1000, **law: object) -> Absence:
-    return Absence(Serial(world(fr.Method()), model()), [10] * clients, clients, 0, **law)
+def absence(clients: int = 1000, **law: object) -> UnreliableClients:
+    return UnreliableClients(SerialEngine(simulated_clients(fr.Method()), model()), [10] * clients, clients, 0, **law)
 
 
 def test_the_share_that_drops_out_is_the_one_that_was_said() -> None:
     engine = absence(dropout=0.3)
-    there = [engine.present(t, range(1000)) for t in range(4)]
+    there = [engine.responding_clients(t, range(1000)) for t in range(4)]
     assert all(abs(len(p) / 1000 - 0.7) < 0.05 for p in there)  # three standard deviations are 0.043
     assert len({tuple(p) for p in there}) == 4, "others in every round"
-    assert there[2] == engine.present(2, range(1000)), "the same ones again"
-    assert set(engine.present(2, range(500))) == set(there[2]) & set(range(500)), "whoever else is asked"
+    assert there[2] == engine.responding_clients(2, range(1000)), "the same ones again"
+    assert set(engine.responding_clients(2, range(500))) == set(there[2]) & set(range(500)), "whoever else is asked"
 
 
 def test_times_are_of_size_speed_and_luck() -> None:
-    steady = Straggler(spread=0.0, jitter=0.0)
-    assert steady.time(0, 3, 5, size=2.0) == 2.0
-    own = Straggler(spread=0.7, jitter=0.0)
-    assert own.time(0, 1, 5, 1.0) == own.time(0, 2, 5, 1.0) != own.time(0, 1, 6, 1.0)
-    logs = np.log([own.time(0, 0, k, 1.0) for k in range(2000)])
+    steady = StragglerModel(spread=0.0, jitter=0.0)
+    assert steady.response_time(0, 3, 5, size=2.0) == 2.0
+    own = StragglerModel(spread=0.7, jitter=0.0)
+    assert own.response_time(0, 1, 5, 1.0) == own.response_time(0, 2, 5, 1.0) != own.response_time(0, 1, 6, 1.0)
+    logs = np.log([own.response_time(0, 0, k, 1.0) for k in range(2000)])
     assert abs(logs.mean()) < 0.06
     assert abs(logs.std() - 0.7) < 0.04
-    assert Straggler(0.0, 0.5).time(0, 1, 5, 1.0) != Straggler(0.0, 0.5).time(0, 2, 5, 1.0)
+    assert StragglerModel(0.0, 0.5).response_time(0, 1, 5, 1.0) != StragglerModel(0.0, 0.5).response_time(0, 2, 5, 1.0)
 
 
 def test_the_first_ones_are_taken_and_the_late_ones_left() -> None:
-    law = Straggler(spread=1.0, jitter=0.2)
-    times = {k: law.time(0, 0, k, 1.0) for k in range(50)}
+    law = StragglerModel(spread=1.0, jitter=0.2)
+    times = {k: law.response_time(0, 0, k, 1.0) for k in range(50)}
     fastest = sorted(times, key=lambda k: times[k])
-    wanting = Absence(absence().engine, [10] * 50, 20, 0, straggler=law)
-    assert wanting.present(0, range(50)) == fastest[:20]
-    strict = Absence(absence().engine, [10] * 50, 20, 0, straggler=Straggler(1.0, 0.2, deadline=0.4))
-    assert strict.present(0, range(50)) == [k for k in fastest[:20] if times[k] <= 0.4]
-    assert 0 < len(strict.present(0, range(50))) < 20
-    large = Absence(absence().engine, [1] * 49 + [1000], 20, 0, straggler=law)
-    assert 49 not in large.present(0, range(50)), "more examples take longer"
+    wanting = UnreliableClients(absence().engine, [10] * 50, 20, 0, straggler=law)
+    assert wanting.responding_clients(0, range(50)) == fastest[:20]
+    strict = UnreliableClients(absence().engine, [10] * 50, 20, 0, straggler=StragglerModel(1.0, 0.2, deadline=0.4))
+    assert strict.responding_clients(0, range(50)) == [k for k in fastest[:20] if times[k] <= 0.4]
+    assert 0 < len(strict.responding_clients(0, range(50))) < 20
+    large = UnreliableClients(absence().engine, [1] * 49 + [1000], 20, 0, straggler=law)
+    assert 49 not in large.responding_clients(0, range(50)), "more examples take longer"
 
 
 def test_a_round_is_never_empty() -> None:
-    nobody = absence(10, dropout=0.999, straggler=Straggler(deadline=1e-9))
-    assert [len(nobody.present(t, range(10))) for t in range(20)] == [1] * 20
-    assert len({nobody.present(t, range(10))[0] for t in range(20)}) > 3, "not always the same one"
+    nobody = absence(10, dropout=0.999, straggler=StragglerModel(deadline=1e-9))
+    assert [len(nobody.responding_clients(t, range(10))) for t in range(20)] == [1] * 20
+    assert len({nobody.responding_clients(t, range(10))[0] for t in range(20)}) > 3, "not always the same one"
 
 
 @laws
@@ -133,4 +133,4 @@ def test_settings_without_meaning_are_refused(federation: dict[str, object], cod
 @laws
 def test_the_configuration_is_written_as_it_was_given(law: str) -> None:
     experiment = fr.Experiment(**tables(law))
-    assert fr.Experiment(**experiment.tables()) == experiment
+    assert fr.Experiment(**experiment.to_tables()) == experiment

@@ -16,13 +16,13 @@ from torch import Tensor
 
 import fedrecall as fr
 from fedrecall.core.exchange import Diverged
-from fedrecall.core.flat_model import Flat
+from fedrecall.core.flat_model import FlatModel
 from fedrecall.core.types import Local, Payload, Step
-from fedrecall.simulation import ENGINES, Failure, Faults, Pool, Serial
-from fedrecall.testing.federation import SKEWED, model, world
+from fedrecall.simulation import ENGINES, ClientFailure, FailurePolicy, PoolEngine, SerialEngine
+from fedrecall.testing.federation import SKEWED_LABELS, model, simulated_clients
 from support.processes import children, shared_memory, until
 
-EVERYONE = range(len(SKEWED))
+EVERYONE = range(len(SKEWED_LABELS))
 engines = pytest.mark.parametrize("name", ENGINES)
 
 
@@ -45,7 +45,7 @@ class Fatal(fr.Method):
         return {"w": w + r.memory["last"]}, {"last": w}
 
 
-def trained(engine: Pool | Serial, rounds: int = 2) -> list[Tensor]:
+def trained(engine: PoolEngine | SerialEngine, rounds: int = 2) -> list[Tensor]:
     with engine:
         down = {"w": model().w}
         return [r.up["w"] for t in range(rounds) for r in engine.cohort(t, EVERYONE).run("train", down)]
@@ -60,9 +60,9 @@ def tokens(folder: Path, number: int) -> str:
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("deaths", [1, 2])
 def test_a_worker_killed_in_a_round_is_replaced_to_the_bit(workers: int, deaths: int, tmp_path: Path) -> None:
-    expected = trained(Serial(world(Fatal(str(tmp_path))), model()))
+    expected = trained(SerialEngine(simulated_clients(Fatal(str(tmp_path))), model()))
     before = shared_memory()
-    got = trained(Pool(world(Fatal(tokens(tmp_path, deaths))), model(), workers=workers))
+    got = trained(PoolEngine(simulated_clients(Fatal(tokens(tmp_path, deaths))), model(), workers=workers))
     assert list(tmp_path.iterdir()) == [], "it did die"
     assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
     assert children(os.getpid()) == []
@@ -88,7 +88,7 @@ def test_two_workers_that_die_at_once_while_there_is_no_room_for_more_answers(tm
     for examples in (7, 4):
         (tmp_path / str(examples)).touch()
     f = model()
-    with Pool(world(TwoDie(str(tmp_path))), f, workers=4, buffer=0) as pool:
+    with PoolEngine(simulated_clients(TwoDie(str(tmp_path))), f, workers=4, buffer=0) as pool:
         replies = pool.cohort(0, EVERYONE).run("train", {"w": f.w})
         came = [next(replies).n]
         until(lambda: not list(tmp_path.iterdir()))
@@ -98,11 +98,11 @@ def test_two_workers_that_die_at_once_while_there_is_no_room_for_more_answers(tm
 
 
 def test_a_worker_killed_between_rounds_is_replaced(tmp_path: Path) -> None:
-    w, f = world(Fatal(str(tmp_path))), model()
-    with Pool(w, f, workers=2) as pool:
+    w, f = simulated_clients(Fatal(str(tmp_path))), model()
+    with PoolEngine(w, f, workers=2) as pool:
         expected = pool.evaluate(f.w)
         for _ in range(4):  # more often than one job may fail
-            for pid in pool.crew.pids:
+            for pid in pool.workers.pids:
                 os.kill(pid, signal.SIGKILL)
             score = pool.evaluate(f.w)
             assert torch.equal(score.predicted, expected.predicted)
@@ -111,16 +111,16 @@ def test_a_worker_killed_between_rounds_is_replaced(tmp_path: Path) -> None:
 
 
 def test_a_client_that_kills_its_workers_again_and_again_has_failed(tmp_path: Path) -> None:
-    kept: list[Failure] = []
-    faults = Faults(min_replies=4, keep=kept.append)
-    pool = Pool(world(Fatal(tokens(tmp_path, 9))), model(), faults, workers=2)
+    kept: list[ClientFailure] = []
+    faults = FailurePolicy(min_replies=4, save_traceback=kept.append)
+    pool = PoolEngine(simulated_clients(Fatal(tokens(tmp_path, 9))), model(), faults, workers=2)
     assert len(trained(pool, rounds=1)) == 4
     assert [(k.t, k.client, k.code) for k in kept] == [(0, 1, "engine.worker_exited")]
     for fact in ("worker process", "3 times", "SIGKILL", "memory"):
         assert fact in kept[0].error
     assert len(list(tmp_path.iterdir())) == 6
     with pytest.raises(fr.UserError) as caught:
-        trained(Pool(world(Fatal(str(tmp_path))), model()))
+        trained(PoolEngine(simulated_clients(Fatal(str(tmp_path))), model()))
     assert caught.value.code == "engine.worker_exited"
     for fact in ("round 1", "client 1", "worker process", "3 times"):
         assert fact in str(caught.value)
@@ -135,7 +135,7 @@ def test_writing_to_what_came_down_is_fatal_and_explained() -> None:
             return {"w": w}, {}
 
     with pytest.raises(fr.UserError) as caught:
-        trained(Pool(world(Vandal()), model()))
+        trained(PoolEngine(simulated_clients(Vandal()), model()))
     assert caught.value.code == "engine.worker_exited"
     assert "SIGSEGV" in str(caught.value)
     assert "read-only" in str(caught.value)
@@ -163,7 +163,7 @@ class Picky(fr.Method):
 @engines
 def test_a_client_that_raises_stops_the_run_with_one_line(name: str) -> None:
     with pytest.raises(fr.UserError) as caught:
-        trained(ENGINES[name](world(Picky()), model()))
+        trained(ENGINES[name](simulated_clients(Picky()), model()))
     assert (caught.value.code, caught.value.key) == ("round.client_failed", None)
     for fact in ("round 1", "client 1", "ValueError: I do not like this batch"):
         assert fact in str(caught.value)
@@ -175,18 +175,22 @@ def test_a_client_that_raises_stops_the_run_with_one_line(name: str) -> None:
 
 @engines
 def test_the_round_goes_on_with_enough_replies_and_without_the_memory_of_the_others(name: str) -> None:
-    kept: list[Failure] = []
-    engine = ENGINES[name](world(Picky()), model(), Faults(min_replies=4, keep=kept.append))
+    kept: list[ClientFailure] = []
+    engine = ENGINES[name](
+        simulated_clients(Picky()), model(), FailurePolicy(min_replies=4, save_traceback=kept.append)
+    )
     assert len(trained(engine)) == 8
     assert [(k.t, k.client, k.code) for k in kept] == [(t, 1, "round.client_failed") for t in (0, 1)]
     assert {k.error for k in kept} == {"ValueError: I do not like this batch"}
     assert all("in loss" in k.traceback for k in kept)
-    assert {k: int(m["rounds"]) for k, m in engine.memories.items()} == {0: 2, 2: 2, 3: 2, 4: 2}
+    assert {k: int(m["rounds"]) for k, m in engine.client_state.items()} == {0: 2, 2: 2, 3: 2, 4: 2}
 
 
 @engines
 def test_too_few_replies_stop_the_run_as_soon_as_it_is_known(name: str) -> None:
-    engine = ENGINES[name](world(Picky(sizes=(9, 7))), model(), Faults(min_replies=4, keep=lambda f: "a file"))
+    engine = ENGINES[name](
+        simulated_clients(Picky(sizes=(9, 7))), model(), FailurePolicy(min_replies=4, save_traceback=lambda f: "a file")
+    )
     with pytest.raises(fr.UserError) as caught:
         trained(engine)
     assert (caught.value.code, caught.value.key) == ("round.too_few_replies", "engine.min_replies")
@@ -201,14 +205,14 @@ def test_what_the_user_can_fix_comes_out_as_it_is(name: str, kind: type[fr.UserE
     """It would be the same for every client, so `min_replies` does not forgive it."""
     error = kind("method.own_code", "I do not like\nthis batch", *more)
     with pytest.raises(fr.UserError) as caught:
-        trained(ENGINES[name](world(Picky(error=error)), model(), Faults(min_replies=1)))
+        trained(ENGINES[name](simulated_clients(Picky(error=error)), model(), FailurePolicy(min_replies=1)))
     assert type(caught.value) is kind
     assert caught.value.args == error.args, "with its code, key and hint"
     assert str(caught.value) == str(error)
 
 
 def test_a_model_that_cannot_be_scored() -> None:
-    with Pool(world(fr.Method()), model()) as pool, pytest.raises(fr.UserError) as caught:
+    with PoolEngine(simulated_clients(fr.Method()), model()) as pool, pytest.raises(fr.UserError) as caught:
         pool.evaluate(torch.zeros(3))
     assert caught.value.code == "engine.evaluation_failed"
     assert "RuntimeError" in str(caught.value)
@@ -230,10 +234,10 @@ class Mortal(torch.nn.Module):
 
 
 def test_a_worker_killed_in_an_evaluation_is_replaced_to_the_bit(tmp_path: Path) -> None:
-    f = Flat(Mortal(str(tmp_path)))
-    expected = Serial(world(fr.Method()), f).evaluate(f.w)
+    f = FlatModel(Mortal(str(tmp_path)))
+    expected = SerialEngine(simulated_clients(fr.Method()), f).evaluate(f.w)
     tokens(tmp_path, 2)
-    with Pool(world(fr.Method()), f, workers=2) as pool:
+    with PoolEngine(simulated_clients(fr.Method()), f, workers=2) as pool:
         score = pool.evaluate(f.w)
         assert list(tmp_path.iterdir()) == [], "they did die"
         assert torch.equal(score.predicted, expected.predicted)
@@ -285,7 +289,7 @@ def test_what_cannot_be_sent_to_a_spawned_worker_is_named() -> None:
         pass
 
     with pytest.raises(fr.UserError) as caught:
-        trained(Pool(world(Here()), model(), start="spawn"))
+        trained(PoolEngine(simulated_clients(Here()), model(), start="spawn"))
     assert (caught.value.code, caught.value.key) == ("engine.cannot_pickle", "engine.name")
     assert "Here" in str(caught.value)
     assert "top of a module" in str(caught.value)
@@ -297,36 +301,36 @@ def test_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(os, "fork", full)
     with pytest.raises(fr.UserError) as caught:
-        trained(Pool(world(fr.Method()), model()))
+        trained(PoolEngine(simulated_clients(fr.Method()), model()))
     assert (caught.value.code, caught.value.key) == ("engine.worker_start_failed", "engine.workers")
     assert "Resource temporarily unavailable" in str(caught.value)
 
 
 def test_workers_that_die_at_birth_do_not_go_on_forever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedrecall.simulation.processes.work", lambda *_: os._exit(3))
+    monkeypatch.setattr("fedrecall.simulation.processes.worker_main", lambda *_: os._exit(3))
     with pytest.raises(fr.UserError) as caught:
-        trained(Pool(world(fr.Method()), model()))
+        trained(PoolEngine(simulated_clients(fr.Method()), model()))
     assert caught.value.code == "engine.worker_start_failed"
     assert "exit code 3" in str(caught.value)
 
 
 def test_every_end_has_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedrecall.simulation.processes.GRACE", 0.0)
-    with Pool(world(fr.Method()), model(), workers=1) as pool:
+    monkeypatch.setattr("fedrecall.simulation.processes.EXIT_TIMEOUT", 0.0)
+    with PoolEngine(simulated_clients(fr.Method()), model(), workers=1) as pool:
         for end, fact in ((signal.SIGTERM, "SIGTERM"), (0, "connection")):
             pool.evaluate(model().w)
-            hand = pool.crew.idle(waiting=1)
+            hand = pool.workers.idle_worker(waiting=1)
             assert hand is not None
-            os.kill(pool.crew.pids[0], end)
+            os.kill(pool.workers.pids[0], end)
             until(lambda: end == 0 or not hand.process.is_alive())  # noqa: B023 (called at once)
-            assert fact in pool.crew.bury(hand)
+            assert fact in pool.workers.bury(hand)
 
 
 def test_other_systems_are_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    w, f = world(fr.Method()), model()
+    w, f = simulated_clients(fr.Method()), model()
     monkeypatch.setattr("fedrecall.simulation.processes.os", SimpleNamespace(name="nt"))
     with pytest.raises(fr.UserError) as caught:
-        Pool(w, f, workers=1)
+        PoolEngine(w, f, workers=1)
     assert (caught.value.code, caught.value.key) == ("engine.unsupported_platform", "engine.name")
     assert 'engine.name = "serial"' in str(caught.value)
     assert "WSL" in str(caught.value)
@@ -335,5 +339,10 @@ def test_other_systems_are_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> N
 def test_from_a_thread() -> None:
     """Signals belong to the main thread, which a forked worker's only thread is."""
     with ThreadPoolExecutor(1) as threads:
-        got = threads.submit(lambda: trained(Pool(world(fr.Method()), model(), workers=2))).result(timeout=60)
-    assert all(torch.equal(a, b) for a, b in zip(got, trained(Serial(world(fr.Method()), model())), strict=True))
+        got = threads.submit(lambda: trained(PoolEngine(simulated_clients(fr.Method()), model(), workers=2))).result(
+            timeout=60
+        )
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(got, trained(SerialEngine(simulated_clients(fr.Method()), model())), strict=True)
+    )

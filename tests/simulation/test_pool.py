@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from fedrecall import Method, UserError
-from fedrecall.core.client_report import Observe
-from fedrecall.core.flat_model import CHUNK
+from fedrecall.core.client_report import ReportRequest
+from fedrecall.core.flat_model import EVAL_BATCH
 from fedrecall.core.types import Local, Payload, Step
-from fedrecall.simulation import Memories, Pool, Serial
-from fedrecall.simulation.processes import cores
-from fedrecall.testing.federation import SKEWED, examples, model, world
+from fedrecall.simulation import ClientStateStore, PoolEngine, SerialEngine
+from fedrecall.simulation.processes import available_cores
+from fedrecall.testing.federation import SKEWED_LABELS, examples, model, simulated_clients
 from support.processes import children, gone
 
-EVERYONE = range(len(SKEWED))
+EVERYONE = range(len(SKEWED_LABELS))
 
 
 @dataclass(frozen=True)
@@ -42,49 +42,49 @@ class Remembers(Method):
         return {"counts": r.counts, "process": torch.tensor(os.getpid())}
 
 
-def replies(engine: Pool | Serial) -> list[Tensor]:
+def replies(engine: PoolEngine | SerialEngine) -> list[Tensor]:
     """All tensors of a few exchanges and evaluations, in the order they come."""
     seen, f = [], model(batch_norm=True)
-    down = {"w": f.w, "b": f.b, "counters": f.counters, "strength": torch.tensor(0.01)}
+    down = {"w": f.w, "b": f.b, "counters": f.int_buffers, "strength": torch.tensor(0.01)}
     with engine:
         for t in range(3):
             came = list(engine.cohort(t, EVERYONE).run("train", down))
             for r in came:
-                seen += [*r.up.values(), *r.memory.values(), *r.report.values(), torch.tensor(r.n)]
+                seen += [*r.up.values(), *r.memory.values(), *r.metrics.values(), torch.tensor(r.n)]
             down["w"] = came[-1].up["w"]
             seen += [reply.up["counts"] for reply in engine.cohort(t, EVERYONE).run("labels", down)]
             score = engine.evaluate(f.join(down["w"], f.b))
             seen += [score.predicted, score.y, torch.tensor(score.loss, dtype=torch.float64)]
-        seen += [t for k in EVERYONE for t in engine.memories[k].values()]
+        seen += [t for k in EVERYONE for t in engine.client_state[k].values()]
     return seen
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, None])
 def test_the_bits_of_serial_whatever_the_number_of_workers(workers: int | None) -> None:
-    test = examples([0, 1, 2] * CHUNK + [1], seed=1)  # four chunks, the last one of a single example
-    w = world(
+    test = examples([0, 1, 2] * EVAL_BATCH + [1], seed=1)  # four chunks, the last one of a single example
+    w = simulated_clients(
         Remembers(),
         test=test,
-        observe=Observe(predictions=True, own_data=True, shift=True, distillation=True, features=1),
+        report=ReportRequest(predictions=True, own_data=True, shift=True, distillation=True, features=1),
     )
-    expected = replies(Serial(w, model(batch_norm=True)))
-    got = replies(Pool(w, model(batch_norm=True), workers=workers))
+    expected = replies(SerialEngine(w, model(batch_norm=True)))
+    got = replies(PoolEngine(w, model(batch_norm=True), workers=workers))
     assert len(got) == len(expected)
     assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
 
 
 def test_spawned_workers_give_the_same_bits() -> None:
-    w = world(Remembers())
-    expected = replies(Serial(w, model(batch_norm=True)))
-    got = replies(Pool(w, model(batch_norm=True), workers=1, start="spawn"))
+    w = simulated_clients(Remembers())
+    expected = replies(SerialEngine(w, model(batch_norm=True)))
+    got = replies(PoolEngine(w, model(batch_norm=True), workers=1, start="spawn"))
     assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
 
 
 def test_memories_in_files_change_nothing() -> None:
-    w = world(Remembers())
-    expected = replies(Serial(w, model(batch_norm=True)))
-    for engine in (Serial, Pool):
-        got = replies(engine(w, model(batch_norm=True), memories=Memories(recent=0)))
+    w = simulated_clients(Remembers())
+    expected = replies(SerialEngine(w, model(batch_norm=True)))
+    for engine in (SerialEngine, PoolEngine):
+        got = replies(engine(w, model(batch_norm=True), memories=ClientStateStore(cache_bytes=0)))
         assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
 
 
@@ -101,7 +101,7 @@ class SlowFirst(Method):
 
 def test_longest_first_and_in_order_however_long_each_takes() -> None:
     f = model()
-    with Pool(world(SlowFirst()), f, workers=3) as pool:
+    with PoolEngine(simulated_clients(SlowFirst()), f, workers=3) as pool:
         came = [int(reply.up["n"]) for reply in pool.cohort(0, EVERYONE).run("train", {"w": f.w})]
     assert came == [9, 7, 4, 2, 1]
 
@@ -117,7 +117,7 @@ def test_replies_that_wait_for_their_turn_are_bounded(buffer: int, begun: int, t
             return super().reply(w, steps, r)
 
     f = model()
-    with Pool(world(Marks(seconds=1.0)), f, workers=2, buffer=buffer) as pool:
+    with PoolEngine(simulated_clients(Marks(seconds=1.0)), f, workers=2, buffer=buffer) as pool:
         stream = pool.cohort(0, EVERYONE).run("train", {"w": f.w})
         first = next(stream)
         assert int(first.up["n"]) == 9
@@ -137,7 +137,7 @@ def test_a_client_comes_back_to_the_worker_that_served_it_in_the_round() -> None
         [0.8, 0.3, 0.3, 0.6, 0.3]
     )  # one worker has time for 9 and 1, the other for the rest
     f = model()
-    with Pool(world(Naps()), f, workers=2) as pool:
+    with PoolEngine(simulated_clients(Naps()), f, workers=2) as pool:
         cohort = pool.cohort(0, EVERYONE)
         whose = [
             [int(reply.up["process"]) for reply in cohort.run("labels", {"w": f.w, "naps": times})]
@@ -149,27 +149,29 @@ def test_a_client_comes_back_to_the_worker_that_served_it_in_the_round() -> None
 
 def test_no_more_workers_than_there_is_work() -> None:
     f = model()
-    with Pool(world(Remembers()), f, workers=4) as pool:
-        assert pool.crew.pids == [], "none before the first job"
+    with PoolEngine(simulated_clients(Remembers()), f, workers=4) as pool:
+        assert pool.workers.pids == [], "none before the first job"
         pool.evaluate(f.w)
-        assert len(pool.crew.pids) == 1, "one chunk"
+        assert len(pool.workers.pids) == 1, "one chunk"
         for number in (1, 3):
             list(pool.cohort(0, range(number)).run("labels", {"w": f.w}))
-            assert len(pool.crew.pids) == number
+            assert len(pool.workers.pids) == number
         list(pool.cohort(0, EVERYONE).run("labels", {"w": f.w}))
-        pids = pool.crew.pids
+        pids = pool.workers.pids
         assert len(pids) == 4
         assert set(pids) <= set(children(os.getpid()))
     assert all(gone(pid) for pid in pids)
     assert not set(pids) & set(children(os.getpid())), "not even as zombies"
-    assert Pool(world(Remembers()), f).crew.size == cores() == len(os.sched_getaffinity(0))
+    assert (
+        PoolEngine(simulated_clients(Remembers()), f).workers.size == available_cores() == len(os.sched_getaffinity(0))
+    )
 
 
 def test_an_engine_that_nobody_closed_takes_its_workers_along() -> None:
     f = model()
-    pool = Pool(world(Method()), f)
+    pool = PoolEngine(simulated_clients(Method()), f)
     pool.evaluate(f.w)
-    (pid,) = pool.crew.pids
+    (pid,) = pool.workers.pids
     del pool
     assert gone(pid)
 
@@ -177,20 +179,20 @@ def test_an_engine_that_nobody_closed_takes_its_workers_along() -> None:
 def test_replies_that_nobody_takes() -> None:
     """Whoever stops listening may go on with something else, and commits no memory."""
     f, down = model(), {"w": model().w, "strength": torch.tensor(0.0)}
-    with Pool(world(Remembers()), f, workers=2) as pool:
+    with PoolEngine(simulated_clients(Remembers()), f, workers=2) as pool:
         stream = pool.cohort(0, EVERYONE).run("train", down)
         next(stream)
         other = pool.cohort(0, EVERYONE).run("train", down)
         with pytest.raises(RuntimeError, match="exchange"):
             next(other)
         stream.close()
-        assert list(pool.memories) == [3], "the longest client's, whose reply was taken"
+        assert list(pool.client_state) == [3], "the longest client's, whose reply was taken"
         assert len(list(pool.cohort(0, EVERYONE).run("train", down))) == 5
 
 
 def test_replies_stay_what_they_are_when_later_ones_come() -> None:
     f, down = model(), {"w": model().w, "strength": torch.tensor(0.0)}
-    with Pool(world(Remembers()), f, workers=1) as pool:
+    with PoolEngine(simulated_clients(Remembers()), f, workers=1) as pool:
         kept = [(reply, reply.up["w"].clone()) for reply in pool.cohort(0, EVERYONE).run("train", down)]
     assert all(torch.equal(reply.up["w"], w) for reply, w in kept)
 
@@ -198,6 +200,6 @@ def test_replies_stay_what_they_are_when_later_ones_come() -> None:
 def test_a_daemonic_process_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(process.current_process()._config, "daemon", True)
     with pytest.raises(UserError) as error:
-        Pool(world(Method()), model()).evaluate(model().w)
+        PoolEngine(simulated_clients(Method()), model()).evaluate(model().w)
     assert (error.value.code, error.value.key) == ("engine.daemonic_process", "engine.name")
     assert 'engine.name = "serial"' in str(error.value)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedrecall.simulation import shared_memory
-from fedrecall.simulation.shared_memory import Block, Channel, Shelf
+from fedrecall.simulation.shared_memory import Channel, SharedBlock, SharedBuffer
 
 PAYLOAD = {
     "w": torch.randn(1000),
@@ -30,7 +30,11 @@ def ends():
 
 def test_payloads_arrive_as_they_were(ends: tuple[Channel, Channel]) -> None:
     a, b = ends
-    a.send({"n": 3, "loss": 0.1}, Shelf("one").put({"down": PAYLOAD, "empty": {}}), Shelf("two").put({"memory": {}}))
+    a.send(
+        {"n": 3, "loss": 0.1},
+        SharedBuffer("one").write({"down": PAYLOAD, "empty": {}}),
+        SharedBuffer("two").write({"memory": {}}),
+    )
     message, payloads = b.receive()
     assert message == {"n": 3, "loss": 0.1}
     assert payloads["memory"] == payloads["empty"] == {}
@@ -40,7 +44,7 @@ def test_payloads_arrive_as_they_were(ends: tuple[Channel, Channel]) -> None:
         assert got.dtype == t.dtype
         assert got.shape == t.shape
         assert torch.equal(got, t)
-        assert got.data_ptr() % shared_memory.ALIGNED == 0 or not got.numel()
+        assert got.data_ptr() % shared_memory.ALIGNMENT == 0 or not got.numel()
 
 
 def test_a_block_is_handed_over_once_and_again_when_it_grew(
@@ -50,10 +54,10 @@ def test_a_block_is_handed_over_once_and_again_when_it_grew(
     original = shared_memory.reduction.send_handle
     monkeypatch.setattr(shared_memory.reduction, "send_handle", lambda *args: handed.append(args[1]) or original(*args))
     a, b = ends
-    shelf = Shelf("place")
+    shelf = SharedBuffer("place")
     views = []
     for number, n in enumerate([10, 20, 100_000, 5]):
-        a.send({}, shelf.put({"down": {"w": torch.full((n,), float(number))}}))
+        a.send({}, shelf.write({"down": {"w": torch.full((n,), float(number))}}))
         views.append(b.receive()[1]["down"]["w"])
         assert torch.equal(views[-1], torch.full((n,), float(number)))
     assert len(handed) == 2
@@ -65,7 +69,7 @@ def test_no_descriptor_is_left_open() -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(5):
         a, b = (Channel(connection) for connection in multiprocessing.Pipe())
-        a.send({}, Shelf("x").put({"down": PAYLOAD}))
+        a.send({}, SharedBuffer("x").write({"down": PAYLOAD}))
         b.receive()
         a.close()
         b.close()
@@ -75,7 +79,7 @@ def test_no_descriptor_is_left_open() -> None:
 
 def test_where_the_system_has_no_files_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "memfd_create")
-    block = Block.new(10)
+    block = SharedBlock.new(10)
     block.bytes[:3] = torch.tensor([1, 2, 3], dtype=torch.uint8)
-    other = Block(os.dup(block.fd), block.size, writable=False)
+    other = SharedBlock(os.dup(block.fd), block.size, writable=False)
     assert other.bytes[:3].tolist() == [1, 2, 3]

@@ -13,10 +13,10 @@ from rich.console import Console
 import fedrecall as fr
 from fedrecall import cli
 from fedrecall.studies import papers
-from fedrecall.studies.compare import USUAL, comparison_study
-from fedrecall.studies.progress import Board
-from fedrecall.studies.reproduce import changed, place, reproduction
-from fedrecall.studies.results import load
+from fedrecall.studies.compare import DEFAULT_METHODS, comparison_study
+from fedrecall.studies.progress import StudyProgress
+from fedrecall.studies.reproduce import default_folder, reproduction_study, with_study_overrides
+from fedrecall.studies.results import load_results
 from fedrecall.studies.study import Study, Target
 from support.folders import write_study
 from support.processes import start, until
@@ -118,7 +118,7 @@ def test_compare(fedrecall, tmp_path: Path) -> None:
     assert {p.suffix for p in (tmp_path / "mine" / "tables").iterdir()} == {".csv", ".tex", ".md"}
     assert {p.suffix for p in (tmp_path / "mine" / "figures").iterdir()} == {".svg", ".pdf", ".png"}
 
-    outcomes = load(tmp_path / "mine").outcomes()
+    outcomes = load_results(tmp_path / "mine").finished_runs()
     environments = [json.loads((o.path / "environment.json").read_text()) for o in outcomes]
     for seed in (0, 1):
         of_seed = [i for i, outcome in enumerate(outcomes) if outcome.cell.seed == seed]
@@ -178,7 +178,7 @@ def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(tmp_path: Path) -> 
     assert err == ""
 
 
-def frame(board: Board, console: Console, out: StringIO) -> str:
+def frame(board: StudyProgress, console: Console, out: StringIO) -> str:
     """What the live table looks like now."""
     out.truncate(0)
     console.print(board)
@@ -192,7 +192,7 @@ def test_the_live_table() -> None:
     )  # fmt: skip
     out = StringIO()
     console = Console(file=out, width=80, force_terminal=True)
-    board = Board(study, console)
+    board = StudyProgress(study, console)
     cell = study.cells()[0]
     board.began(cell)
     board.round(cell, {"round": 1, "accuracy": 0.5, "seconds": 0.25})
@@ -215,7 +215,7 @@ def test_the_live_table_says_that_the_rounds_are_scaled() -> None:
     study = Study(id="s", title="S", base={"run": {"rounds": 40}}, rows=rows, columns={"digits": {}}, fraction=0.05)
     out = StringIO()
     console = Console(file=out, width=80, force_terminal=True)
-    assert "0 of 1 runs, 0:00; rounds scaled to 5 %" in frame(Board(study, console), console, out)
+    assert "0 of 1 runs, 0:00; rounds scaled to 5 %" in frame(StudyProgress(study, console), console, out)
 
 
 @pytest.mark.parametrize("summary", ["{}", '{"rounds": "two"}'])
@@ -286,30 +286,30 @@ def test_reproduce(fedrecall, tmp_path: Path, own: Path) -> None:
     code, out, _ = fedrecall("reproduce", own, "--fraction", 0.1, "--methods", "FedAvg", "--cells", "few")
     assert code == 0
     assert out.count("(kept)") == 1, "seed 0 was there"
-    assert len(load(tmp_path / folder).outcomes("FedAvg", "few")) == 2
+    assert len(load_results(tmp_path / folder).finished_runs("FedAvg", "few")) == 2
     assert "seeds 0, 1; 3 of 8 runs are still to be made" in out
 
 
 def test_what_is_set_goes_on_top_of_every_cell_and_is_said(own: Path) -> None:
-    study = reproduction(str(own), overrides=["run.rounds=3", "local.lr=0.5", "engine.name=pool"])
+    study = reproduction_study(str(own), overrides=["run.rounds=3", "local.lr=0.5", "engine.name=pool"])
     experiments = [study.experiment(cell) for cell in study.cells()]
     assert {(e.run.rounds, e.local.lr, e.engine.name) for e in experiments} == {(3, 0.5, "pool")}
     assert study.title == "A table of my own (with run.rounds=3, local.lr=0.5)"
-    assert reproduction(str(own), overrides=["data.root=/x"]).title == "A table of my own"
+    assert reproduction_study(str(own), overrides=["data.root=/x"]).title == "A table of my own"
 
 
 def test_setting_another_choice_drops_the_old_ones_settings() -> None:
     base = {"model": {"name": "mlp", "hidden": [5]}}
     columns = {"a": {"model": {"name": "mlp", "hidden": [7]}}, "b": {}}
     study = Study(id="s", title="S", base=base, rows={"FedAvg": {}}, columns=columns)
-    other = changed(study, ["model.name=cnn"])
-    assert [cell.tables["model"] for cell in other.cells()] == [{"name": "cnn"}] * 2
+    other = with_study_overrides(study, ["model.name=cnn"])
+    assert [cell.config["model"] for cell in other.cells()] == [{"name": "cnn"}] * 2
 
 
 def test_places() -> None:
-    study = papers.definition("fedlmd-table-1")
-    assert str(place(study)) == "reproductions/fedlmd-table-1"
-    assert str(place(study.model_copy(update={"fraction": 0.05}))) == "reproductions/fedlmd-table-1-f0.05"
+    study = papers.load_definition("fedlmd-table-1")
+    assert str(default_folder(study)) == "reproductions/fedlmd-table-1"
+    assert str(default_folder(study.model_copy(update={"fraction": 0.05}))) == "reproductions/fedlmd-table-1-f0.05"
 
 
 def test_bad_reproductions_are_one_line(fedrecall, tmp_path: Path) -> None:
@@ -332,7 +332,9 @@ def test_bad_reproductions_are_one_line(fedrecall, tmp_path: Path) -> None:
 
 
 def test_the_list_has_costs(fedrecall, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(papers, "ids", lambda: ["fedlmd-table-1", "fedlmd-fig-2"])  # all of them take a while
+    monkeypatch.setattr(
+        papers, "experiment_ids", lambda: ["fedlmd-table-1", "fedlmd-fig-2"]
+    )  # all of them take a while
     code, out, _ = fedrecall("reproduce", "--list")
     assert code == 0
     assert re.search(r"^fedlmd-table-1 +FedLMD, Table 1.* 4 +20 +\d", out, re.M)
@@ -341,5 +343,5 @@ def test_the_list_has_costs(fedrecall, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_usual_methods_are_there() -> None:
-    assert set(USUAL) <= set(fr.METHODS)
+    assert set(DEFAULT_METHODS) <= set(fr.METHODS)
     assert comparison_study().base["data"]["name"] == "digits"

@@ -28,7 +28,7 @@ PASSES = [  # million passes of one run: rounds x clients a round x epochs x exa
 
 @pytest.mark.parametrize(("name", "column", "millions"), PASSES)
 def test_passes_of_a_run(name: str, column: str, millions: float) -> None:
-    study = papers.study(name, rows=["FedAvg"], columns=[column], seeds=1)
+    study = papers.load_study(name, rows=["FedAvg"], columns=[column], seeds=1)
     found = cost.cost(study)
     assert found.runs == 1
     # FEMNIST's digits are split for the test here as LEAF splits, and Office's cost is rounded to 0.12.
@@ -36,21 +36,21 @@ def test_passes_of_a_run(name: str, column: str, millions: float) -> None:
 
 
 def test_a_study_costs_what_its_runs_cost_together() -> None:
-    assert cost.cost(papers.definition("fedlmd-table-1")) == (4, 20e6)
-    assert cost.cost(papers.study("fedlmd-table-1", fraction=0.1, seeds=2)) == (8, 4e6)
-    assert cost.cost(papers.definition("fedcad-table-3")).passes == 4 * 3 * 100 * 10 * 50_000 * (0.1 + 0.3 + 0.5)
+    assert cost.cost(papers.load_definition("fedlmd-table-1")) == (4, 20e6)
+    assert cost.cost(papers.load_study("fedlmd-table-1", fraction=0.1, seeds=2)) == (8, 4e6)
+    assert cost.cost(papers.load_definition("fedcad-table-3")).passes == 4 * 3 * 100 * 10 * 50_000 * (0.1 + 0.3 + 0.5)
     # One global model, and three ways on from it with 1 to 50 epochs.
-    assert cost.cost(papers.definition("fedcsd-fig-1")) == (19, 25e6 + 3 * 151 * 50_000)
-    assert cost.cost(papers.definition("fedcsd-table-2")).runs == 8  # five columns of the same runs
+    assert cost.cost(papers.load_definition("fedcsd-fig-1")) == (19, 25e6 + 3 * 151 * 50_000)
+    assert cost.cost(papers.load_definition("fedcsd-table-2")).runs == 8  # five columns of the same runs
 
 
 def test_every_named_data_set_has_a_size() -> None:
-    assert set(cost.SIDES) == set(DATASETS)
+    assert set(cost.IMAGE_SIDES) == set(DATASETS)
     femnist = DATASETS["femnist"].sizes[0]
-    assert cost.CHARACTERS[10] == 341_873 + 40_832  # training and test digits as NIID-Bench counts them
-    assert cost.CHARACTERS[26] == femnist - cost.CHARACTERS[10]
+    assert cost.FEMNIST_SUBSET_SIZES[10] == 341_873 + 40_832  # training and test digits as NIID-Bench counts them
+    assert cost.FEMNIST_SUBSET_SIZES[26] == femnist - cost.FEMNIST_SUBSET_SIZES[10]
     e = Experiment(data={"name": "office-caltech-10"}, federation={"clients": 4, "partition": {"name": "groups"}})
-    assert cost.passes(e) == pytest.approx(20 * 5 * (766 + 898 + 125 + 236), rel=0.001)
+    assert cost.sample_passes(e) == pytest.approx(20 * 5 * (766 + 898 + 125 + 236), rel=0.001)
 
 
 def test_ones_own_data_is_counted(tmp_path: Path) -> None:
@@ -64,19 +64,19 @@ def test_ones_own_data_is_counted(tmp_path: Path) -> None:
         columns={"own": {"local": {"epochs": 3}}},
     )
     assert cost.cost(study).passes == 2 * 3 * 80
-    assert 0 < cost.hours(study) < 0.01
+    assert 0 < cost.estimated_hours(study) < 0.01
 
 
 def test_hours_follow_the_work() -> None:
     names = ("FedAvg", "FedAvg+KD")
-    plain, taught = (cost.hours(papers.study("fedlmd-table-1", rows=[name])) for name in names)
+    plain, taught = (cost.estimated_hours(papers.load_study("fedlmd-table-1", rows=[name])) for name in names)
     # 5 M passes and 200 evaluations of 10,000 images, at a third of a pass; a teacher adds a third to the training.
     test = 200 * 10_000 / 3e6
     assert taught / plain == pytest.approx((5 * 4 / 3 + test) / (5 + test))
-    half = cost.hours(papers.study("fedlmd-table-1", rows=["FedAvg"], fraction=0.5))
+    half = cost.estimated_hours(papers.load_study("fedlmd-table-1", rows=["FedAvg"], fraction=0.5))
     assert half == pytest.approx(plain / 2)
-    local = cost.hours(papers.study("fedcad-fig-4", rows=["FedAvg"], seeds=1))
-    alone = cost.hours(papers.study("fedcad-table-1", rows=["FedAvg"], columns=["CIFAR-10"], seeds=1))
+    local = cost.estimated_hours(papers.load_study("fedcad-fig-4", rows=["FedAvg"], seeds=1))
+    alone = cost.estimated_hours(papers.load_study("fedcad-table-1", rows=["FedAvg"], columns=["CIFAR-10"], seeds=1))
     assert local / alone == pytest.approx((50 + 11 * 100 * 10_000 / 3e6) / (50 + 100 * 10_000 / 3e6))
 
 
@@ -89,8 +89,8 @@ def test_hours_are_of_the_right_size() -> None:
         run={"rounds": 3},
         engine={"name": "serial"},
     )
-    study = Study(id="s", title="s", base=e.tables(), rows={"a": {}}, columns={"b": {}})
-    foretold = 3600 * cost.hours(study)
+    study = Study(id="s", title="s", base=e.to_tables(), rows={"a": {}}, columns={"b": {}})
+    foretold = 3600 * cost.estimated_hours(study)
     began = time.process_time()
     run(e)
     assert 0.2 < foretold / (time.process_time() - began) < 5
@@ -98,7 +98,7 @@ def test_hours_are_of_the_right_size() -> None:
 
 def test_more_clients_than_cores_share_them() -> None:
     def hours(sample: int) -> float:
-        return cost.hours(
+        return cost.estimated_hours(
             Study(
                 id="s",
                 title="s",
@@ -114,13 +114,13 @@ def test_more_clients_than_cores_share_them() -> None:
 def test_no_large_network_is_timed_for_the_papers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Listing what can be reproduced is to take seconds."""
     asked = []
-    monkeypatch.setattr(cost, "_pace", lambda *network: asked.append(network) or 1.0)
-    for name in papers.ids():
-        cost.hours(papers.definition(name))
-    assert set(asked) == {(*cost.USUAL, False)}
+    monkeypatch.setattr(cost, "_seconds_per_example", lambda *network: asked.append(network) or 1.0)
+    for name in papers.experiment_ids():
+        cost.estimated_hours(papers.load_definition(name))
+    assert set(asked) == {(*cost.REFERENCE_NETWORK, False)}
 
 
 def test_how_much_slower_a_network_is() -> None:
-    usual = cost._pace(*cost.USUAL, False)
+    usual = cost._seconds_per_example(*cost.REFERENCE_NETWORK, False)
     for network in (("cnn-32-64", (3, 32, 32)), ("resnet8", (3, 32, 32))):
-        assert 1 / 3 < cost._pace(*network, False) / usual / cost.SLOWER[network] < 3
+        assert 1 / 3 < cost._seconds_per_example(*network, False) / usual / cost.RELATIVE_COST[network] < 3

@@ -7,34 +7,36 @@ import pytest
 from fedrecall.errors import UserError
 from fedrecall.studies import papers
 from fedrecall.studies.compare import comparison_study
-from fedrecall.studies.extend import settle, together
-from fedrecall.studies.reproduce import listed, reproduction
-from fedrecall.studies.study import Study, Target, read
+from fedrecall.studies.extend import merge_studies, write_or_extend
+from fedrecall.studies.reproduce import parse_names, reproduction_study
+from fedrecall.studies.study import Study, Target, read_toml
 
 ROWS = {"a": {"method": {"name": "fedavg"}}, "b": {"method": {"name": "fedprox"}}}
 
 
 def test_parts_of_a_papers_figure_come_together_in_its_own_order(tmp_path: Path) -> None:
-    whole = papers.definition("fedlmd-fig-8")
+    whole = papers.load_definition("fedlmd-fig-8")
     names = list(whole.columns)
-    late, early = whole.part(columns=names[4:]), whole.part(columns=names[:4])
-    settle(late, tmp_path)
-    settle(early, tmp_path)
+    late, early = whole.subset(columns=names[4:]), whole.subset(columns=names[:4])
+    write_or_extend(late, tmp_path)
+    write_or_extend(early, tmp_path)
     assert list(Study.load(tmp_path).columns) == names
 
 
 def test_a_method_that_is_added_does_not_move_the_target(tmp_path: Path) -> None:
     first, added = comparison_study(["fedavg", "fedprox"]), comparison_study(["fedlmd"])
-    both = together(first, added, tmp_path)
+    both = merge_studies(first, added, tmp_path)
     assert list(both.rows) == ["fedavg", "fedprox", "fedlmd"]
     assert both.target == Target(of="fedavg", measure="best")
 
 
 def test_names_that_would_share_a_folder_are_refused_before_anything_is_written(tmp_path: Path) -> None:
-    settle(comparison_study(["fedprox:mu=0.1"]), tmp_path)
+    write_or_extend(comparison_study(["fedprox:mu=0.1"]), tmp_path)
     before = (tmp_path / "study.toml").read_bytes()
     with pytest.raises(UserError) as error:
-        settle(comparison_study(["fedprox:mu= 0.1"]).model_copy(update={"rows": {"fedprox:mu:0.1": {}}}), tmp_path)
+        write_or_extend(
+            comparison_study(["fedprox:mu= 0.1"]).model_copy(update={"rows": {"fedprox:mu:0.1": {}}}), tmp_path
+        )
     assert (error.value.code, error.value.key) == ("study.invalid_definition", "rows")
     assert (tmp_path / "study.toml").read_bytes() == before
     assert list(comparison_study(["fedprox: mu = 0.1"]).rows) == ["fedprox:mu=0.1"], "blanks mean nothing"
@@ -43,7 +45,7 @@ def test_names_that_would_share_a_folder_are_refused_before_anything_is_written(
 def test_a_place_that_cannot_be_written_to_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError) as error:
-        settle(comparison_study(["fedavg"]), tmp_path / "file")
+        write_or_extend(comparison_study(["fedavg"]), tmp_path / "file")
     assert (error.value.code, error.value.key) == ("study.cannot_write", str(tmp_path / "file"))
     assert "\n" not in str(error.value)
 
@@ -79,15 +81,15 @@ def test_definitions_that_make_no_sense_are_refused_by_name(change: dict[str, ob
 def test_printed_numbers_of_the_wrong_form_are_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(f'{text}\n[rows.a]\nmethod = {{ name = "fedavg" }}\n[columns.c]\n')
     with pytest.raises(UserError):
-        Study(**{"id": "mine", "title": "t"} | read(tmp_path / "mine.toml"))
+        Study(**{"id": "mine", "title": "t"} | read_toml(tmp_path / "mine.toml"))
 
 
 def test_names_with_commas_can_be_listed() -> None:
     names = ["x, y", "x", "z"]
-    assert listed("x, y,z", names, "cell") == ["x, y", "z"]
-    assert listed("X", names, "cell") == ["x"]
+    assert parse_names("x, y,z", names, "cell") == ["x, y", "z"]
+    assert parse_names("X", names, "cell") == ["x"]
     with pytest.raises(UserError) as error:
-        listed("x,w", names, "cell")
+        parse_names("x,w", names, "cell")
     assert (error.value.code, error.value.key) == ("config.unknown_name", "cell")
     assert '"w"' in str(error.value)
 
@@ -101,5 +103,5 @@ def test_names_with_commas_can_be_listed() -> None:
 )
 def test_seeds_are_a_number_of_repetitions(arguments: dict[str, object], code: str, key: str) -> None:
     with pytest.raises(UserError) as error:
-        reproduction("fedlmd-table-1", **arguments)
+        reproduction_study("fedlmd-table-1", **arguments)
     assert (error.value.code, error.value.key) == (code, key)

@@ -205,7 +205,7 @@ def facts(e: Experiment) -> Facts:
     return {
         "data": e.data.name, "classes": e.data.classes, "size": e.data.size, "limit": e.data.limit,
         "partition": (law[0], law[1] if len(law) > 1 else None), "model": model["name"],
-        "bn": model.get("bn_stats", "running"), "clients": e.federation.clients, "cohort": e.federation.cohort,
+        "bn": model.get("bn_stats", "running"), "clients": e.federation.clients, "cohort": e.federation.clients_per_round,
         "rounds": e.run.rounds, "epochs": local.epochs, "batch": local.batch, "lr": local.lr, "decay": local.lr_decay,
         "momentum": local.momentum, "weight decay": local.weight_decay, "augment": e.data.augment, "prox": local.prox,
         "aux": e.data.aux_per_class, "overlap": e.data.aux, "weights": e.server.weights,
@@ -224,15 +224,15 @@ def paper_of(name: str) -> str:
 
 
 def test_every_table_and_every_computed_figure_is_there() -> None:
-    assert sorted(papers.ids()) == sorted(EXPERIMENTS)
-    order = papers.ids()
+    assert sorted(papers.experiment_ids()) == sorted(EXPERIMENTS)
+    order = papers.experiment_ids()
     assert order[:3] == ["fedcad-table-1", "fedcad-table-2", "fedcad-table-3"]
     assert order.index("fedcsd-table-4") < order.index("fedcsd-fig-1")
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_settings(name: str) -> None:
-    study, paper = papers.study(name), paper_of(name)
+    study, paper = papers.load_study(name), paper_of(name)
     usual = USUAL | dict(zip(KEYS, SETTINGS[paper], strict=True))
     columns = EXPERIMENTS[name]
     assert set(study.columns) == set(columns)
@@ -270,7 +270,7 @@ PROBES = {  # experiment -> row -> what is measured in the last column
 
 @pytest.mark.parametrize("name", PROBES)
 def test_figures_measure_what_they_show(name: str) -> None:
-    study = papers.definition(name)
+    study = papers.load_definition(name)
     for row, probes in PROBES[name].items():
         run_ = study.experiment(study.cell(row, list(study.columns)[-1], 0)).run
         assert {*run_.probes, *(["local_accuracy"] if run_.local_accuracy else [])} == probes
@@ -278,12 +278,12 @@ def test_figures_measure_what_they_show(name: str) -> None:
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_figures_are_of_forms_that_exist(name: str) -> None:
-    study = papers.definition(name)
+    study = papers.load_definition(name)
     assert bool(study.figures) == ("-fig-" in name)
     assert bool(study.printed) == ("-table-" in name)
     assert len(study.about) > 40
     for picture in study.figures:
-        figures.check(picture)
+        figures.validated_options(picture)
         for kind, names in (("rows", study.rows), ("columns", study.columns)):
             assert set(picture.options.get(kind, ())) <= set(names)
         if "x" in picture.options and picture.form in ("against", "shift"):

@@ -57,13 +57,13 @@ ERRATA = {  # typed by hand: row, column -> the number that fits the rest
 
 @pytest.mark.parametrize(("name", "measure", "row", "column", "value"), PRINTED)
 def test_printed(name: str, measure: str, row: str, column: str, value: float | str) -> None:
-    study = papers.definition(name)
+    study = papers.load_definition(name)
     assert study.printed[measure][row][list(study.columns).index(column)] == value  # type: ignore[index]
 
 
 def test_every_row_of_a_table_has_its_printed_numbers() -> None:
-    for name in papers.ids():
-        study = papers.definition(name)
+    for name in papers.experiment_ids():
+        study = papers.load_definition(name)
         for lines in study.printed.values():
             assert list(lines) == list(study.rows)
             assert all(value is not None for line in lines.values() for value in line)
@@ -71,21 +71,21 @@ def test_every_row_of_a_table_has_its_printed_numbers() -> None:
 
 def test_errata() -> None:
     marked = {}
-    for name in papers.ids():
-        study = papers.definition(name)
+    for name in papers.experiment_ids():
+        study = papers.load_definition(name)
         marked[name] = {(e.row, e.column): e.consistent for e in study.errata}
         assert all(e.measure == study.measure and e.why for e in study.errata)
     assert {name: found for name, found in marked.items() if found} == ERRATA
 
 
 def test_targets() -> None:
-    assert papers.definition("fedcad-table-1").target == {"CIFAR-10": 0.65, "CIFAR-100": 0.65, "FEMNIST": 0.9}
-    assert papers.definition("fedssd-table-1").target == Target(of="FedAvg", measure="final")
-    assert papers.definition("fedlmd-table-3").target == Target(of="FedAvg", measure="best")
+    assert papers.load_definition("fedcad-table-1").target == {"CIFAR-10": 0.65, "CIFAR-100": 0.65, "FEMNIST": 0.9}
+    assert papers.load_definition("fedssd-table-1").target == Target(of="FedAvg", measure="final")
+    assert papers.load_definition("fedlmd-table-3").target == Target(of="FedAvg", measure="best")
 
 
 def test_the_two_versions_of_fedcad_share_a_figure() -> None:
-    one, other = papers.definition("fedcad-fig-1"), papers.definition("fedcad-sa-fig-2")
+    one, other = papers.load_definition("fedcad-fig-1"), papers.load_definition("fedcad-sa-fig-2")
     assert (one.paper, other.paper) == ("fedcad", "fedcad-sa")
     assert one.title != other.title
     same = {"id", "paper", "title"}
@@ -94,48 +94,48 @@ def test_the_two_versions_of_fedcad_share_a_figure() -> None:
 
 
 def test_what_goes_on_from_a_model_goes_on_from_the_right_one() -> None:
-    study = papers.definition("fedcad-fig-1")
-    starts = {cell.row: cell.after for cell in study.cells()}
+    study = papers.load_definition("fedcad-fig-1")
+    starts = {cell.row: cell.start_from for cell in study.cells()}
     assert starts.pop("global model") is None
     assert set(starts.values()) == {"cells/global-model/cifar-10/seed-0"}
     # One well-trained model serves all columns of FedCSD's Figure 1.
-    cells = papers.definition("fedcsd-fig-1").cells()
+    cells = papers.load_definition("fedcsd-fig-1").cells()
     assert cells[0].row == "global model"
     assert [cell.row for cell in cells].count("global model") == 1
-    assert {cell.after for cell in cells[1:]} == {cells[0].folder}
-    assert {cell.after for cell in papers.definition("fedcsd-fig-7").cells()} == {
+    assert {cell.start_from for cell in cells[1:]} == {cells[0].folder}
+    assert {cell.start_from for cell in papers.load_definition("fedcsd-fig-7").cells()} == {
         None,
         "cells/fedcsd/femnist-0.01/seed-0",
     }
 
 
 def test_columns_that_are_domains_share_their_runs() -> None:
-    study = papers.definition("fedcsd-table-2")
+    study = papers.load_definition("fedcsd-table-2")
     assert len(study.cells()) == len(study.rows)
     groups = [study.cell("FedAvg", column, 0).group for column in study.columns]
     assert groups == ["amazon", "caltech", "dslr", "webcam", "mean"]
 
 
 def test_a_part_at_a_fraction() -> None:
-    study = papers.study("fedlmd-fig-8", fraction=0.1, seeds=2, columns=["25", "200"])
+    study = papers.load_study("fedlmd-fig-8", fraction=0.1, seeds=2, columns=["25", "200"])
     assert (study.seeds, study.fraction) == ((0, 1), 0.1)
-    found = [(cell.tables["run"]["rounds"], cell.tables["method"]["switch"]) for cell in study.cells()]
+    found = [(cell.config["run"]["rounds"], cell.config["method"]["switch"]) for cell in study.cells()]
     assert found == [(20, 3), (20, 20)] * 2
-    part = papers.study("fedssd-table-3", rows=["ssd"], columns=["0.5"])
+    part = papers.load_study("fedssd-table-3", rows=["ssd"], columns=["0.5"])
     assert part.printed == {"final": {"SSD": [71.38]}}
     assert part.experiment(part.cells()[0]).method.m_max == 0.5  # type: ignore[attr-defined]
 
 
 def test_a_part_is_saved_and_read_back(tmp_path: Path) -> None:
     for name in ("fedssd-table-3", "fedcsd-table-2", "fedcsd-fig-1", "fedlmd-table-3"):
-        part = papers.study(name, fraction=0.5, columns=[list(papers.definition(name).columns)[-1]])
+        part = papers.load_study(name, fraction=0.5, columns=[list(papers.load_definition(name).columns)[-1]])
         part.save(tmp_path)
         assert Study.load(tmp_path) == part
 
 
 def test_roman_numerals_and_capitals() -> None:
-    assert papers.definition("FedCSD-Table-III") == papers.definition("fedcsd-table-3")
-    assert papers.study("fedcsd-table-iv").id == "fedcsd-table-4"
+    assert papers.load_definition("FedCSD-Table-III") == papers.load_definition("fedcsd-table-3")
+    assert papers.load_study("fedcsd-table-iv").id == "fedcsd-table-4"
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_roman_numerals_and_capitals() -> None:
 )
 def test_what_is_refused(which: str, options: dict[str, object], problem: str, key: str, fact: str) -> None:
     with pytest.raises(UserError) as refused:
-        papers.study(which, **options)  # type: ignore[arg-type]
+        papers.load_study(which, **options)  # type: ignore[arg-type]
     assert (refused.value.code, refused.value.key) == (f"config.{problem}", key)
     assert fact in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -171,7 +171,7 @@ rounds = 7
 def own(tmp_path: Path, text: str) -> Study:
     path = tmp_path / "mine.toml"
     path.write_text(text)
-    return papers.study(path, seeds=1)
+    return papers.load_study(path, seeds=1)
 
 
 def test_ones_own_definition(tmp_path: Path) -> None:
@@ -228,15 +228,15 @@ def test_a_row_that_is_run_once_and_a_row_with_settings_for_a_column() -> None:
     assert [(cell.row, cell.column) for cell in cells] == [("first", "a"), ("then", "a"), ("then", "b")]
     first, a, b = (study.experiment(cell) for cell in cells)
     assert [e.local.epochs for e in (first, a, b)] == [3, 1, 2]
-    assert study.cell("first", "b", 0).folder == cells[0].folder == cells[1].after == cells[2].after
+    assert study.cell("first", "b", 0).folder == cells[0].folder == cells[1].start_from == cells[2].start_from
     assert type(a.method).__name__ == "Method"
     assert b.method.mu == 0.5  # type: ignore[attr-defined]
     assert (b.data.name, b.data.augment) == ("cifar100", "moon")  # only methods, models and partitions are reset
-    assert study.part(columns=["a"]).rows["then"]["columns"] == {}
+    assert study.subset(columns=["a"]).rows["then"]["columns"] == {}
 
 
 def test_the_examples_are_configurations_that_run_can_take() -> None:
-    examples = sorted((papers.folder() / "examples").glob("*.toml"))
+    examples = sorted((papers.definitions_folder() / "examples").glob("*.toml"))
     assert examples
     for path in examples:
         assert f"experiments/examples/{path.name}" in path.read_text()
@@ -261,4 +261,4 @@ def test_an_installed_wheel_has_the_definitions(tmp_path: Path) -> None:
         env=environment,
         timeout=60,
     )
-    assert found.stdout.split() == [str(tmp_path / "site" / "fedrecall" / "experiments"), *papers.ids()]
+    assert found.stdout.split() == [str(tmp_path / "site" / "fedrecall" / "experiments"), *papers.experiment_ids()]

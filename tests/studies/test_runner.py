@@ -11,9 +11,9 @@ import safetensors.torch
 import torch
 
 import fedrecall as fr
-from fedrecall.studies.extend import settle
-from fedrecall.studies.results import load
-from fedrecall.studies.runner import Watch, claim, sweep
+from fedrecall.studies.extend import write_or_extend
+from fedrecall.studies.results import load_results
+from fedrecall.studies.runner import Watch, run_study, try_lock
 from fedrecall.studies.study import Cell, Study
 from support.processes import start, until
 
@@ -66,30 +66,30 @@ def timeless(path: Path) -> list[dict]:
 
 def test_every_cell_is_a_run_of_its_own_and_is_run_once(tmp_path: Path) -> None:
     heard = Heard()
-    assert sweep(study(), tmp_path / "s", heard) == {}
+    assert run_study(study(), tmp_path / "s", heard) == {}
     folders = [cell.folder for cell in study().cells()]
     assert heard.begun == folders
     assert heard.rounds == 8
     assert Study.load(tmp_path / "s") == study()
     for cell in study().cells():
-        fr.run(cell.tables, out=tmp_path / cell.folder)
+        fr.run(cell.config, out=tmp_path / cell.folder)
         assert timeless(tmp_path / "s" / cell.folder) == timeless(tmp_path / cell.folder), "as if it were run alone"
     assert not list(tmp_path.rglob("*seed*.lock")), "claims are tidied up"
 
     before, again = files(tmp_path / "s"), Heard()
-    sweep(study(), tmp_path / "s", again)
+    run_study(study(), tmp_path / "s", again)
     assert again.begun == []
     assert again.kept == folders
     assert files(tmp_path / "s") == before, "a finished cell is not touched"
 
 
 def test_a_study_that_has_grown_goes_on(tmp_path: Path) -> None:
-    sweep(study(seeds=(0,)), tmp_path / "s", Watch())
+    run_study(study(seeds=(0,)), tmp_path / "s", Watch())
     before = files(tmp_path / "s")
     rows = {"FedAvg": {}, "FedNova": {"method": {"name": "fednova"}}}
     more = study(rows=rows, columns={"digits": {}, "few": {"federation": {"clients": 3}}}, seeds=(0, 1))
     heard = Heard()
-    sweep(more, tmp_path / "s", heard)
+    run_study(more, tmp_path / "s", heard)
     assert "cells/fedavg/digits/seed-0" in heard.kept
     assert len(heard.begun) == 7
     assert before.items() <= files(tmp_path / "s").items()
@@ -110,7 +110,7 @@ def test_a_part_leaves_the_whole_as_it_was(tmp_path: Path) -> None:
     for parts in ([{}, {"columns": ["few"]}], [{"columns": ["digits"]}, {"rows": ["FedProx"]}, {}]):
         shutil.rmtree(tmp_path / "s", ignore_errors=True)
         for part in parts:
-            settle(whole.part(**part), tmp_path / "s")
+            write_or_extend(whole.subset(**part), tmp_path / "s")
         assert Study.load(tmp_path / "s") == whole
 
 
@@ -127,10 +127,10 @@ def test_a_part_leaves_the_whole_as_it_was(tmp_path: Path) -> None:
 def test_another_study_in_the_same_folder_is_refused_by_its_key(
     tmp_path: Path, changes: dict, key: str, fact: str
 ) -> None:
-    settle(study(), tmp_path / "s")
+    write_or_extend(study(), tmp_path / "s")
     before = (tmp_path / "s" / "study.toml").read_bytes()
     with pytest.raises(fr.UserError) as error:
-        sweep(study(**changes), tmp_path / "s", Watch())
+        run_study(study(**changes), tmp_path / "s", Watch())
     assert (error.value.code, error.value.key) == ("study.other_settings", key)
     assert fact in str(error.value)
     assert str(tmp_path / "s") in str(error.value)
@@ -138,26 +138,26 @@ def test_another_study_in_the_same_folder_is_refused_by_its_key(
 
 
 def test_where_it_is_computed_may_change(tmp_path: Path) -> None:
-    settle(study(), tmp_path / "s")
+    write_or_extend(study(), tmp_path / "s")
     other = study(base=BASE | {"engine": {"name": "pool", "workers": 2}, "data": {"root": "/elsewhere"}})
-    settle(other, tmp_path / "s")
+    write_or_extend(other, tmp_path / "s")
     assert Study.load(tmp_path / "s") == other
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(fr.UserError) as error:
-        sweep(study(), tmp_path, Watch())
+        run_study(study(), tmp_path, Watch())
     assert (error.value.code, error.value.key) == ("study.directory_not_empty", str(tmp_path))
     (tmp_path / "file").touch()
     with pytest.raises(fr.UserError) as error:
-        sweep(study(), tmp_path / "file", Watch())
+        run_study(study(), tmp_path / "file", Watch())
     assert (error.value.code, error.value.key) == ("study.cannot_write", str(tmp_path / "file"))
 
 
 def test_nothing_runs_before_all_of_it_is_valid(tmp_path: Path) -> None:
     with pytest.raises(fr.UserError) as error:
-        sweep(study(rows=ROWS | {"x": {"method": {"name": "fedprx"}}}), tmp_path / "s", Watch())
+        run_study(study(rows=ROWS | {"x": {"method": {"name": "fedprx"}}}), tmp_path / "s", Watch())
     assert (error.value.code, error.value.key) == ("config.unknown_name", "method.name")
     assert not (tmp_path / "s").exists()
 
@@ -165,14 +165,14 @@ def test_nothing_runs_before_all_of_it_is_valid(tmp_path: Path) -> None:
 def test_a_run_that_diverges_is_a_result(tmp_path: Path) -> None:
     rows = {"wild": {"local": {"lr": 1e9}}, "FedAvg": {}}
     heard = Heard()
-    assert sweep(study(rows=rows, seeds=(0,)), tmp_path / "s", heard) == {}
+    assert run_study(study(rows=rows, seeds=(0,)), tmp_path / "s", heard) == {}
     assert len(heard.begun) == 2
-    wild, fedavg = load(tmp_path / "s").outcomes()
+    wild, fedavg = load_results(tmp_path / "s").finished_runs()
     assert wild.diverged
     assert "finite" in wild.summary["failed"]
     assert not fedavg.diverged
     again = Heard()
-    sweep(study(rows=rows, seeds=(0,)), tmp_path / "s", again)
+    run_study(study(rows=rows, seeds=(0,)), tmp_path / "s", again)
     assert again.begun == []
 
 
@@ -181,7 +181,7 @@ def test_what_cannot_run_stops_nothing_else(tmp_path: Path) -> None:
     idle = {"local": {"batch": 2000, "drop_last": True}}
     columns = {"gone": missing, "idle": idle, "digits": {}}
     heard = Heard()
-    refused = sweep(study(columns=columns, seeds=(0,)), tmp_path / "s", heard)
+    refused = run_study(study(columns=columns, seeds=(0,)), tmp_path / "s", heard)
     reasons = {reason: [cell.column for cell in cells] for reason, cells in refused.items()}
     assert list(reasons.values()) == [["gone", "gone"], ["idle", "idle"]]
     assert refused.first is not None
@@ -190,40 +190,42 @@ def test_what_cannot_run_stops_nothing_else(tmp_path: Path) -> None:
     assert "nowhere" in next(iter(reasons))
     assert "local.drop_last" in list(reasons)[1]
     assert set(heard.reasons) == {f"cells/{r}/{c}/seed-0" for r in ("fedavg", "fedprox") for c in ("gone", "idle")}
-    assert [o.cell.column for o in load(tmp_path / "s").outcomes()] == ["digits", "digits"], "no result, no cell"
+    assert [o.cell.column for o in load_results(tmp_path / "s").finished_runs()] == ["digits", "digits"], (
+        "no result, no cell"
+    )
 
     mended = study(columns=columns | {"idle": {}}, seeds=(0,))
     (tmp_path / "s" / "study.toml").unlink()
     shutil.rmtree(tmp_path / "s" / "cells" / "fedavg" / "digits")
     mended.save(tmp_path / "s")
     again = Heard()
-    sweep(mended, tmp_path / "s", again)
+    run_study(mended, tmp_path / "s", again)
     assert "cells/fedavg/idle/seed-0" in again.begun, "it is tried again"
-    assert load(tmp_path / "s").outcomes("FedAvg", "idle")[0].summary["rounds"] == 2
+    assert load_results(tmp_path / "s").finished_runs("FedAvg", "idle")[0].summary["rounds"] == 2
 
 
 def test_a_cell_starts_from_the_model_of_another(tmp_path: Path) -> None:
     rows = {"after": {"start": "before", "run": {"rounds": 1}}, "before": {}}
     heard = Heard()
-    assert sweep(study(rows=rows, seeds=(0,)), tmp_path / "s", heard) == {}
+    assert run_study(study(rows=rows, seeds=(0,)), tmp_path / "s", heard) == {}
     assert heard.begun == ["cells/before/digits/seed-0", "cells/after/digits/seed-0"]
     first, second = (tmp_path / "s" / f"cells/{name}/digits/seed-0" for name in ("before", "after"))
     config = tomllib.loads((second / "config.toml").read_text())
     assert config["run"]["start"] == str((first / "model.safetensors").resolve())
-    results = load(tmp_path / "s")
-    initial = results.outcomes("after")[0].summary["initial"]
-    assert initial == results.outcomes("before")[0].summary["final"]
+    results = load_results(tmp_path / "s")
+    initial = results.finished_runs("after")[0].summary["initial"]
+    assert initial == results.finished_runs("before")[0].summary["final"]
 
 
 def test_what_starts_from_a_failed_run_is_refused(tmp_path: Path) -> None:
     rows = {"wild": {"local": {"lr": 1e9}}, "after": {"start": "wild"}}
-    refused = sweep(study(rows=rows, seeds=(0,)), tmp_path / "s", Watch())
+    refused = run_study(study(rows=rows, seeds=(0,)), tmp_path / "s", Watch())
     assert len(refused) == 1
     assert refused.first is not None
     assert (refused.first.code, refused.first.key) == ("study.start_failed", "cells/wild/digits/seed-0")
     gone = {"data": {"name": "mnist", "root": str(tmp_path / "nowhere")}}
     rows = {"before": gone, "after": {"start": "before"} | gone}
-    refused = sweep(study(rows=rows, seeds=(0,)), tmp_path / "t", Watch())
+    refused = run_study(study(rows=rows, seeds=(0,)), tmp_path / "t", Watch())
     assert [[cell.row for cell in cells] for cells in refused.values()] == [["before"], ["after"]]
     assert refused.first is not None
     assert refused.first.code == "data.not_found", "the cause comes first"
@@ -232,10 +234,10 @@ def test_what_starts_from_a_failed_run_is_refused(tmp_path: Path) -> None:
 
 def test_what_was_left_without_its_first_files_is_run_anew(tmp_path: Path) -> None:
     path = tmp_path / "s/cells/fedavg/digits/seed-0"
-    settle(study(), tmp_path / "s")
+    write_or_extend(study(), tmp_path / "s")
     path.mkdir(parents=True)
     (path / "rounds.jsonl").write_text('{"rou')
-    sweep(study(), tmp_path / "s", Watch())
+    run_study(study(), tmp_path / "s", Watch())
     assert [line["round"] for line in timeless(path)] == [1, 2]
 
 
@@ -243,21 +245,21 @@ SCRIPT = """
 import sys
 from pathlib import Path
 from fedrecall.studies.study import Study
-from fedrecall.studies.runner import Watch, sweep
+from fedrecall.studies.runner import Watch, run_study
 
 class Said(Watch):
     def began(self, cell):
         print("began", cell.folder, flush=True)
 
 folder = Path(sys.argv[1])
-sweep(Study.load(folder), folder, Said())
+run_study(Study.load(folder), folder, Said())
 """
 
 
 def test_a_claimed_cell_is_left_to_its_owner(tmp_path: Path) -> None:
     one = study(rows={"FedAvg": {}}, seeds=(0, 1))
-    settle(one, tmp_path / "s")
-    with claim(tmp_path / "s" / one.cells()[0].folder) as ours:
+    write_or_extend(one, tmp_path / "s")
+    with try_lock(tmp_path / "s" / one.cells()[0].folder) as ours:
         assert ours
         other = start("-c", SCRIPT, tmp_path / "s", cwd=tmp_path)
         assert other.stdout is not None
@@ -271,7 +273,7 @@ def test_a_claimed_cell_is_left_to_its_owner(tmp_path: Path) -> None:
 
 def test_two_processes_share_the_work(tmp_path: Path) -> None:
     shared = study(base=BASE | {"run": {"rounds": 5}}, seeds=tuple(range(12)))
-    settle(shared, tmp_path / "s")
+    write_or_extend(shared, tmp_path / "s")
     both = [start("-c", SCRIPT, tmp_path / "s", cwd=tmp_path) for _ in range(2)]
     outs = [process.communicate(timeout=120) for process in both]
     assert [err for _, err in outs] == ["", ""]
@@ -284,7 +286,7 @@ def test_two_processes_share_the_work(tmp_path: Path) -> None:
 @pytest.mark.parametrize("engine", [{"name": "serial"}, {"name": "pool", "workers": 2}], ids=["serial", "pool"])
 def test_a_killed_process_loses_nothing(tmp_path: Path, engine: dict) -> None:
     long = study(base=BASE | {"engine": engine, "run": {"rounds": 30}}, seeds=(0,))
-    settle(long, tmp_path / "s")
+    write_or_extend(long, tmp_path / "s")
     first, second = (tmp_path / "s" / cell.folder for cell in long.cells())
     process = start("-c", SCRIPT, tmp_path / "s", cwd=tmp_path)
     rounds = second / "rounds.jsonl"
@@ -295,12 +297,12 @@ def test_a_killed_process_loses_nothing(tmp_path: Path, engine: dict) -> None:
     begun, finished = rounds.read_text().splitlines()[0], files(first.parent.parent)
 
     heard = Heard()
-    assert sweep(long, tmp_path / "s", heard) == {}
+    assert run_study(long, tmp_path / "s", heard) == {}
     assert heard.begun == [long.cells()[1].folder]
     assert files(first.parent.parent) == finished
     assert heard.rounds < 30, "it went on from a checkpoint"
     assert rounds.read_text().splitlines()[0] == begun
-    whole = fr.run(long.cells()[1].tables, out=tmp_path / "alone")
+    whole = fr.run(long.cells()[1].config, out=tmp_path / "alone")
     assert timeless(second) == timeless(tmp_path / "alone")
     saved = [safetensors.torch.load_file(p / "model.safetensors") for p in (second, tmp_path / "alone")]
     assert all(torch.equal(tensor, saved[1][name]) for name, tensor in saved[0].items())

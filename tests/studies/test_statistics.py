@@ -6,17 +6,17 @@ from hypothesis import strategies as st
 
 from fedrecall.studies.statistics import (
     Curve,
-    Difference,
-    Spread,
+    MeanStd,
+    PairedDifference,
     best,
-    failed,
     final,
+    has_failed,
     last10,
     mean_curve,
-    paired,
-    rounds_to,
+    mean_std,
+    paired_difference,
+    rounds_to_target,
     speedup,
-    spread,
 )
 
 
@@ -46,19 +46,19 @@ def test_final_best_last10() -> None:
     ],
 )
 def test_rounds_to_target(target: float, expected: int | None) -> None:
-    assert rounds_to(RISES_AND_FALLS, target) == expected
+    assert rounds_to_target(RISES_AND_FALLS, target) == expected
 
 
 def test_rounds_to_target_of_a_curve_evaluated_now_and_then() -> None:
-    assert rounds_to(curve(0.2, 0.4, 0.6, every=5), 0.3) == 10
-    assert rounds_to([], 0.1) is None
+    assert rounds_to_target(curve(0.2, 0.4, 0.6, every=5), 0.3) == 10
+    assert rounds_to_target([], 0.1) is None
 
 
 def test_a_mean_of_equal_values_reaches_them() -> None:
     """0.1 + 0.1 + 0.1 is more than 0.3 in binary: rounding decides nothing."""
     third = mean_curve([curve(0.1), curve(0.1), curve(0.1)])
-    assert rounds_to(third, 0.1) == 1
-    assert rounds_to(curve(0.1 + 0.2), 0.3) == rounds_to(curve(0.3), 0.1 + 0.2) == 1
+    assert rounds_to_target(third, 0.1) == 1
+    assert rounds_to_target(curve(0.1 + 0.2), 0.3) == rounds_to_target(curve(0.3), 0.1 + 0.2) == 1
 
 
 def test_the_mean_curve_has_the_rounds_that_all_seeds_have() -> None:
@@ -69,7 +69,7 @@ def test_the_mean_curve_has_the_rounds_that_all_seeds_have() -> None:
 def test_mean_curves_are_compared_not_mean_rounds() -> None:
     """One seed reaches 0.5 at round 1 and one at round 3; their mean curve does at round 2."""
     seeds = [curve(0.5, 0.8, 0.8), curve(0.1, 0.2, 0.5)]
-    assert rounds_to(mean_curve(seeds), 0.5) == 2
+    assert rounds_to_target(mean_curve(seeds), 0.5) == 2
 
 
 @pytest.mark.parametrize(
@@ -82,10 +82,14 @@ def test_the_speedups_that_fedlmd_prints(reached: int | None, printed: str) -> N
 def test_both_definitions_of_speedup_agree_when_fedavg_peaks_in_the_last_round() -> None:
     fedavg, method = curve(0.1, 0.2, 0.3, 0.4), curve(0.2, 0.45, 0.3, 0.3)
     target = best(fedavg)
-    assert speedup(4, rounds_to(method, target)) == speedup(rounds_to(fedavg, target), rounds_to(method, target)) == 2.0
+    assert (
+        speedup(4, rounds_to_target(method, target))
+        == speedup(rounds_to_target(fedavg, target), rounds_to_target(method, target))
+        == 2.0
+    )
     early = curve(0.1, 0.4, 0.3, 0.3)
-    assert speedup(4, rounds_to(method, 0.4)) == 2.0
-    assert speedup(rounds_to(early, 0.4), rounds_to(method, 0.4)) == 1.0
+    assert speedup(4, rounds_to_target(method, 0.4)) == 2.0
+    assert speedup(rounds_to_target(early, 0.4), rounds_to_target(method, 0.4)) == 1.0
 
 
 def test_a_speedup_over_what_never_arrives_is_unknown() -> None:
@@ -109,33 +113,33 @@ def test_a_speedup_over_what_never_arrives_is_unknown() -> None:
     ],
 )
 def test_failed_is_within_three_points_of_chance(accuracy: float | None, classes: int, expected: bool) -> None:
-    assert failed(accuracy, classes) is expected
+    assert has_failed(accuracy, classes) is expected
 
 
 def test_a_run_that_broke_off_failed_however_good_it_was() -> None:
-    assert failed(0.9, 10, diverged=True)
+    assert has_failed(0.9, 10, diverged=True)
 
 
 def test_spread_has_the_deviation_of_a_sample() -> None:
-    assert spread([1.0, 2.0, 3.0, 4.0]) == Spread(2.5, pytest.approx(1.2909944), 4)
-    assert spread([0.7]) == Spread(0.7, None, 1)
-    assert spread([]) is None
+    assert mean_std([1.0, 2.0, 3.0, 4.0]) == MeanStd(2.5, pytest.approx(1.2909944), 4)
+    assert mean_std([0.7]) == MeanStd(0.7, None, 1)
+    assert mean_std([]) is None
 
 
 def test_a_paired_difference_and_its_interval() -> None:
     """Differences 1, 2, 3: mean 2, deviation 1, and t(2 degrees, 97.5 %) = 4.302653."""
-    found = paired({0: 11.0, 1: 22.0, 2: 33.0}, {0: 10.0, 1: 20.0, 2: 30.0})
+    found = paired_difference({0: 11.0, 1: 22.0, 2: 33.0}, {0: 10.0, 1: 20.0, 2: 30.0})
     half = 4.302653 / 3**0.5
-    assert found == Difference(2.0, pytest.approx(2 - half, abs=1e-6), pytest.approx(2 + half, abs=1e-6), 3)
+    assert found == PairedDifference(2.0, pytest.approx(2 - half, abs=1e-6), pytest.approx(2 + half, abs=1e-6), 3)
 
 
 def test_only_shared_seeds_are_paired() -> None:
-    assert paired({0: 0.5, 7: 0.9}, {0: 0.25, 3: 0.1}) == Difference(0.25, None, None, 1)
-    assert paired({0: 0.5}, {1: 0.5}) is None
+    assert paired_difference({0: 0.5, 7: 0.9}, {0: 0.25, 3: 0.1}) == PairedDifference(0.25, None, None, 1)
+    assert paired_difference({0: 0.5}, {1: 0.5}) is None
 
 
 def test_a_shift_that_all_seeds_share_is_certain() -> None:
-    assert paired({0: 0.75, 1: 0.5}, {0: 0.5, 1: 0.25}) == Difference(0.25, 0.25, 0.25, 2)
+    assert paired_difference({0: 0.75, 1: 0.5}, {0: 0.5, 1: 0.25}) == PairedDifference(0.25, 0.25, 0.25, 2)
 
 
 ACCURACY = st.floats(0, 1)
@@ -144,18 +148,18 @@ ACCURACY = st.floats(0, 1)
 @given(st.lists(ACCURACY, min_size=1, max_size=20), ACCURACY, ACCURACY)
 def test_a_higher_target_is_not_reached_sooner(values: list[float], a: float, b: float) -> None:
     low, high = sorted((a, b))
-    first, second = rounds_to(curve(*values), low), rounds_to(curve(*values), high)
+    first, second = rounds_to_target(curve(*values), low), rounds_to_target(curve(*values), high)
     assert second is None or (first is not None and first <= second)
 
 
 @given(st.lists(ACCURACY, min_size=1, max_size=20))
 def test_every_curve_reaches_its_own_best(values: list[float]) -> None:
-    assert rounds_to(curve(*values), best(curve(*values))) is not None
+    assert rounds_to_target(curve(*values), best(curve(*values))) is not None
 
 
 @given(st.dictionaries(st.integers(0, 9), ACCURACY, min_size=2, max_size=10), st.floats(-0.5, 0.5))
 def test_the_interval_is_around_the_mean(values: dict[int, float], shift: float) -> None:
-    found = paired({seed: value + shift for seed, value in values.items()}, values)
+    found = paired_difference({seed: value + shift for seed, value in values.items()}, values)
     assert found is not None
     assert found.low <= found.mean <= found.high
     assert found.mean == pytest.approx(shift, abs=1e-9)

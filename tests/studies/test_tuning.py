@@ -15,14 +15,14 @@ from fedrecall.config.experiment import Experiment
 from fedrecall.core.types import Score
 from fedrecall.data.catalog import Dataset
 from fedrecall.errors import UserError
-from fedrecall.methods.search_spaces import SPACES, Between, Values
-from fedrecall.runs.setup import deal
-from fedrecall.simulation import Serial
-from fedrecall.studies.tuning import Tuned, Watch, tune
+from fedrecall.methods.search_spaces import SEARCH_SPACES, FloatRange, GridValues
+from fedrecall.runs.setup import load_and_partition
+from fedrecall.simulation import SerialEngine
+from fedrecall.studies.tuning import TuningResult, Watch, tune
 from fedrecall.studies.tuning import search as searching
-from fedrecall.studies.tuning.space import points, space_for
+from fedrecall.studies.tuning.space import grid_points, search_space
 from fedrecall.studies.tuning.trials import Trial
-from fedrecall.studies.tuning.validation import without_test
+from fedrecall.studies.tuning.validation import with_validation_split
 from support.command import call
 
 QUICK = (
@@ -44,12 +44,12 @@ def data() -> Dataset:
     return fr.from_arrays(x[:180], y[:180], test=(x[180:], y[180:]))
 
 
-def search(data: Dataset, out: Path, **changes) -> Tuned:
+def search(data: Dataset, out: Path, **changes) -> TuningResult:
     given = {"method": "fedlmd", "trials": 7, "overrides": QUICK, "data": data, "out": out} | changes
     return tune(given.pop("method"), **given)
 
 
-def found(tuned: Tuned) -> list[tuple[object, ...]]:
+def found(tuned: TuningResult) -> list[tuple[object, ...]]:
     return [(t.number, t.settings, t.outcome, t.value, t.curve) for t in tuned.trials]
 
 
@@ -66,13 +66,15 @@ def table(folder: Path) -> list[dict[str, str]]:
 
 def test_validation_examples_are_nobody_elses(data: Dataset) -> None:
     experiment = Experiment.load(overrides=[*QUICK, "method.name=fedcad"])
-    dealt = deal(experiment, data=data)
-    closed = without_test(dealt, experiment.run)
-    trained = rows(torch.cat([closed.clients.batch(torch.from_numpy(closed.partition.rows(c))) for c in range(4)]))
+    dealt = load_and_partition(experiment, data=data)
+    closed = with_validation_split(dealt, experiment.run)
+    trained = rows(
+        torch.cat([closed.client_examples.batch(torch.from_numpy(closed.partition.rows(c))) for c in range(4)])
+    )
     seen = rows(closed.test.batch(slice(None)))
     assert seen <= rows(data.train_x)
     assert not seen & trained
-    assert not seen & rows(closed.aux.batch(slice(None)))
+    assert not seen & rows(closed.auxiliary.batch(slice(None)))
     assert not seen & rows(data.test_x)
     assert len(seen) + len(trained) == len(data.train_x)
     assert 0.15 < len(seen) / len(data.train_x) < 0.25
@@ -85,13 +87,13 @@ def test_the_test_set_is_not_looked_at(data: Dataset, tmp_path: Path, monkeypatc
     other = replace(data, test_x=torch.full_like(data.test_x, 1e30), test_y=data.test_y.flip(0))
     sizes = []
 
-    def evaluate(self: Serial, state: torch.Tensor) -> Score:
+    def evaluate(self: SerialEngine, state: torch.Tensor) -> Score:
         score = scored(self, state)
         sizes.append(len(score.y))
         return score
 
-    scored = Serial.evaluate
-    monkeypatch.setattr(Serial, "evaluate", evaluate)
+    scored = SerialEngine.evaluate
+    monkeypatch.setattr(SerialEngine, "evaluate", evaluate)
     again = search(other, tmp_path / "b", trials=3)
     assert found(plain) == found(again)
     assert len(data.test_y) not in sizes
@@ -219,7 +221,7 @@ def test_the_command_and_the_configuration_that_it_writes(
     trials = table(folder)
     best = max(trials, key=lambda line: float(line["validation_accuracy"] or 0))
     experiment = fr.Experiment.load(folder / "best.toml")
-    assert experiment.tables()["method"] == {"name": "fedprox", "mu": float(best["method.mu"])}
+    assert experiment.to_tables()["method"] == {"name": "fedprox", "mu": float(best["method.mu"])}
     assert fr.run(experiment).summary["rounds"] == 3
     code, out, _ = call(monkeypatch, capsys, "tune", "fedprox", "--trials", 5, *settings, "--json")
     said = json.loads(out)
@@ -229,22 +231,22 @@ def test_the_command_and_the_configuration_that_it_writes(
 
 
 def test_every_method_has_a_space_whose_keys_it_has() -> None:
-    assert list(SPACES) == list(fr.METHODS)
-    for name, space in SPACES.items():
-        tables = Experiment(method={"name": name}).tables()
-        grid = points(tables, space)
-        assert grid or any(isinstance(values, Between) for values in space.over.values())
-        searching.spaces.check(tables, space)
+    assert list(SEARCH_SPACES) == list(fr.METHODS)
+    for name, space in SEARCH_SPACES.items():
+        tables = Experiment(method={"name": name}).to_tables()
+        grid = grid_points(tables, space)
+        assert grid or any(isinstance(values, FloatRange) for values in space.dimensions.values())
+        searching.spaces.require_valid(tables, space)
 
 
 def test_texts_of_a_space() -> None:
-    assert space_for("moon", []) is SPACES["moon"]
-    assert space_for("moon", ["method.mu=1, 2.5", "local.lr=1e-3..0.1"]).over == {
-        "method.mu": Values((1, 2.5)),
-        "local.lr": Between(0.001, 0.1),
+    assert search_space("moon", []) is SEARCH_SPACES["moon"]
+    assert search_space("moon", ["method.mu=1, 2.5", "local.lr=1e-3..0.1"]).dimensions == {
+        "method.mu": GridValues((1, 2.5)),
+        "local.lr": FloatRange(0.001, 0.1),
     }
-    assert Between(0.001, 0.1).log
-    assert not Between(0.0, 0.9).log
+    assert FloatRange(0.001, 0.1).log
+    assert not FloatRange(0.0, 0.9).log
     for text, key, fact in (
         ("data.size=3,4", "data.size", "method, local, server"),
         ("method=3", "method", "method, local, server"),
@@ -253,12 +255,12 @@ def test_texts_of_a_space() -> None:
         ("method.mu=2..1", "method.mu", "method.mu=1..2"),
     ):
         with pytest.raises(UserError) as error:
-            space_for("moon", [text])
+            search_space("moon", [text])
         assert (error.value.code, error.value.key) == ("tune.invalid_space", key)
         assert fact in str(error.value)
 
 
 def test_the_best_is_the_first_of_equals() -> None:
     trials = [Trial(n, {"method.mu": n}, "complete", 0.5, {1: 0.5}, 0.1) for n in (1, 2)]
-    assert searching.best_of(trials) == trials[0]
-    assert searching.best_of([]) is None
+    assert searching.best_trial(trials) == trials[0]
+    assert searching.best_trial([]) is None

@@ -46,7 +46,7 @@ def write_run(
 ) -> Path:
     """A run directory; a negative accuracy means that the round failed."""
     path.mkdir(parents=True)
-    (path / "config.toml").write_text(tomli_w.dumps(experiment.tables()))
+    (path / "config.toml").write_text(tomli_w.dumps(experiment.to_tables()))
     (path / "environment.json").write_text(json.dumps(ENVIRONMENT | {"partition": f"{experiment.run.seed:064x}"}))
     offsets = np.cumsum([0, *SIZES])
     partition = Partition(np.arange(offsets[-1]), offsets, int(offsets[-1]), {"name": "dirichlet"}, 0)

@@ -15,8 +15,8 @@ from safetensors.torch import load_file
 from fedrecall import run
 from fedrecall.config.experiment import Experiment
 from fedrecall.flower import server_app
-from fedrecall.flower.app_template import new
-from fedrecall.flower.client_app import handle
+from fedrecall.flower.app_template import write_app
+from fedrecall.flower.client_app import handle_message
 from fedrecall.runs.run import Result
 
 
@@ -57,7 +57,7 @@ class Loopback:
             message.metadata.__dict__["_message_id"] = identity  # as the SuperLink does
             identities.append(identity)
             context = Context(0, node, self.nodes[node], RecordDict(), self.run_config)
-            reply = self.fate(node, handle(message, context))
+            reply = self.fate(node, handle_message(message, context))
             if reply is not None:
                 self._replies[identity] = reply
         return identities
@@ -68,7 +68,7 @@ class Loopback:
 
 def app(folder: Path, config: Path, changes: str) -> dict[str, str]:
     """The app's configuration, as `flwr run` hands it out."""
-    new(folder / "app", config, changes.split())
+    write_app(folder / "app", config, changes.split())
     project = tomllib.loads((folder / "app" / "pyproject.toml").read_text())
     return project["tool"]["flwr"]["app"]["config"] | {"out": str(folder / "run")}
 

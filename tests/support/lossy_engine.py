@@ -7,20 +7,20 @@ from pathlib import Path
 from fedrecall.config.experiment import Experiment
 from fedrecall.core.types import Payload, Reply
 from fedrecall.runs.run import Result, execute
-from fedrecall.runs.setup import setup
-from fedrecall.simulation import Serial
+from fedrecall.runs.setup import prepare_run
+from fedrecall.simulation import SerialEngine
 
 Missing = Collection[tuple[int, int, str]]  # (round from 1, client, task)
 
 
 @dataclass(frozen=True)
-class Lossy(Serial):
+class Lossy(SerialEngine):
     missing: Missing = ()
 
-    def exchange(self, t: int, clients: list[int], task: str, down: Payload) -> Iterator[Reply]:
-        return super().exchange(t, [c for c in clients if (t + 1, c, task) not in self.missing], task, down)
+    def run_task(self, t: int, clients: list[int], task: str, down: Payload) -> Iterator[Reply]:
+        return super().run_task(t, [c for c in clients if (t + 1, c, task) not in self.missing], task, down)
 
 
 def serial_without(config: Path | None, changes: str, missing: Missing) -> Result:
-    ready = setup(Experiment.load(config, ["engine.name=serial", *changes.split()]))
-    return execute(ready, engine=lambda ready, *_: Lossy(ready.world, ready.server.f, missing=missing))
+    ready = prepare_run(Experiment.load(config, ["engine.name=serial", *changes.split()]))
+    return execute(ready, engine=lambda ready, *_: Lossy(ready.clients, ready.server.f, missing=missing))

@@ -5,15 +5,15 @@ from dataclasses import dataclass
 
 import torch
 
-from fedrecall.core.dry_run import Rehearsal
-from fedrecall.core.exchange import Guard
+from fedrecall.core.dry_run import DryRun
+from fedrecall.core.exchange import ReplyPolicy
 from fedrecall.core.method import Method
-from fedrecall.core.optim import Average
-from fedrecall.core.reply_validation import Screen
-from fedrecall.core.rounds import Plan, Round, rounds
-from fedrecall.core.types import Engine, Payload, Reply, Sample, Score, Server
-from fedrecall.simulation import Serial
-from fedrecall.testing.federation import SKEWED, examples, model, world
+from fedrecall.core.optim import ServerSGD
+from fedrecall.core.reply_validation import ReplyValidator
+from fedrecall.core.rounds import RoundResult, RoundSchedule, run_rounds
+from fedrecall.core.types import Engine, EngineCohort, Payload, Reply, Score, Server
+from fedrecall.simulation import SerialEngine
+from fedrecall.testing.federation import SKEWED_LABELS, examples, model, simulated_clients
 
 Lie = Callable[[Reply], Reply]
 
@@ -35,7 +35,7 @@ class Lying:
 
 @dataclass(frozen=True)
 class LyingCohort:
-    cohort: Sample
+    cohort: EngineCohort
     of: Lying
 
     @property
@@ -54,12 +54,18 @@ class LyingCohort:
         self.cohort.refuse(client)
 
 
-def go(method: Method, lie: Lie, *, least: int | None = 4, form: bool = True) -> list[Round]:
-    f, w = model(batch_norm=True), world(method)
-    start = Server(f, f.w, f.b, f.counters, Average(), extra=method.init(f.w), aux=examples([0, 1, 2] * 4, seed=2))
-    rehearsal = Rehearsal(w, f)
-    looks = (rehearsal.look, method.doubt)
-    screen = Screen(least, max_examples=9, form=rehearsal.form, looks=looks) if form else Screen(least, max_examples=9)
-    with Serial(w, f) as engine:
-        plan = Plan(2, len(SKEWED), len(SKEWED), seed=0)
-        return list(rounds(method, start, Lying(engine, lie), plan, Guard(screen)))
+def go(method: Method, lie: Lie, *, least: int | None = 4, form: bool = True) -> list[RoundResult]:
+    f, w = model(batch_norm=True), simulated_clients(method)
+    start = Server(
+        f, f.w, f.b, f.int_buffers, ServerSGD(), extra=method.init(f.w), auxiliary=examples([0, 1, 2] * 4, seed=2)
+    )
+    rehearsal = DryRun(w, f)
+    looks = (rehearsal.find_report_error, method.validate_reply)
+    screen = (
+        ReplyValidator(least, max_examples=9, expected_spec=rehearsal.expected_spec, extra_checks=looks)
+        if form
+        else ReplyValidator(least, max_examples=9)
+    )
+    with SerialEngine(w, f) as engine:
+        plan = RoundSchedule(2, len(SKEWED_LABELS), len(SKEWED_LABELS), seed=0)
+        return list(run_rounds(method, start, Lying(engine, lie), plan, ReplyPolicy(screen)))

@@ -55,3 +55,11 @@ def links(path: Path) -> list[str]:
     """Where the page's links and pictures lead."""
     found = re.findall(r"\]\(([^)\s]+)\)|src(?:set)?=\"([^\"]+)\"", prose(path))
     return [link or picture for link, picture in found]
+
+
+def execute(path: Path) -> dict[str, object]:
+    """All Python of a page, as if pasted block by block; what is then defined."""
+    names: dict[str, object] = {"__name__": path.stem}
+    for block in blocks(path, "python"):
+        exec(compile(block.text, str(path), "exec"), names)
+    return names

@@ -7,14 +7,14 @@ import torch
 from torch import Tensor
 
 from fedrecall.core.exchange import Exchange
-from fedrecall.core.flat_model import Flat
+from fedrecall.core.flat_model import FlatModel
 from fedrecall.core.method import Method
-from fedrecall.core.optim import SGD, Average, ServerOptimiser
-from fedrecall.core.training import Training, train
-from fedrecall.core.types import Local, Output, Payload, Reply, Server, Step, Weights
-from support.tiny_federation import Net, Vectors, local
+from fedrecall.core.optim import ClientSGD, ServerOptimiser, ServerSGD
+from fedrecall.core.training import LocalTraining, train
+from fedrecall.core.types import Local, Output, Payload, Reply, ReplyWeighting, Server, Step
+from support.tiny_federation import TinyNet, Vectors, local
 
-HOW = Training(epochs=2, batch=4, sgd=SGD(lr=0.1, momentum=0.9))
+HOW = LocalTraining(epochs=2, batch=4, sgd=ClientSGD(lr=0.1, momentum=0.9))
 COHORTS = ((0, 1), (1, 2, 3), (0, 3), (1, 2))  # partial participation, with and without a break
 SIZES = ((5, 2, 0), (0, 3, 2), (1, 1, 1), (0, 6, 0))  # examples per class: some absent, balanced, one class only
 
@@ -31,10 +31,10 @@ def people(
     return out
 
 
-def network(dtype: torch.dtype = torch.float64, *, batch_norm: bool = False, seed: int = 3) -> Net:
+def network(dtype: torch.dtype = torch.float64, *, batch_norm: bool = False, seed: int = 3) -> TinyNet:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        return Net(batch_norm=batch_norm).to(dtype)
+        return TinyNet(batch_norm=batch_norm).to(dtype)
 
 
 @dataclass(frozen=True)
@@ -52,11 +52,11 @@ class Played:
 @dataclass
 class Cohort:
     method: Method
-    f: Flat
+    f: FlatModel
     clients: list[Vectors]
     members: Sequence[int]
     lost: Collection[int]
-    how: Training
+    how: LocalTraining
     t: int
     memories: dict[int, Payload]
     replies: list[Reply] = field(default_factory=list)
@@ -97,27 +97,27 @@ class Cohort:
 def play(
     method: Method,
     *,
-    net: Net | None = None,
+    net: TinyNet | None = None,
     clients: list[Vectors] | None = None,
     cohorts: Sequence[Sequence[int]] = COHORTS,
     lost: Mapping[int, Collection[int]] = {},
-    how: Training = HOW,
+    how: LocalTraining = HOW,
     aux: Vectors | None = None,
-    optimiser: ServerOptimiser = Average(),
-    weights: Weights = "size",
+    optimiser: ServerOptimiser = ServerSGD(),
+    weights: ReplyWeighting = "size",
     start: Server | None = None,
 ) -> list[Played]:
     """Run these cohorts, from the round of `start`; `lost` says whose replies never come, by round."""
-    f = Flat(net or network()) if start is None else start.f
+    f = FlatModel(net or network()) if start is None else start.f
     clients = clients or people(dtype=f.w.dtype)
-    fresh = Server(f, f.w, f.b, f.counters, optimiser, extra=method.init(f.w), weights=weights, aux=aux)
+    fresh = Server(f, f.w, f.b, f.int_buffers, optimiser, extra=method.init(f.w), weights=weights, auxiliary=aux)
     server = start or fresh
     memories: dict[int, Payload] = {}
     width, done = f.w.element_size(), []
     for t, members in enumerate(cohorts[server.t :], server.t):
         before, cohort = server, Cohort(method, f, clients, members, lost.get(t, ()), how, t, memories)
         exchange = Exchange(server, cohort)
-        server = replace(exchange.settle(method.round(server, exchange)), t=t + 1)
+        server = replace(exchange.with_averaged_buffers(method.round(server, exchange)), t=t + 1)
         now = {k: dict(m) for k, m in memories.items()}
         up, down = exchange.bytes_up / width, exchange.bytes_down / width
         done.append(Played(before, server, up, down, cohort.replies, now))

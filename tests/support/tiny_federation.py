@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fedrecall.core.flat_model import Flat
+from fedrecall.core.flat_model import FlatModel
 from fedrecall.core.method import Method
-from fedrecall.core.optim import SGD, Average, ServerOptimiser
-from fedrecall.core.training import Training, train
+from fedrecall.core.optim import ClientSGD, ServerOptimiser, ServerSGD
+from fedrecall.core.training import LocalTraining, train
 from fedrecall.core.types import Local, Payload, Reply, Score, Server
-from fedrecall.testing.federation import Net
+from fedrecall.testing.federation import TinyNet
 
 
 @dataclass
@@ -40,13 +40,13 @@ def vectors(n: int = 41, seed: int = 0, dtype: torch.dtype = torch.float32, nois
     return Vectors(torch.randn(n, 6, generator=rng).to(dtype) + y[:, None], y, noise)
 
 
-def flat(dtype: torch.dtype = torch.float32, seed: int = 0, **kwargs: object) -> Flat:
+def flat(dtype: torch.dtype = torch.float32, seed: int = 0, **kwargs: object) -> FlatModel:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        return Flat(Net(**kwargs).to(dtype))
+        return FlatModel(TinyNet(**kwargs).to(dtype))
 
 
-def local(f: Flat, data: Vectors, *, how: Training = Training(), t: int = 0, **changes: object) -> Local:
+def local(f: FlatModel, data: Vectors, *, how: LocalTraining = LocalTraining(), t: int = 0, **changes: object) -> Local:
     r = Local(
         f=f,
         w=f.w.clone(),
@@ -56,19 +56,19 @@ def local(f: Flat, data: Vectors, *, how: Training = Training(), t: int = 0, **c
         data=data,
         y=data.y,
         counts=torch.bincount(data.y, minlength=3),
-        lr=how.sgd.rate(t),
+        lr=how.sgd.lr_at(t),
         momentum=how.sgd.momentum,
         prox=how.sgd.prox,
         batch=how.batch,
         t=t,
         seed=0,
-        notes={},
+        scratch={},
     )
     return r._replace(**changes)
 
 
-def server(f: Flat, method: Method, optimiser: ServerOptimiser = Average()) -> Server:
-    return Server(f, f.w, f.b, f.counters, optimiser, extra=method.init(f.w))
+def server(f: FlatModel, method: Method, optimiser: ServerOptimiser = ServerSGD()) -> Server:
+    return Server(f, f.w, f.b, f.int_buffers, optimiser, extra=method.init(f.w))
 
 
 @dataclass
@@ -76,9 +76,9 @@ class Toy:
     """An engine over a list of clients; `lost` never answer."""
 
     method: Method
-    f: Flat
+    f: FlatModel
     clients: list[Vectors]
-    how: Training = Training(epochs=2, batch=7, sgd=SGD(0.1))
+    how: LocalTraining = LocalTraining(epochs=2, batch=7, sgd=ClientSGD(0.1))
     lost: tuple[int, ...] = ()
     memories: dict[int, Payload] = field(default_factory=dict)
     asked: list[tuple[str, list[str]]] = field(default_factory=list)

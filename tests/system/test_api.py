@@ -19,7 +19,7 @@ from torch.nn.parameter import is_lazy
 
 import fedrecall as fr
 from fedrecall.models import adapt
-from fedrecall.testing import check_method, contract
+from fedrecall.testing import check_method, method_checks
 
 QUICK = {"local": {"epochs": 1}, "engine": {"name": "serial"}, "run": {"rounds": 2}}
 rng = np.random.default_rng(0)
@@ -346,7 +346,7 @@ def test_progress_if_asked_for(capfd: pytest.CaptureFixture[str]) -> None:
 
 # --- the contract of methods --------------------------------------------------------------------
 def test_the_contract_finds_what_is_broken() -> None:
-    assert check_method(Mine(), engines=["serial"]) == len(contract(["serial"]))
+    assert check_method(Mine(), engines=["serial"]) == len(method_checks(["serial"]))
 
     class Unframed(fr.Method):
         pass
@@ -367,7 +367,7 @@ def test_the_contract_finds_what_is_broken() -> None:
             r.down["w"].zero_()
             return {"w": w}, {}
 
-    checks = contract(["serial"])
+    checks = method_checks(["serial"])
     broken = {
         "is a frozen dataclass": (Unframed(), "decorate the class"),
         "same seed same bits, plain, serial": (Random(), "other bits|global generator"),

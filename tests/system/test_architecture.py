@@ -13,7 +13,7 @@ ALLOWED = {  # a package may import these of ours, and itself
     "data": {"errors", "files"},
     "models": {"errors"},
     "simulation": {"errors", "files", "core", "data"},
-    "config": {"errors", "files", "core", "data", "models", "methods", "simulation", "runs"},
+    "config": {"errors", "files", "core", "data", "models", "methods", "simulation", "runs", "studies"},
 }
 
 

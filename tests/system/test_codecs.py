@@ -10,14 +10,14 @@ from safetensors import SafetensorError
 
 from fedrecall.core.client_state import packed, unpacked
 from fedrecall.core.types import Payload
-from fedrecall.flower.codec import NAME, TYPES, Malformed, Part, decode, encode
-from fedrecall.simulation.shared_memory import Channel, Shelf
+from fedrecall.flower.codec import DTYPES, TENSOR_NAME, EncodedTensor, InvalidMessage, decode, encode
+from fedrecall.simulation.shared_memory import Channel, SharedBuffer
 
 
 @st.composite
 def tensors(draw: st.DrawFn) -> torch.Tensor:
     """Of any type and shape, with any bits in it: NaN and infinity too; now and then not contiguous."""
-    dtype = draw(st.sampled_from(list(TYPES.values())))
+    dtype = draw(st.sampled_from(list(DTYPES.values())))
     shape = draw(st.lists(st.integers(0, 4), max_size=3))
     n = torch.Size(shape).numel() * dtype.itemsize
     raw = torch.tensor(list(draw(st.binary(min_size=n, max_size=n))), dtype=torch.uint8)
@@ -50,9 +50,9 @@ def test_a_file(payload: Payload) -> None:
 @given(st.lists(payloads, min_size=1, max_size=3))
 def test_shared_memory(several: list[Payload]) -> None:
     a, b = (Channel(connection) for connection in multiprocessing.Pipe())
-    shelf = Shelf("place")
+    shelf = SharedBuffer("place")
     for number, payload in enumerate(several):
-        a.send({"number": number}, shelf.put({"down": payload}))
+        a.send({"number": number}, shelf.write({"down": payload}))
         message, got = b.receive()
         assert message == {"number": number}
         same(got["down"], payload)
@@ -61,14 +61,14 @@ def test_shared_memory(several: list[Payload]) -> None:
 
 
 @settings(deadline=None, max_examples=100)
-@given(st.dictionaries(st.from_regex(NAME, fullmatch=True), tensors(), max_size=4))
+@given(st.dictionaries(st.from_regex(TENSOR_NAME, fullmatch=True), tensors(), max_size=4))
 def test_a_message(payload: Payload) -> None:
     same(decode(encode(payload)), payload)
 
 
 parts = st.builds(
-    Part,
-    st.sampled_from([*TYPES, "complex64", "object", ""]),
+    EncodedTensor,
+    st.sampled_from([*DTYPES, "complex64", "object", ""]),
     st.lists(st.integers(-2, 3) | st.sampled_from([2**31, 2**63, -(2**63)]), max_size=9).map(tuple),
     st.binary(max_size=40),
 )
@@ -76,8 +76,8 @@ parts = st.builds(
 
 @settings(deadline=None, max_examples=300)
 @given(st.dictionaries(st.sampled_from(["w", "", "../w", "w\n", "x" * 65]) | st.text(max_size=5), parts, max_size=3))
-def test_whatever_a_stranger_writes_is_a_payload_or_malformed(message: dict[str, Part]) -> None:
-    with suppress(Malformed):
+def test_whatever_a_stranger_writes_is_a_payload_or_malformed(message: dict[str, EncodedTensor]) -> None:
+    with suppress(InvalidMessage):
         for name, t in decode(message).items():
             assert t.nbytes == len(message[name].data)
 

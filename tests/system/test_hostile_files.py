@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import fedrecall as fr
-from fedrecall.runs.checkpoints import _signature
+from fedrecall.runs.checkpoints import _manifest_checksum
 
 SOURCE = Path(fr.__file__).parent
 SMALL = {
@@ -98,7 +98,7 @@ def test_a_pickle_for_a_checkpoint(what: str, signed: bool, trap: bytes, tmp_pat
     if signed and what != "round-000003.json":  # a forger can compute checksums too
         key = {"memories": manifest["memories"]}.get(what, manifest)
         key[name if what == "memories" else "tensors"] = sha256(trap).hexdigest()
-        manifest["checksum"] = _signature(manifest)
+        manifest["checksum"] = _manifest_checksum(manifest)
         (folder / "round-000003.json").write_text(json.dumps(manifest))
     with suppress(fr.UserError, OSError, ValueError):
         fr.run(SMALL, out=out, resume=True)
@@ -118,7 +118,7 @@ def test_a_checkpoint_cannot_have_other_files_read_or_removed(reached: str, tmp_
         name = str(victim) if reached == "absolute" else "../../../0-1.safetensors"
         manifest["clients"][client] = name
         manifest["memories"][name] = manifest["memories"].pop(own)
-        manifest["checksum"] = _signature(manifest)
+        manifest["checksum"] = _manifest_checksum(manifest)
         path.write_text(json.dumps(manifest))
     resumed = fr.run(SMALL, out=out, resume=True)
     assert victim.exists()
@@ -271,7 +271,7 @@ def test_deep_nesting_is_one_clear_line(content: str) -> None:
 def _load(content: bytes) -> None:
     with suppress(fr.UserError):
         experiment = _loaded(content)
-        assert fr.Experiment(**experiment.tables()) == experiment, "what is valid is written as it was read"
+        assert fr.Experiment(**experiment.to_tables()) == experiment, "what is valid is written as it was read"
 
 
 def _loaded(content: bytes) -> fr.Experiment:

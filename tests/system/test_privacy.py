@@ -11,13 +11,13 @@ import torch
 
 import fedrecall as fr
 from fedrecall.core import seeds
-from fedrecall.core.dry_run import Rehearsal
-from fedrecall.core.optim import Average
-from fedrecall.core.privacy import Gaussian, Private, epsilon
-from fedrecall.core.robust import Asked
-from fedrecall.core.rounds import Plan, rounds
-from fedrecall.core.types import Payload, Reply, Server, mean
-from fedrecall.testing.federation import examples, model, world
+from fedrecall.core.dry_run import DryRun
+from fedrecall.core.optim import ServerSGD
+from fedrecall.core.privacy import GaussianMechanism, PrivateAggregation, epsilon_after
+from fedrecall.core.robust import ExchangeInfo
+from fedrecall.core.rounds import RoundSchedule, run_rounds
+from fedrecall.core.types import Payload, Reply, Server, average_replies
+from fedrecall.testing.federation import examples, model, simulated_clients
 
 COVERED = ("fedavg", "fedprox", "fedavgm", "moon", "fedlsd", "fedntd", "fedrs", "fedgkd", "fedlmd", "feddyn")
 MORE = {
@@ -42,26 +42,30 @@ def tables(method: str = "fedavg", **server: object) -> dict[str, object]:
     }
 
 
-def noised(updates: torch.Tensor, privacy: Gaussian, *, asked: int | None = None, t: int = 0) -> list[Reply]:
+def noised(updates: torch.Tensor, privacy: GaussianMechanism, *, asked: int | None = None, t: int = 0) -> list[Reply]:
     w = torch.zeros(updates.shape[1])
     came = [Reply({"w": w + u}, 100 + i, {}, {}, i) for i, u in enumerate(updates)]
-    return list(Private(privacy, seed=0).apply(iter(came), Asked("train", {"w": w}, asked or len(came), t)))
+    return list(
+        PrivateAggregation(privacy, seed=0).apply(iter(came), ExchangeInfo("train", {"w": w}, asked or len(came), t))
+    )
 
 
 def test_the_mean_of_clipped_updates() -> None:
     updates = torch.zeros(4, 50_000)
     updates[:, 0] = torch.tensor([0.1, 0.2, 300.0, -1e6])
-    out = noised(updates, Gaussian(clip=1.0, noise=1e-9))
+    out = noised(updates, GaussianMechanism(clip=1.0, noise=1e-9))
     assert len(out) == 4
     assert all(r.n == 1 for r in out), "no client weighs more than another"
-    assert mean(out)["w"][0].item() == pytest.approx((0.1 + 0.2 + 1 - 1) / 4, abs=1e-6)
-    few = noised(updates[:2], Gaussian(clip=1.0, noise=1e-9), asked=4)
-    assert mean(few)["w"][0].item() == pytest.approx(0.3 / 4, abs=1e-6), "the divisor does not tell who is missing"
+    assert average_replies(out)["w"][0].item() == pytest.approx((0.1 + 0.2 + 1 - 1) / 4, abs=1e-6)
+    few = noised(updates[:2], GaussianMechanism(clip=1.0, noise=1e-9), asked=4)
+    assert average_replies(few)["w"][0].item() == pytest.approx(0.3 / 4, abs=1e-6), (
+        "the divisor does not tell who is missing"
+    )
 
 
 @pytest.mark.parametrize("source", ["seed", "system"])
 def test_the_noise_is_as_large_as_it_is_accounted(source: str) -> None:
-    w = mean(noised(torch.zeros(8, 100_000), Gaussian(clip=3.0, noise=0.7, source=source)))["w"]
+    w = average_replies(noised(torch.zeros(8, 100_000), GaussianMechanism(clip=3.0, noise=0.7, source=source)))["w"]
     assert w.std().item() == pytest.approx(0.7 * 3.0 / 8, rel=0.01)
     assert w.mean().item() == pytest.approx(0, abs=0.004)
     kurtosis = (w / w.std()).pow(4).mean().item()
@@ -70,11 +74,11 @@ def test_the_noise_is_as_large_as_it_is_accounted(source: str) -> None:
 
 def test_seeded_noise_comes_again_and_that_of_the_system_does_not() -> None:
     none = torch.zeros(2, 100)
-    seeded, system = Gaussian(), Gaussian(source="system")
+    seeded, system = GaussianMechanism(), GaussianMechanism(source="system")
     assert torch.equal(noised(none, seeded)[0].up["w"], noised(none, seeded)[0].up["w"])
     assert not torch.equal(noised(none, seeded)[0].up["w"], noised(none, seeded, t=1)[0].up["w"])
     assert not torch.equal(noised(none, system)[0].up["w"], noised(none, system)[0].up["w"])
-    assert np.isfinite(seeds.unpredictable_normal(10**6).numpy()).all()
+    assert np.isfinite(seeds.system_normal(10**6).numpy()).all()
 
 
 def gaussian_epsilon(noise: float, rounds: int, delta: float) -> float:
@@ -88,13 +92,13 @@ def gaussian_epsilon(noise: float, rounds: int, delta: float) -> float:
 
 @pytest.mark.parametrize(("noise", "rounds"), [(4.0, 1), (10.0, 30), (2.0, 5)])
 def test_epsilon_of_all_clients_is_that_of_the_gaussian_mechanism(noise: float, rounds: int) -> None:
-    got = epsilon(Gaussian(noise=noise, delta=1e-5), population=50, sample=50, rounds=rounds)
+    got = epsilon_after(GaussianMechanism(noise=noise, delta=1e-5), population=50, sample=50, rounds=rounds)
     assert got == pytest.approx(gaussian_epsilon(noise, rounds, 1e-5), rel=0.02)
 
 
 def test_epsilon_grows_with_rounds_and_sample_and_falls_with_noise() -> None:
     def spent(noise: float = 4.0, sample: int = 10, rounds: int = 10) -> float:
-        return epsilon(Gaussian(noise=noise), 1000, sample, rounds)
+        return epsilon_after(GaussianMechanism(noise=noise), 1000, sample, rounds)
 
     assert 0 < spent() < spent(rounds=20) < spent(rounds=100)
     assert spent() < spent(sample=100) < spent(sample=1000)
@@ -106,7 +110,7 @@ def test_methods_that_send_weights_alone_run_and_record_epsilon(method: str) -> 
     result = fr.run(tables(method))
     spent = [line["epsilon"] for line in result.rounds]
     assert spent == sorted(spent)
-    assert spent[-1] == epsilon(Gaussian(clip=1.0, noise=1.0, delta=1e-3), 20, 5, 3)
+    assert spent[-1] == epsilon_after(GaussianMechanism(clip=1.0, noise=1.0, delta=1e-3), 20, 5, 3)
 
 
 @pytest.mark.parametrize("method", MORE)
@@ -200,14 +204,16 @@ def test_the_page_lists_what_leaves_a_client() -> None:
     for name, make in fr.METHODS.items():
         sent: set[str] = set()
 
-        class Spy(Rehearsal):
+        class Spy(DryRun):
             def run(self, task: str, down: Payload) -> Iterator[Reply]:
                 for reply in super().run(task, down):
                     sent.update(reply.up)  # noqa: B023 (used in this turn of the loop)
                     yield reply
 
         method, f = make(), model(batch_norm=True)
-        start = Server(f, f.w, f.b, f.counters, Average(), extra=method.init(f.w), aux=examples([0, 1, 2], seed=2))
-        list(rounds(method, start, Spy(world(method), f), Plan(2, 1, 1, seed=0)))
+        start = Server(
+            f, f.w, f.b, f.int_buffers, ServerSGD(), extra=method.init(f.w), auxiliary=examples([0, 1, 2], seed=2)
+        )
+        list(run_rounds(method, start, Spy(simulated_clients(method), f), RoundSchedule(2, 1, 1, seed=0)))
         assert sent - {"w", "b", "counters"} == listed.get(name, set()), name
     assert set(listed) == set(MORE)

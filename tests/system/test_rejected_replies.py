@@ -7,16 +7,16 @@ import torch
 from torch import Tensor
 
 import fedrecall as fr
-from fedrecall.core.exchange import Diverged, Exchange, Guard
-from fedrecall.core.optim import Average
-from fedrecall.core.reply_validation import Screen
+from fedrecall.core.exchange import Diverged, Exchange, ReplyPolicy
+from fedrecall.core.optim import ServerSGD
+from fedrecall.core.reply_validation import ReplyValidator
 from fedrecall.core.types import Cohort, Local, Payload, Reply, Server
-from fedrecall.simulation import ENGINES, Memories
-from fedrecall.simulation.availability import Absence
-from fedrecall.testing.federation import SKEWED, model, world
+from fedrecall.simulation import ENGINES, ClientStateStore
+from fedrecall.simulation.availability import UnreliableClients
+from fedrecall.testing.federation import SKEWED_LABELS, model, simulated_clients
 from support.malicious_client import Lying
 
-EVERYONE = range(len(SKEWED))
+EVERYONE = range(len(SKEWED_LABELS))
 engines = pytest.mark.parametrize("name", ENGINES)
 
 
@@ -40,10 +40,10 @@ class Counts(fr.Method):
     def round(self, server: Server, cohort: Cohort) -> Server:
         for _ in cohort.run("greet", {}):
             pass
-        return self.merge(server, cohort.run("train", {"w": server.w}), cohort)
+        return self.aggregate(server, cohort.run("train", {"w": server.w}), cohort)
 
 
-def taken(memories: Memories) -> dict[int, int]:
+def taken(memories: ClientStateStore) -> dict[int, int]:
     return {client: int(memory["taken"]) for client, memory in memories.items()}
 
 
@@ -60,29 +60,29 @@ def spoiled(t: int, *rounds: int):
 @pytest.mark.parametrize("absent", [False, True])
 def test_who_is_refused_does_not_remember_it(name: str, absent: bool) -> None:
     f, method = model(), Counts()
-    server = Server(f, f.w, f.b, f.counters, Average())
-    with ENGINES[name](world(method), f) as engine:
+    server = Server(f, f.w, f.b, f.int_buffers, ServerSGD())
+    with ENGINES[name](simulated_clients(method), f) as engine:
         for t in range(4):
-            liar = Lying(Absence(engine, [1] * 5, 5, seed=0) if absent else engine, spoiled(t, 1, 3))
-            exchange = Exchange(server, liar.cohort(t, EVERYONE), Guard(Screen(min_replies=4)))
+            liar = Lying(UnreliableClients(engine, [1] * 5, 5, seed=0) if absent else engine, spoiled(t, 1, 3))
+            exchange = Exchange(server, liar.cohort(t, EVERYONE), ReplyPolicy(ReplyValidator(min_replies=4)))
             server = method.round(server, exchange)
-            assert [refusal.client for refusal in exchange.refused] == ([3] if t in (1, 3) else [])
-        assert taken(engine.memories) == {0: 4, 1: 4, 2: 4, 3: 2, 4: 4}
+            assert [refusal.client for refusal in exchange.rejected] == ([3] if t in (1, 3) else [])
+        assert taken(engine.client_state) == {0: 4, 1: 4, 2: 4, 3: 2, 4: 4}
 
 
 @engines
 def test_nor_does_the_one_at_which_the_run_ends(name: str) -> None:
     f, method = model(), Counts()
-    with ENGINES[name](world(method), f) as engine:
+    with ENGINES[name](simulated_clients(method), f) as engine:
         exchange = Exchange(
-            Server(f, f.w, f.b, f.counters, Average()), Lying(engine, spoiled(0, 0)).cohort(0, EVERYONE)
+            Server(f, f.w, f.b, f.int_buffers, ServerSGD()), Lying(engine, spoiled(0, 0)).cohort(0, EVERYONE)
         )
         replies = exchange.run("train", {"w": f.w})
         with pytest.raises(Diverged) as error:
             list(replies)
         assert (error.value.code, error.value.key) == ("reply.not_finite", "engine.min_replies")
         assert "client 3" in str(error.value)
-        assert 3 not in engine.memories
+        assert 3 not in engine.client_state
 
 
 def test_the_same_through_a_whole_run_that_is_resumed(tmp_path) -> None:

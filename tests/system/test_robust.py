@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import fedrecall as fr
-from fedrecall.core.robust import ROBUST
-from fedrecall.simulation import Serial
+from fedrecall.core.robust import AGGREGATION_RULES
+from fedrecall.simulation import SerialEngine
 from fedrecall.simulation.attacks import ATTACKS, LabelFlip, Scaling, SignFlip
-from fedrecall.testing.federation import CLASSES, model, world
+from fedrecall.testing.federation import CLASSES, model, simulated_clients
 from support.robustness import ATTACKS as TOLD
 from support.robustness import PARTITIONS, RULES, accuracy
 
@@ -35,16 +35,16 @@ def tables(method: str, rule: object, attack: str = "sign-flip", engine: str = "
 
 
 @pytest.mark.parametrize("method", fr.METHODS)
-@pytest.mark.parametrize("rule", ROBUST)
+@pytest.mark.parametrize("rule", AGGREGATION_RULES)
 def test_every_rule_goes_with_every_method(method: str, rule: str) -> None:
     result = fr.run(tables(method, rule))
     assert torch.isfinite(result.server.state).all()
     assert [line["replies"] for line in result.rounds] == [7, 7]
-    assert fr.Experiment(**result.experiment.tables()) == result.experiment
+    assert fr.Experiment(**result.experiment.to_tables()) == result.experiment
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-@pytest.mark.parametrize("rule", ROBUST)
+@pytest.mark.parametrize("rule", AGGREGATION_RULES)
 def test_the_same_bits_on_the_pool(attack: str, rule: str) -> None:
     serial, pool = (fr.run(tables("scaffold", rule, attack, engine)) for engine in ("serial", "pool"))
     assert torch.equal(serial.server.state, pool.server.state)
@@ -53,8 +53,8 @@ def test_the_same_bits_on_the_pool(attack: str, rule: str) -> None:
 
 def sent(attack: object) -> dict[int, torch.Tensor]:
     """Each client's update."""
-    w, f = world(fr.Method(), attack=attack), model()
-    with Serial(w, f) as engine:
+    w, f = simulated_clients(fr.Method(), attack=attack), model()
+    with SerialEngine(w, f) as engine:
         return {r.client: r.up["w"] - f.w for r in engine.cohort(0, range(5)).run("train", {"w": f.w})}
 
 
@@ -63,7 +63,7 @@ def sent(attack: object) -> dict[int, torch.Tensor]:
 )
 def test_hostile_clients_bend_their_updates_and_honest_ones_do_not(attack: SignFlip | Scaling, factor: float) -> None:
     honest, bent = sent(None), sent(attack)
-    hostile = world(fr.Method(), attack=attack).hostile
+    hostile = simulated_clients(fr.Method(), attack=attack).malicious
     assert len(hostile) == 2
     for client, update in honest.items():
         if client in hostile:
@@ -73,18 +73,18 @@ def test_hostile_clients_bend_their_updates_and_honest_ones_do_not(attack: SignF
 
 
 def test_labels_are_flipped_for_the_hostile_only() -> None:
-    w = world(fr.Method(), attack=LabelFlip(0.4))
+    w = simulated_clients(fr.Method(), attack=LabelFlip(0.4))
     before = w.train.labels.clone()
     flipped = LabelFlip().poison(w.train, CLASSES)
     assert torch.equal(flipped.y, CLASSES - 1 - w.train.y)
     assert torch.equal(w.train.labels, before), "the store is everyone's"
     honest, bent = sent(None), sent(w.attack)
-    assert {k for k in honest if not torch.equal(honest[k], bent[k])} <= w.hostile
+    assert {k for k in honest if not torch.equal(honest[k], bent[k])} <= w.malicious
 
 
 def test_who_is_hostile_is_a_matter_of_the_seed() -> None:
-    picks = [world(fr.Method(), attack=SignFlip(0.4), seed=seed).hostile for seed in range(6)]
-    assert picks[0] == world(fr.Method(), attack=Scaling(0.4), seed=0).hostile, "not of the attack"
+    picks = [simulated_clients(fr.Method(), attack=SignFlip(0.4), seed=seed).malicious for seed in range(6)]
+    assert picks[0] == simulated_clients(fr.Method(), attack=Scaling(0.4), seed=0).malicious, "not of the attack"
     assert len(set(picks)) > 1
 
 
@@ -136,7 +136,7 @@ def test_settings_without_meaning_are_refused(change: dict[str, object], problem
 
 def test_a_setting_on_the_command_line_replaces_the_rule() -> None:
     lines = ["server.robust.name=trimmed-mean", "server.robust.share=0.1", "federation.attack.name=scaling"]
-    tables = fr.Experiment.load(None, lines).tables()
+    tables = fr.Experiment.load(None, lines).to_tables()
     assert tables["server"]["robust"] == {"name": "trimmed-mean", "share": 0.1}
     assert tables["federation"]["attack"] == {"name": "scaling", "share": 0.2, "scale": 10.0}
 

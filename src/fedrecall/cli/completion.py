@@ -10,31 +10,31 @@ from fedrecall.config import schema
 from fedrecall.errors import explanations
 from fedrecall.studies import shipped
 
-Offers = list[tuple[str, str]]  # what can be typed, and what it means
+Completions = list[tuple[str, str]]  # what can be typed, and what it means
 
 
-def methods(incomplete: str) -> Offers:
+def complete_methods(incomplete: str) -> Completions:
     """Names of methods."""
     found = [name for name in schema.names("method") if name.startswith(incomplete)]
     return [(name, schema.chosen("method", name).about) for name in found]
 
 
-def data(incomplete: str) -> Offers:
+def complete_datasets(incomplete: str) -> Completions:
     """Names of data sets; a path is completed by the shell where no name fits."""
     return [(name, "data set") for name in schema.datasets() if name.startswith(incomplete)]
 
 
-def experiments(incomplete: str) -> list[str]:
+def complete_experiments(incomplete: str) -> list[str]:
     """What can be reproduced."""
-    return [name for name in shipped.ids() if name.startswith(incomplete)]
+    return [name for name in shipped.experiment_ids() if name.startswith(incomplete)]
 
 
-def codes(incomplete: str) -> Offers:
+def codes(incomplete: str) -> Completions:
     """Error codes."""
     return [(code, text) for code, text in explanations().items() if code.startswith(incomplete)]
 
 
-def settings(incomplete: str) -> Offers:
+def complete_settings(incomplete: str) -> Completions:
     """Keys of a configuration; and their values, as soon as only one key is meant that has a list of them."""
     typed, equals, _ = incomplete.partition("=")
     found = {key: about for key, about in schema.keys().items() if (key == typed if equals else key.startswith(typed))}
@@ -50,7 +50,7 @@ def whole_words() -> Iterator[None]:
     if os.environ.get("_FEDRECALL_COMPLETE") != "complete_bash" or "=" not in os.environ["COMP_WORDS"].split("\n"):
         yield
         return
-    words, at = rejoined(os.environ["COMP_WORDS"].split("\n"), int(os.environ["COMP_CWORD"]))
+    words, at = join_words(os.environ["COMP_WORDS"].split("\n"), int(os.environ["COMP_CWORD"]))
     os.environ |= {"COMP_WORDS": shlex.join(words), "COMP_CWORD": str(at)}
     key, said = "".join(words[at].rpartition("=")[:2]), StringIO()
     try:
@@ -60,10 +60,10 @@ def whole_words() -> Iterator[None]:
         print(*(line.removeprefix(key) for line in said.getvalue().splitlines()), sep="\n")  # noqa: T201
 
 
-def rejoined(pieces: list[str], at: int) -> tuple[list[str], int]:
+def join_words(pieces: list[str], at: int) -> tuple[list[str], int]:
     """Words that were broken at "=", and which of them piece number `at` is in.
 
-    >>> rejoined(["run", "--set", "method.name", "=", "fed"], 4)
+    >>> join_words(["run", "--set", "method.name", "=", "fed"], 4)
     (['run', '--set', 'method.name=fed'], 2)
     """
     words, where = list[str](), list[int]()

@@ -8,15 +8,15 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from fedrecall.cli import output
-from fedrecall.reporting.tables import Table, comparison, paper_tables, show, write_tables, written_out
-from fedrecall.runs.directory import fresh
+from fedrecall.reporting.tables import ReportTable, comparison_table, paper_tables, print_table, to_dict, write_tables
+from fedrecall.runs.directory import new_run_path
 from fedrecall.studies import papers
-from fedrecall.studies.compare import SEEDS, comparison_study
-from fedrecall.studies.cost import cost, hours
-from fedrecall.studies.progress import Board
-from fedrecall.studies.reproduce import place, reproduction
-from fedrecall.studies.results import Results, load
-from fedrecall.studies.runner import sweep
+from fedrecall.studies.compare import DEFAULT_SEEDS, comparison_study
+from fedrecall.studies.cost import cost, estimated_hours
+from fedrecall.studies.progress import StudyProgress
+from fedrecall.studies.reproduce import default_folder, reproduction_study
+from fedrecall.studies.results import StudyResults, load_results
+from fedrecall.studies.runner import run_study
 from fedrecall.studies.scale import scaled
 from fedrecall.studies.study import Cell, Study
 
@@ -31,13 +31,13 @@ def compare_and_show(
     as_json: bool = False,
 ) -> None:
     """Run methods side by side, print how they compare, and write down all of it."""
-    study = comparison_study(methods, config, overrides, SEEDS if seeds is None else seeds)
-    folder = out or fresh(study.id)
-    console = output.console(as_json)
-    _say(console, f"{study.title}: {_size(study)}, in {folder}")
+    study = comparison_study(methods, config, overrides, DEFAULT_SEEDS if seeds is None else seeds)
+    folder = out or new_run_path(study.id)
+    console = output.make_console(as_json)
+    _say(console, f"{study.title}: {_describe_size(study)}, in {folder}")
     refused = _run(study, folder, console, again=f"the same command with --out {folder} goes on")
-    results = load(folder)
-    tables = [comparison(results, column) for column in results.study.columns]
+    results = load_results(folder)
+    tables = [comparison_table(results, column) for column in results.study.columns]
     _show(results, tables, console, as_json)
     _finish(results, tables, refused, study, as_json)
 
@@ -54,15 +54,15 @@ def reproduce_and_show(
     as_json: bool = False,
 ) -> None:
     """Run a paper's experiment, print its numbers beside the paper's, and write down all of it."""
-    study = reproduction(which, fraction=fraction, rows=rows, columns=columns, seeds=seeds, overrides=overrides)
-    folder, console = out or place(study), output.console(as_json)
-    _say(console, f"{study.title}: {_size(study)}, in {folder}")
-    if Results(study, folder).unfinished:  # timing the networks takes a while
-        passes, time = _million(cost(study).passes), hours(study)
-        needed = f"{max(1, round(60 * time))} min" if time < 1 else f"{_short(time)} h"
+    study = reproduction_study(which, fraction=fraction, rows=rows, columns=columns, seeds=seeds, overrides=overrides)
+    folder, console = out or default_folder(study), output.make_console(as_json)
+    _say(console, f"{study.title}: {_describe_size(study)}, in {folder}")
+    if StudyResults(study, folder).unfinished:  # timing the networks takes a while
+        passes, time = _million(cost(study).passes), estimated_hours(study)
+        needed = f"{max(1, round(60 * time))} min" if time < 1 else f"{_format_estimate(time)} h"
         _say(console, f"{passes} million sample passes, about {needed} on this machine for all of it")
     refused = _run(study, folder, console, again="the same command goes on")
-    results = load(folder)
+    results = load_results(folder)
     tables = paper_tables(results)
     _show(results, tables, console, as_json)
     _finish(results, tables, refused, study, as_json)
@@ -70,8 +70,8 @@ def reproduce_and_show(
 
 def list_experiments(as_json: bool = False) -> None:
     """Every table and computed figure of the papers, and what it costs."""
-    studies = [papers.definition(name) for name in papers.ids()]
-    found = [(study, cost(study), hours(study)) for study in studies]
+    studies = [papers.load_definition(name) for name in papers.experiment_ids()]
+    found = [(study, cost(study), estimated_hours(study)) for study in studies]
     if as_json:
         output.print_json({s.id: {"title": s.title, **price._asdict(), "hours": h} for s, price, h in found})
         return
@@ -82,7 +82,7 @@ def list_experiments(as_json: bool = False) -> None:
     for title in ("runs", "M passes", "hours"):
         grid.add_column(title, justify="right", no_wrap=True)
     for study, price, time in found:
-        grid.add_row(study.id, study.title, str(price.runs), _million(price.passes), _short(time))
+        grid.add_row(study.id, study.title, str(price.runs), _million(price.passes), _format_estimate(time))
     console.print(grid)
     _say(console, "Hours are estimates for this machine; --help says how to run a part.")
 
@@ -90,22 +90,22 @@ def list_experiments(as_json: bool = False) -> None:
 def _run(study: Study, folder: Path, console: Console, *, again: str) -> dict[str, list[Cell]]:
     """Run what is left of a study; returns what cannot be run, by the reason."""
     try:
-        with Board(study, console) as board:
-            return sweep(study, folder, board)
+        with StudyProgress(study, console) as board:
+            return run_study(study, folder, board)
     except KeyboardInterrupt:
-        runs, left = len(study.cells()), len(Results(study, folder).unfinished)
+        runs, left = len(study.cells()), len(StudyResults(study, folder).unfinished)
         _say(console, f"interrupted: {runs - left} of {runs} runs are finished; {again}")
         raise SystemExit(130) from None
 
 
-def _show(results: Results, tables: Sequence[Table], console: Console, as_json: bool) -> None:
-    if not results.outcomes():
+def _show(results: StudyResults, tables: Sequence[ReportTable], console: Console, as_json: bool) -> None:
+    if not results.finished_runs():
         return
     from fedrecall.reporting.figures import draw_all
 
     for table in () if as_json else tables:
         console.print()
-        show(table, console)
+        print_table(table, console)
     console.print()
     write_tables(results)
     drawn, folder = draw_all(results), results.folder
@@ -116,10 +116,10 @@ def _show(results: Results, tables: Sequence[Table], console: Console, as_json: 
 
 
 def _finish(
-    results: Results, tables: Sequence[Table], refused: dict[str, list[Cell]], study: Study, as_json: bool
+    results: StudyResults, tables: Sequence[ReportTable], refused: dict[str, list[Cell]], study: Study, as_json: bool
 ) -> None:
     """Print the tables as JSON; raise an error, which carries them, if some runs cannot be made."""
-    written = {table.name: written_out(table) for table in tables}
+    written = {table.name: to_dict(table) for table in tables}
     document = {"folder": results.folder, "study": results.study.id, "tables": written}
     if refused:
         count, runs = sum(map(len, refused.values())), len(study.cells())
@@ -129,7 +129,7 @@ def _finish(
         output.print_json(document)
 
 
-def _size(study: Study) -> str:
+def _describe_size(study: Study) -> str:
     parts = {"row": len(study.rows), "column": len(study.columns), "seed": len(study.seeds)}
     shape = ", ".join(f"{n} {name}{'s' * (n > 1)}" for name, n in parts.items())
     runs = len(study.cells())
@@ -137,10 +137,10 @@ def _size(study: Study) -> str:
 
 
 def _million(passes: float) -> str:
-    return _short(passes / 1e6)
+    return _format_estimate(passes / 1e6)
 
 
-def _short(number: float) -> str:
+def _format_estimate(number: float) -> str:
     """As many digits as an estimate deserves."""
     return f"{number:,.0f}" if number >= 10 else f"{number:.1f}" if number >= 0.1 else "< 0.1"
 

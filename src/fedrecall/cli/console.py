@@ -13,16 +13,16 @@ from fedrecall.cli import output
 from fedrecall.config.experiment import CHOICES, Experiment
 from fedrecall.data.catalog import DATASETS
 from fedrecall.errors import UserError
-from fedrecall.reporting.figures.draw import draw
-from fedrecall.runs.directory import fresh, require_free
+from fedrecall.reporting.figures.draw import save_partition_figure
+from fedrecall.runs.directory import new_run_path, require_empty
 from fedrecall.runs.probes import PROBES
 from fedrecall.runs.progress import RunProgress
 from fedrecall.runs.run import execute
-from fedrecall.runs.setup import deal, setup
+from fedrecall.runs.setup import load_and_partition, prepare_run
 
-SHOWN = 20  # clients listed on the console; the picture has all
+MAX_CLIENTS_LISTED = 20  # clients listed on the console; the picture has all
 
-FEW = 10  # classes listed in columns
+MAX_CLASS_COLUMNS = 10  # classes listed in columns
 
 
 def run_and_show(
@@ -44,12 +44,12 @@ def run_and_show(
     experiment = Experiment.load(config or (resume and resume / "config.toml"), overrides)
     method = CHOICES["method"].dump(experiment.method)["name"]
     title = f"{method} on {experiment.data.name}"
-    out = out or resume or fresh(f"{method}-{experiment.data.name}")
-    console = output.console(as_json)
+    out = out or resume or new_run_path(f"{method}-{experiment.data.name}")
+    console = output.make_console(as_json)
     if resume is None:
-        require_free(out)
+        require_empty(out)
     try:
-        ready = setup(experiment)
+        ready = prepare_run(experiment)
         with RunProgress(experiment.run.rounds, title, console) as progress:
             result = execute(ready, out, progress, resume=resume is not None, force=force)
     except KeyboardInterrupt:
@@ -66,18 +66,18 @@ def run_and_show(
     console.print(done, highlight=False, soft_wrap=True)  # a path in two lines cannot be copied
 
 
-def show_choices(kind: Literal["method", "model", "partition", "robust", "attack"], as_json: bool = False) -> None:
+def show_registry(kind: Literal["method", "model", "partition", "robust", "attack"], as_json: bool = False) -> None:
     """Names, what they are, and their settings with defaults."""
     known: dict[str, dict[str, Any]] = {
         name: {"about": (cls.__doc__ or "").splitlines()[0], "settings": {f.name: f.default for f in fields(cls)}}
-        for name, cls in CHOICES[kind].valid.items()
+        for name, cls in CHOICES[kind].classes.items()
     }
     if as_json:
         output.print_json(known)
         return
     grid = _grid(kind, "what it is", "settings")
     for name, one in known.items():
-        settings = ", ".join(f"{key}={_toml(value)}" for key, value in one["settings"].items())
+        settings = ", ".join(f"{key}={format_default(value)}" for key, value in one["settings"].items())
         grid.add_row(name, one["about"], settings)
     Console().print(grid)
 
@@ -113,32 +113,32 @@ def show_probes(as_json: bool = False) -> None:
 def show_partition(config: Path | None, overrides: Sequence[str], out: Path, as_json: bool = False) -> None:
     """Who has which classes, as a table on the console and a picture in a file."""
     experiment = Experiment.load(config, overrides)
-    dealt = deal(experiment)
-    counts = dealt.partition.counts(dealt.clients.y.numpy(), dealt.dataset.num_classes)
-    law, *settings = dealt.partition.law.items()
+    dealt = load_and_partition(experiment)
+    counts = dealt.partition.counts(dealt.client_examples.y.numpy(), dealt.dataset.num_classes)
+    law, *settings = dealt.partition.partitioner.items()
     described = " ".join([str(law[1]), *(f"{k} = {v}" for k, v in settings[:1])])  # the first setting says how skewed
     title = f"{dealt.dataset.name}, {described}, {len(counts)} clients"
-    draw(counts, out, class_names=dealt.dataset.classes, title=title)
+    save_partition_figure(counts, out, class_names=dealt.dataset.classes, title=title)
     if as_json:
-        manifest = dealt.partition.manifest(dealt.clients.y.numpy(), dealt.dataset.num_classes)
+        manifest = dealt.partition.manifest(dealt.client_examples.y.numpy(), dealt.dataset.num_classes)
         output.print_json({"picture": out, "classes": dealt.dataset.classes} | manifest)
         return
-    console, few = Console(), dealt.dataset.num_classes <= FEW
+    console, few = Console(), dealt.dataset.num_classes <= MAX_CLASS_COLUMNS
     grid = _grid("client", "samples", "classes", "largest", *(dealt.dataset.classes if few else ()))
-    for client, row in enumerate(counts[:SHOWN]):
+    for client, row in enumerate(counts[:MAX_CLIENTS_LISTED]):
         share = f"{100 * row.max() / max(row.sum(), 1):.0f} %"
         cells = [str(n) if n else "." for n in row] if few else []
         grid.add_row(str(client), str(row.sum()), str((row > 0).sum()), share, *cells)
     console.print(title, highlight=False)
     console.print(grid)
-    if len(counts) > SHOWN:
-        console.print(f"... and {len(counts) - SHOWN} more clients")
+    if len(counts) > MAX_CLIENTS_LISTED:
+        console.print(f"... and {len(counts) - MAX_CLIENTS_LISTED} more clients")
     for note in dealt.partition.notes:
         console.print(f"note: {note}", highlight=False)
     console.print(f"picture in {out}", highlight=False)
 
 
-def _toml(value: object) -> str:
+def format_default(value: object) -> str:
     """A default, as one would write it in a configuration; no space in it, so that no line breaks there."""
     return json.dumps(value, separators=(",", ":")) if value is not None else "none"
 

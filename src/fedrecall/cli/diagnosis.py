@@ -6,20 +6,20 @@ from rich.table import Table
 from rich.text import Text
 
 from fedrecall.cli import output
-from fedrecall.cli.examine import Facts, examine
+from fedrecall.cli.examine import Report, diagnose
 
-GIGA = 1e9
+BYTES_PER_GB = 1e9
 
-Lines = list[tuple[str, str]]  # a name, and what is said of it
+Rows = list[tuple[str, str]]  # a name, and what is said of it
 
 
 def examine_and_show(as_json: bool = False) -> bool:
     """Print how things stand; whether the library can run."""
-    facts = examine()
+    facts = diagnose()
     if as_json:
         output.print_json(facts)
         return bool(facts["ok"])
-    console = output.console()
+    console = output.make_console()
     for title, lines in _parts(facts):
         grid = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
         grid.add_column(no_wrap=True, min_width=19)
@@ -32,7 +32,7 @@ def examine_and_show(as_json: bool = False) -> bool:
     return bool(facts["ok"])
 
 
-def _parts(facts: Facts) -> Iterator[tuple[str, Lines]]:
+def _parts(facts: Report) -> Iterator[tuple[str, Rows]]:
     yield "installed", _installed(facts["installed"], facts["machine"])
     yield "machine", _machine(facts["machine"])
     yield "engines", [(name, _engine(found)) for name, found in facts["engines"].items()]
@@ -40,7 +40,7 @@ def _parts(facts: Facts) -> Iterator[tuple[str, Lines]]:
     yield "data", _data(facts["data"])
 
 
-def _installed(here: Facts, has: Facts) -> Lines:
+def _installed(here: Report, has: Report) -> Rows:
     commit = f", commit {here['commit']}" if here["commit"] else ""
     return [
         ("fedrecall", f"{here['fedrecall']}{commit}\n{here['from']}"),
@@ -49,15 +49,15 @@ def _installed(here: Facts, has: Facts) -> Lines:
     ]
 
 
-def _machine(has: Facts) -> Lines:
+def _machine(has: Report) -> Rows:
     room = {"shared memory": has["shared_memory_free"], "disk": has["disk_free"]}
     return [
         ("workers", f"{has['workers']}, one a core; engine.workers sets another number"),
-        *((name, f"{free / GIGA:.1f} GB free") for name, free in room.items() if free is not None),
+        *((name, f"{free / BYTES_PER_GB:.1f} GB free") for name, free in room.items() if free is not None),
     ]
 
 
-def _engine(found: Facts) -> str:
+def _engine(found: Report) -> str:
     if "seconds" in found:
         return f"works: a round of two clients took {found['seconds']} s"
     if "why" in found:
@@ -65,15 +65,15 @@ def _engine(found: Facts) -> str:
     return f"{found['version']} is installed, and not tried here" if found["version"] else _missing(found)
 
 
-def _extra(found: Facts) -> str:
+def _extra(found: Report) -> str:
     return f"{found['gives']} ({found['version']})" if found["version"] else f"{found['gives']}\n{_missing(found)}"
 
 
-def _missing(found: Facts) -> str:
+def _missing(found: Report) -> str:
     return f"missing: {found['get']}"
 
 
-def _data(data: Facts) -> Lines:
+def _data(data: Report) -> Rows:
     folder = f"{data['folder']}{'' if data['folder_exists'] else ' (there is no such folder)'}"
     return [
         ("FEDRECALL_DATA", folder if data["folder"] else "not set: a folder of data sets, for work offline"),

@@ -15,11 +15,11 @@ import fedrecall
 from fedrecall.config.experiment import Experiment
 from fedrecall.data import cache
 from fedrecall.data.catalog import DATASETS, Dataset
-from fedrecall.data.readers import Source, places
+from fedrecall.data.readers import DatasetSpec, locate_splits
 from fedrecall.errors import UserError, first_line
 from fedrecall.runs.run import execute
-from fedrecall.runs.setup import setup
-from fedrecall.simulation.processes import cores
+from fedrecall.runs.setup import prepare_run
+from fedrecall.simulation.processes import available_cores
 
 EXTRAS = {  # extra -> the distribution that makes it work, and what it gives
     "flower": ("flwr", "real federations: fedrecall flower"),
@@ -32,13 +32,13 @@ EXTRAS = {  # extra -> the distribution that makes it work, and what it gives
     "tune": ("optuna", "fedrecall tune"),
 }
 
-Facts = dict[str, Any]
+Report = dict[str, Any]
 
 
-def examine() -> Facts:
+def diagnose() -> Report:
     """All of it, as plain data; "ok" says whether the library can run."""
-    engines = {name: _tried(name) for name in ("serial", "pool")}
-    engines |= {name: _importable(name) for name in ("flower", "ray")}
+    engines = {name: _try_engine(name) for name in ("serial", "pool")}
+    engines |= {name: _check_package(name) for name in ("flower", "ray")}
     return {
         "ok": engines["serial"]["works"],
         "installed": {
@@ -50,7 +50,7 @@ def examine() -> Facts:
             "system": platform.platform(),
         },
         "machine": {
-            "workers": cores(),
+            "workers": available_cores(),
             "threads": torch.get_num_threads(),
             "devices": _devices(),
             "shared_memory_free": _free(Path("/dev/shm")),
@@ -62,7 +62,7 @@ def examine() -> Facts:
     }
 
 
-def _tried(name: str) -> Facts:
+def _try_engine(name: str) -> Report:
     """Whether an engine runs a round of two clients, really."""
     x, y = torch.arange(160.0).remainder(7).view(40, 4), torch.arange(40) % 2
     tables = {
@@ -74,19 +74,19 @@ def _tried(name: str) -> Facts:
     }
     began = perf_counter()
     try:
-        execute(setup(Experiment(**tables), data=Dataset("doctor", x, y, x[:4], y[:4], ("0", "1"))))
+        execute(prepare_run(Experiment(**tables), data=Dataset("doctor", x, y, x[:4], y[:4], ("0", "1"))))
     except Exception as error:  # whatever is broken here, that is the answer
         return {"works": False, "why": first_line(error)}
     return {"works": True, "seconds": round(perf_counter() - began, 2)}
 
 
-def _importable(name: str) -> Facts:
+def _check_package(name: str) -> Report:
     """Whether what an engine needs is installed; it is tried where there is a federation or a cluster."""
     found = _extra(name)
     return {"works": found["version"] is not None} | found
 
 
-def _extra(name: str) -> Facts:
+def _extra(name: str) -> Report:
     package, gives = EXTRAS[name]
     found = _version(package)
     return {"version": found, "gives": gives} | ({} if found else {"get": f"pip install 'fedrecall[{name}]'"})
@@ -124,28 +124,28 @@ def _free(path: Path) -> int | None:
         return None
 
 
-def _data() -> Facts:
+def _data() -> Report:
     folder = os.environ.get("FEDRECALL_DATA")
     root = Path(folder).expanduser() if folder else None
     return {
         "folder": folder,
         "folder_exists": root is not None and root.is_dir(),
-        "cache": str(cache.directory()),
-        "sets": {name: _found(name, source, root) for name, source in DATASETS.items()},
+        "cache": str(cache.cache_directory()),
+        "sets": {name: _locate_dataset(name, source, root) for name, source in DATASETS.items()},
     }
 
 
-def _found(name: str, source: Source, root: Path | None) -> dict[str, str | None]:
+def _locate_dataset(name: str, source: DatasetSpec, root: Path | None) -> dict[str, str | None]:
     """Where a data set is, or how to get it."""
     if not source.folders:
         return {"found": "part of scikit-learn", "get": None}
     missing = f"missing: put it into $FEDRECALL_DATA/{source.folders[0]}"
     if root is not None:
         try:
-            places(name, source, root)
+            locate_splits(name, source, root)
         except UserError:
             return {"found": None, "get": missing}
         return {"found": "FEDRECALL_DATA", "get": None}
-    if cache.place(name, {"size": source.size, "source": source.repo}).exists():
+    if cache.cache_path(name, {"size": source.size, "source": source.repo}).exists():
         return {"found": "cache", "get": None}
     return {"found": None, "get": f"at first use, from the hub: {source.repo}" if source.repo else missing}

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fedrecall.cli.options import Config, ConfigOption, Overrides
+from fedrecall.cli.options import ConfigArgument, ConfigOption, SetOption
 
 app = typer.Typer(help="Make a real federation with Flower, or try one here.", no_args_is_help=True)
 
@@ -14,10 +14,10 @@ app = typer.Typer(help="Make a real federation with Flower, or try one here.", n
 def new(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the app; it must be empty or new.")],
     config: ConfigOption = None,
-    overrides: Overrides = None,
+    overrides: SetOption = None,
 ) -> None:
     """Write a Flower app of a configuration, and how to start it."""
-    from fedrecall.flower.app_template import new as write_app
+    from fedrecall.flower.app_template import write_app as write_app
 
     write_app(folder, config, overrides or [])
     typer.echo(f"Flower app in {folder}; how to run it is in {folder / 'README.md'}")
@@ -43,14 +43,14 @@ def certs(
 
 @app.command()
 def demo(
-    config: Config = None,
-    overrides: Overrides = None,
+    config: ConfigArgument = None,
+    overrides: SetOption = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Run directory.")] = Path("runs/flower-demo"),
 ) -> None:
     """Run a configuration as a real federation on this machine.
 
     There is a process for every client, TLS, and only nodes that are known.
     """
-    from fedrecall.flower.demo import demo as federate
+    from fedrecall.flower.demo import run_demo as federate
 
     federate(config, overrides or [], out, typer.echo)

@@ -7,26 +7,26 @@ import typer
 
 from fedrecall.cli import completion
 
-QUICKSTART = "Configuration; without one, the quickstart on digits."
+CONFIG_HELP = "Configuration; without one, the quickstart on digits."
 
-Config = Annotated[Path | None, typer.Argument(metavar="CONFIG.toml", help=QUICKSTART)]
+ConfigArgument = Annotated[Path | None, typer.Argument(metavar="CONFIG.toml", help=CONFIG_HELP)]
 
-ConfigOption = Annotated[Path | None, typer.Option("--config", metavar="CONFIG.toml", help=QUICKSTART)]
+ConfigOption = Annotated[Path | None, typer.Option("--config", metavar="CONFIG.toml", help=CONFIG_HELP)]
 
-Overrides = Annotated[
+SetOption = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
         help="Override a key, e.g. method.mu=0.1; repeatable.",
-        autocompletion=completion.settings,
+        autocompletion=completion.complete_settings,
     ),
 ]
 
-StudyFolder = Annotated[
+OutOption = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Folder of the runs; one that has some of them goes on.")
 ]
 
-Json = Annotated[
+JsonOption = Annotated[
     bool, typer.Option("--json", help="Print the result as JSON, and all else to standard error.", show_default=False)
 ]

@@ -28,7 +28,7 @@ class Incomplete(UserError):
 
 def print_json(value: Any) -> None:
     """Write a value as JSON, whatever the width of the terminal."""
-    print(json.dumps(plain(value), indent=2, allow_nan=False))  # noqa: T201  (it is for programs, not for people)
+    print(json.dumps(to_json_types(value), indent=2, allow_nan=False))  # noqa: T201  (it is for programs, not for people)
 
 
 def print_error(error: UserError) -> None:
@@ -38,22 +38,22 @@ def print_error(error: UserError) -> None:
     print_json({**found, "error": what})
 
 
-def plain(value: Any) -> Any:
+def to_json_types(value: Any) -> Any:
     """The same in JSON's own types: what is no finite number is null, a path is text."""
     if isinstance(value, Mapping):
-        return {str(key): plain(inner) for key, inner in value.items()}
+        return {str(key): to_json_types(inner) for key, inner in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [plain(inner) for inner in value]
+        return [to_json_types(inner) for inner in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return str(value) if isinstance(value, Path) else value
 
 
-def console(as_json: bool = False) -> Console:
+def make_console(as_json: bool = False) -> Console:
     """Where people read: beside the JSON, on standard error."""
     return Console(stderr=as_json)
 
 
-def can_redraw(console: Console) -> bool:
+def is_interactive(console: Console) -> bool:
     """Whether it is a terminal that can draw a line anew; where it is not, every piece of news is a line of its own."""
     return console.is_terminal and not console.is_dumb_terminal

@@ -6,17 +6,17 @@ from typing import Annotated
 import typer
 
 from fedrecall.cli import completion
-from fedrecall.cli.options import Config, Json, Overrides, StudyFolder
+from fedrecall.cli.options import ConfigArgument, JsonOption, OutOption, SetOption
 from fedrecall.errors import UserError
 
 
 def run(
-    config: Config = None,
-    overrides: Overrides = None,
+    config: ConfigArgument = None,
+    overrides: SetOption = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Run directory; default: a new one in runs/.")] = None,
     resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with the run interrupted in DIR.")] = None,
     force: Annotated[bool, typer.Option("--force", help="With --resume: even if its result would be another.")] = False,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Train a federation and keep what came of it in a run directory."""
     from fedrecall.cli import console
@@ -30,16 +30,16 @@ def compare(
         typer.Argument(
             metavar="METHOD",
             help="Names, with settings if need be: fedlmd fedlmd:tau=3,beta=2; without any, six methods.",
-            autocompletion=completion.methods,
+            autocompletion=completion.complete_methods,
         ),
     ] = None,
     config: Annotated[
         Path | None, typer.Option(metavar="CONFIG.toml", help="Configuration; without one, skewed clients on digits.")
     ] = None,
     seeds: Annotated[int | None, typer.Option(metavar="N", help="Repetitions of every method; default: 5.")] = None,
-    overrides: Overrides = None,
-    out: StudyFolder = None,
-    as_json: Json = False,
+    overrides: SetOption = None,
+    out: OutOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Compare methods side by side on the same federation.
 
@@ -53,16 +53,18 @@ def compare(
 def reproduce(
     which: Annotated[
         str | None,
-        typer.Argument(metavar="ID", help="A table or figure: fedlmd-table-1.", autocompletion=completion.experiments),
+        typer.Argument(
+            metavar="ID", help="A table or figure: fedlmd-table-1.", autocompletion=completion.complete_experiments
+        ),
     ] = None,
     listed: Annotated[bool, typer.Option("--list", help="Show all IDs, and what each costs.")] = False,
     fraction: Annotated[float, typer.Option(metavar="F", help="Share of the rounds, e.g. 0.1.")] = 1.0,
     methods: Annotated[str | None, typer.Option(metavar="A,B", help="Some of its rows.")] = None,
     cells: Annotated[str | None, typer.Option(metavar="X,Y", help="Some of its columns.")] = None,
     seeds: Annotated[int | None, typer.Option(metavar="N", help="Repetitions; default: the paper's.")] = None,
-    overrides: Overrides = None,
-    out: StudyFolder = None,
-    as_json: Json = False,
+    overrides: SetOption = None,
+    out: OutOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Run a paper's experiment, beside its printed numbers."""
     from fedrecall.cli import conduct
@@ -86,7 +88,9 @@ def reproduce(
 
 
 def tune(
-    method: Annotated[str, typer.Argument(metavar="METHOD", help="Its name.", autocompletion=completion.methods)],
+    method: Annotated[
+        str, typer.Argument(metavar="METHOD", help="Its name.", autocompletion=completion.complete_methods)
+    ],
     config: Annotated[
         Path | None, typer.Option(metavar="CONFIG.toml", help="Configuration; without one, skewed clients on digits.")
     ] = None,
@@ -95,11 +99,11 @@ def tune(
         list[str] | None,
         typer.Option(metavar="KEY=A,B|LOW..HIGH", help="Search this instead of the method's own grid; repeatable."),
     ] = None,
-    overrides: Overrides = None,
+    overrides: SetOption = None,
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder of the search; one with trials goes on.")
     ] = None,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Search a method's settings, on data held out from clients.
 

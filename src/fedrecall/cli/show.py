@@ -5,53 +5,53 @@ from typing import Annotated
 
 import typer
 
-from fedrecall.cli.options import Config, Json, Overrides
+from fedrecall.cli.options import ConfigArgument, JsonOption, SetOption
 
 app = typer.Typer(help="Show what there is to choose from, and who has which data.", no_args_is_help=True)
 
 
 @app.command()
-def methods(as_json: Json = False) -> None:
+def methods(as_json: JsonOption = False) -> None:
     """The methods, with their hyper-parameters."""
     from fedrecall.cli import console
 
-    console.show_choices("method", as_json)
+    console.show_registry("method", as_json)
 
 
 @app.command()
-def models(as_json: Json = False) -> None:
+def models(as_json: JsonOption = False) -> None:
     """The models, with their settings."""
     from fedrecall.cli import console
 
-    console.show_choices("model", as_json)
+    console.show_registry("model", as_json)
 
 
 @app.command()
-def partitions(as_json: Json = False) -> None:
+def partitions(as_json: JsonOption = False) -> None:
     """The laws that deal data out to clients, with their settings."""
     from fedrecall.cli import console
 
-    console.show_choices("partition", as_json)
+    console.show_registry("partition", as_json)
 
 
 @app.command()
-def rules(as_json: Json = False) -> None:
+def rules(as_json: JsonOption = False) -> None:
     """Robust rules of aggregation (server.robust), with settings."""
     from fedrecall.cli import console
 
-    console.show_choices("robust", as_json)
+    console.show_registry("robust", as_json)
 
 
 @app.command()
-def attacks(as_json: Json = False) -> None:
+def attacks(as_json: JsonOption = False) -> None:
     """Simulated attacks (federation.attack), with their settings."""
     from fedrecall.cli import console
 
-    console.show_choices("attack", as_json)
+    console.show_registry("attack", as_json)
 
 
 @app.command()
-def datasets(as_json: Json = False) -> None:
+def datasets(as_json: JsonOption = False) -> None:
     """The named data sets."""
     from fedrecall.cli import console
 
@@ -59,7 +59,7 @@ def datasets(as_json: Json = False) -> None:
 
 
 @app.command()
-def probes(as_json: Json = False) -> None:
+def probes(as_json: JsonOption = False) -> None:
     """What else a run can look at (run.probes), and what it costs."""
     from fedrecall.cli import console
 
@@ -68,10 +68,10 @@ def probes(as_json: Json = False) -> None:
 
 @app.command()
 def partition(
-    config: Config = None,
-    overrides: Overrides = None,
+    config: ConfigArgument = None,
+    overrides: SetOption = None,
     out: Annotated[Path, typer.Option(metavar="FILE", help="The picture: PNG, SVG or PDF.")] = Path("partition.png"),
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Who has which classes: a table, and a picture to a file."""
     from fedrecall.cli import console

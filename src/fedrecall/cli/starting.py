@@ -7,8 +7,8 @@ import typer
 from rich.text import Text
 
 from fedrecall.cli import completion
-from fedrecall.cli.options import Json
-from fedrecall.errors import explanations, unknown
+from fedrecall.cli.options import JsonOption
+from fedrecall.errors import explanations, unknown_name
 
 
 def init(
@@ -20,11 +20,11 @@ def init(
         typer.Option(
             metavar="NAME|FOLDER|TABLE",
             help="A named data set, a folder of images, or a .csv or .parquet file.",
-            autocompletion=completion.data,
+            autocompletion=completion.complete_datasets,
         ),
     ] = "digits",
     method: Annotated[
-        str, typer.Option(metavar="NAME", help="The method.", autocompletion=completion.methods)
+        str, typer.Option(metavar="NAME", help="The method.", autocompletion=completion.complete_methods)
     ] = "fedavg",
     label: Annotated[str | None, typer.Option(metavar="COLUMN", help="The table's label column.")] = None,
     client: Annotated[
@@ -35,9 +35,9 @@ def init(
     ] = None,
 ) -> None:
     """Write a configuration with every key explained, ready to run."""
-    from fedrecall.config.template import write_configuration
+    from fedrecall.config.template import write_template
 
-    write_configuration(file, data=data, method=method, label=label, client=client, size=size)
+    write_template(file, data=data, method=method, label=label, client=client, size=size)
     typer.echo(f"configuration in {file}; read it, change it, then:")
     typer.echo(f"  fedrecall show partition {file}   # who has which classes")
     typer.echo(f"  fedrecall run {file}")
@@ -50,7 +50,7 @@ def doctor(
             metavar="CODE", help="Explain an error code instead, e.g. config.conflict.", autocompletion=completion.codes
         ),
     ] = None,
-    as_json: Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Say what is installed, what works, and what is missing.
 
@@ -63,11 +63,11 @@ def doctor(
         if explain not in known:
             area = explain.partition(".")[0]
             near = [code for code in known if code.startswith(f"{area}.")] or known
-            raise unknown("error code", explain, near, "cli.unknown_error_code", "--explain")
+            raise unknown_name("error code", explain, near, "cli.unknown_error_code", "--explain")
         if as_json:
             output.print_json({"code": explain, "explanation": known[explain]})
         else:
-            output.console().print(Text(f"{explain}: {known[explain]}"))
+            output.make_console().print(Text(f"{explain}: {known[explain]}"))
         return
     from fedrecall.cli.diagnosis import examine_and_show
 

@@ -10,13 +10,13 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from fedrecall.cli import output
-from fedrecall.runs.records import Record
-from fedrecall.studies.tuning.search import Tuned, Watch, optuna_library, question, tune
+from fedrecall.runs.records import RoundRecord
+from fedrecall.studies.tuning.search import TuningResult, Watch, import_optuna, resolve_search, tune
 from fedrecall.studies.tuning.space import Settings
-from fedrecall.studies.tuning.trials import Trial, describe
-from fedrecall.studies.tuning.validation import SHARE
+from fedrecall.studies.tuning.trials import Trial, format_settings
+from fedrecall.studies.tuning.validation import VALIDATION_FRACTION
 
-SHOWN = 10  # trials in the table; the file has all
+MAX_TRIALS_LISTED = 10  # trials in the table; the file has all
 
 
 def tune_and_show(
@@ -30,24 +30,27 @@ def tune_and_show(
     as_json: bool = False,
 ) -> None:
     """Search, with a line for every trial; then the best of them, and where its configuration is."""
-    optuna_library()
-    tables, space = question(method, config, over, overrides)
+    import_optuna()
+    tables, space = resolve_search(method, config, over, overrides)
     folder = out or Path("tuning") / f"{method}-{tables['data']['name']}"
-    console = output.console(as_json)
+    console = output.make_console(as_json)
     _say(console, f"tuning {method} on {tables['data']['name']}, in {folder}")
     _say(console, f"space ({space.source}):")
-    for key, values in space.over.items():
+    for key, values in space.dimensions.items():
         _say(console, f"  {key} in {values}")
-    _say(console, f"scored on {100 * SHARE:.0f} % of every client's examples, held out; the test set is not used")
+    _say(
+        console,
+        f"scored on {100 * VALIDATION_FRACTION:.0f} % of every client's examples, held out; the test set is not used",
+    )
     try:
-        with _Lines(console, trials) as watch:
+        with TuningProgress(console, trials) as watch:
             found = tune(method, config, trials=trials, over=over, overrides=overrides, out=folder, watch=watch)
     except KeyboardInterrupt:
         _say(console, "interrupted: the finished trials are kept; the same command goes on")
         raise SystemExit(130) from None
     document = {
         "folder": found.folder,
-        "space": {key: str(values) for key, values in space.over.items()},
+        "space": {key: str(values) for key, values in space.dimensions.items()},
         "trials": [asdict(trial) for trial in found.trials],
         "best": None if found.best is None else asdict(found.best),
         "config": found.config,
@@ -62,7 +65,7 @@ def tune_and_show(
         output.print_json(document)
 
 
-class _Lines(Watch):
+class TuningProgress(Watch):
     """A line for every trial that ends; on a terminal a bar for the one that runs."""
 
     def __init__(self, console: Console, trials: int) -> None:
@@ -72,12 +75,12 @@ class _Lines(Watch):
             MofNCompleteColumn(),
             TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
             console=console,
-            disable=not output.can_redraw(console),
+            disable=not output.is_interactive(console),
             transient=True,
         )
         self._task = self._bar.add_task("dealing out the data", total=None)
 
-    def __enter__(self) -> "_Lines":
+    def __enter__(self) -> "TuningProgress":
         self._bar.start()
         return self
 
@@ -86,34 +89,36 @@ class _Lines(Watch):
 
     def began(self, number: int, settings: Settings, rounds: int) -> None:
         """A trial starts."""
-        self._bar.reset(self._task, total=rounds, description=f"trial {number}/{self._trials}  {describe(settings)}")
+        self._bar.reset(
+            self._task, total=rounds, description=f"trial {number}/{self._trials}  {format_settings(settings)}"
+        )
 
-    def round(self, line: Record) -> None:
+    def round(self, line: RoundRecord) -> None:
         """It has made another round."""
         self._bar.update(self._task, completed=line["round"])
 
     def ended(self, trial: Trial) -> None:
         """It is finished."""
         width = len(str(self._trials))
-        head = f"trial {trial.number:{width}}/{self._trials}  {describe(trial.settings)}"
+        head = f"trial {trial.number:{width}}/{self._trials}  {format_settings(trial.settings)}"
         _say(self._console, f"{head}  {_outcome(trial)}  {trial.seconds:.1f} s")
 
 
-def _show(found: Tuned, console: Console) -> None:
+def _show(found: TuningResult, console: Console) -> None:
     grid = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    for title in ("trial", *found.space.over, "validation"):
+    for title in ("trial", *found.space.dimensions, "validation"):
         grid.add_column(title, justify="right", overflow="fold")
     ranked = sorted(found.trials, key=lambda trial: (-(trial.value or 0.0), -len(trial.curve), trial.number))
-    for trial in ranked[:SHOWN]:
+    for trial in ranked[:MAX_TRIALS_LISTED]:
         grid.add_row(str(trial.number), *(f"{v:.6g}" for v in trial.settings.values()), _outcome(trial))
     console.print()
     console.print(grid)
-    if len(ranked) > SHOWN:
-        _say(console, f"... and {len(ranked) - SHOWN} more")
+    if len(ranked) > MAX_TRIALS_LISTED:
+        _say(console, f"... and {len(ranked) - MAX_TRIALS_LISTED} more")
     console.print()
     _say(console, f"all trials in {found.folder / 'trials.csv'}")
     if found.best is not None:
-        _say(console, f"best: {describe(found.best.settings)}, {_outcome(found.best)} on held-out examples")
+        _say(console, f"best: {format_settings(found.best.settings)}, {_outcome(found.best)} on held-out examples")
         _say(console, "train with it on all of the clients' data, and test:")
         _say(console, f"  fedrecall run {found.config}")
 

@@ -11,15 +11,15 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from fedrecall.errors import UserError, unknown
+from fedrecall.errors import UserError, unknown_name
 
 
 @dataclass(frozen=True)
-class Choice:
+class NamedChoice:
     """One kind of thing that a configuration chooses by name."""
 
     kind: str  # as it is called in messages
-    valid: Mapping[str, type[Any]]
+    classes: Mapping[str, type[Any]]
     default: str | None  # the name where none is given; None: it must be
     does: str  # the attribute by which a Python user's own object is known
     section: str | None = None  # the section that holds it; None: it is a section itself
@@ -33,11 +33,11 @@ class Choice:
     @cached_property
     def _adapters(self) -> dict[str, TypeAdapter[Any]]:
         """Made once: a study checks a thousand configurations."""
-        return {name: TypeAdapter(cls) for name, cls in self.valid.items()}
+        return {name: TypeAdapter(cls) for name, cls in self.classes.items()}
 
     def build(self, table: Any) -> Any:
         """The object that a table (or a bare name) describes; an object that is one already passes through."""
-        if isinstance(table, Own) or (hasattr(table, self.does) and not isinstance(table, type)):
+        if isinstance(table, PythonObject) or (hasattr(table, self.does) and not isinstance(table, type)):
             return table
         if not isinstance(table, str | Mapping):
             text = str(table).partition("\n")[0]
@@ -45,7 +45,7 @@ class Choice:
                 "config.invalid_value",
                 f"{self.key} = {text}: neither a name nor a table with a name and settings",
                 self.key,
-                f'set {self.key}.name = "{next(iter(self.valid))}", or pass your own object to run({self.kind}=...)',
+                f'set {self.key}.name = "{next(iter(self.classes))}", or pass your own object to run({self.kind}=...)',
             )
         values = {"name": table} if isinstance(table, str) else dict(table)
         name = values.pop("name", self.default)
@@ -54,23 +54,25 @@ class Choice:
                 "config.missing_key",
                 f"{self.key}.name: the key is missing",
                 f"{self.key}.name",
-                f'set it, such as {self.key}.name = "{next(iter(self.valid))}"',
+                f'set it, such as {self.key}.name = "{next(iter(self.classes))}"',
             )
         if name == "own":
-            return Own(self.kind, str(values.get("of")))
-        if not isinstance(name, str) or name not in self.valid:
-            raise unknown(self.kind, name, self.valid, key=self.key if isinstance(table, str) else f"{self.key}.name")
+            return PythonObject(self.kind, str(values.get("of")))
+        if not isinstance(name, str) or name not in self.classes:
+            raise unknown_name(
+                self.kind, name, self.classes, key=self.key if isinstance(table, str) else f"{self.key}.name"
+            )
         values = self._preset(name, values.pop("preset", None)) | values
-        cls = self.valid[name]
+        cls = self.classes[name]
         known = [f.name for f in fields(cls)]
         for key in values:
             if key not in known:
                 raise self._unknown_key(name, key, known)
         try:  # JSON has the types of TOML, and lets a list be a tuple under strict rules
-            return self._adapters[name].validate_json(json.dumps(values, default=_plain), strict=True)
+            return self._adapters[name].validate_json(json.dumps(values, default=_to_json_value), strict=True)
         except ValidationError as error:
             first = error.errors()[0]
-            raise _ill_typed([self.key, *map(str, first["loc"])], first) from None
+            raise _type_error([self.key, *map(str, first["loc"])], first) from None
         except UserError as error:  # of the dataclass, which does not know the section that it is used in
             if error.key not in known:
                 raise
@@ -83,7 +85,7 @@ class Choice:
         if preset not in valid:
             key = f"{self.key}.preset"
             if valid:
-                raise unknown(f"preset of the {self.kind} {name}", preset, valid, key=key)
+                raise unknown_name(f"preset of the {self.kind} {name}", preset, valid, key=key)
             message = f"{key} = {preset}: the {self.kind} {name} has no presets"
             raise UserError("config.unknown_name", message, key, f"remove {key}")
         return dict(self.presets[preset][name])
@@ -93,23 +95,23 @@ class Choice:
         if not known:
             message = f"{path}: the {self.kind} {name} has no settings"
             return UserError("config.unknown_key", message, path, f"remove {path}, or set {self.key}.name")
-        return unknown(f"key of the {self.kind} {name}", key, known, "config.unknown_key", path)
+        return unknown_name(f"key of the {self.kind} {name}", key, known, "config.unknown_key", path)
 
     def dump(self, chosen: Any) -> dict[str, Any]:
         """The complete table of a chosen object, with every field."""
-        if isinstance(chosen, Own):
-            return {"name": "own", "of": chosen.of}
+        if isinstance(chosen, PythonObject):
+            return {"name": "own", "of": chosen.class_name}
         own = {"name": "own", "of": type(chosen).__name__}  # no configuration can make it again
-        named = next(({"name": name} for name, cls in self.valid.items() if type(chosen) is cls), own)
+        named = next(({"name": name} for name, cls in self.classes.items() if type(chosen) is cls), own)
         return named | {k: v for k, v in asdict(chosen).items() if v is not None}
 
 
 @dataclass(frozen=True)
-class Own:
+class PythonObject:
     """Stands in a configuration for an object that was given in Python: it names it, and cannot make it again."""
 
     kind: str
-    of: str
+    class_name: str
 
     def build(self, *_: object) -> Any:
         """Refuse to be used as a model."""
@@ -128,17 +130,17 @@ class Own:
     def _missing(self) -> UserError:
         return UserError(
             "config.needs_python_object",
-            f"{self.kind}: the configuration refers to a {self.kind} passed in Python ({self.of})",
+            f"{self.kind}: the configuration refers to a {self.kind} passed in Python ({self.class_name})",
             self.kind,
             f"pass it again: run(..., {self.kind}=...)",
         )
 
 
-def _plain(value: Any) -> Any:
+def _to_json_value(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else str(value)  # a numpy number is a number
 
 
-def explain(error: ValidationError, model: type[BaseModel], top: str = "section") -> UserError:
+def to_user_error(error: ValidationError, model: type[BaseModel], top: str = "section") -> UserError:
     """Return the first error of a validation, with the key concerned; `top` names what the model's own fields are."""
     # A misspelt key is also a missing one, and says more.
     first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
@@ -147,7 +149,7 @@ def explain(error: ValidationError, model: type[BaseModel], top: str = "section"
         return UserError("config.missing_key", f"{'.'.join(path)}: the key is missing", ".".join(path), "set it")
     if first["type"] == "extra_forbidden":
         return _unknown_key(path, model, top)
-    return _ill_typed(path, first)
+    return _type_error(path, first)
 
 
 def _unknown_key(path: list[str], model: type[BaseModel], top: str) -> UserError:
@@ -160,22 +162,24 @@ def _unknown_key(path: list[str], model: type[BaseModel], top: str) -> UserError
             message = f"{'.'.join(path)}: {'.'.join(sections)} has no key {key}"
             return UserError(code, message, ".".join(path), f"remove {key}")
         model = inner
-    if not sections and (holders := [name for name, field in model.model_fields.items() if _has(field, key)]):
+    if not sections and (
+        holders := [name for name, field in model.model_fields.items() if _section_has_key(field, key)]
+    ):
         return UserError(code, f'unknown {top} "{key}"', key, f'did you mean "{holders[0]}.{key}"?')
     where = f"key in [{'.'.join(sections)}]" if sections else top
-    return unknown(where, key, model.model_fields, code, ".".join(path))
+    return unknown_name(where, key, model.model_fields, code, ".".join(path))
 
 
-def _has(field: FieldInfo, key: str) -> bool:
+def _section_has_key(field: FieldInfo, key: str) -> bool:
     """True if a section has a key."""
     return isinstance(field.annotation, type) and key in getattr(field.annotation, "model_fields", {})
 
 
-def _ill_typed(path: list[str], wrong: ErrorDetails) -> UserError:
+def _type_error(path: list[str], wrong: ErrorDetails) -> UserError:
     """Return the error for a value that its key cannot have."""
     key, value = ".".join(path), wrong["input"]
     if wrong["type"] == "literal_error":
-        return unknown(key, value, re.findall("'([^']*)'", wrong["ctx"]["expected"]), key=key)
+        return unknown_name(key, value, re.findall("'([^']*)'", wrong["ctx"]["expected"]), key=key)
     if wrong["type"] == "model_type":
         hint = f"set its keys, such as {key}.KEY=VALUE"
         return UserError("config.invalid_value", f"{key} = {value!r}: not a table", key, hint)

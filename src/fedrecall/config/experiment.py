@@ -10,35 +10,35 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SkipValidation, ValidationError, model_validator
 
-from fedrecall.config.choices import Choice, explain
-from fedrecall.config.validation import disagreement
+from fedrecall.config.choices import NamedChoice, to_user_error
+from fedrecall.config.validation import find_conflict
 from fedrecall.core.method import Method
-from fedrecall.core.privacy import PRIVACY, Gaussian
-from fedrecall.core.robust import ROBUST, Rule
+from fedrecall.core.privacy import PRIVACY, GaussianMechanism
+from fedrecall.core.robust import AGGREGATION_RULES, AggregationRule
 from fedrecall.data.catalog import DATASETS
-from fedrecall.data.partitioners import PARTITIONS, Law
-from fedrecall.errors import UserError, unknown
+from fedrecall.data.partitioners import PARTITIONERS, Partitioner
+from fedrecall.errors import UserError, unknown_name
 from fedrecall.methods import METHODS
 from fedrecall.methods.presets import PRESETS
 from fedrecall.models import MODELS, Model
 from fedrecall.runs.probes import PROBES
 from fedrecall.simulation.attacks import ATTACKS, Attack
-from fedrecall.simulation.availability import LATENESS, Straggler
+from fedrecall.simulation.availability import STRAGGLER_MODELS, StragglerModel
 
 Positive = Annotated[int, Field(ge=1)]
 
 Rate = Annotated[float, Field(ge=0)]
 
-Share = Annotated[float, Field(gt=0, le=1)]
+Fraction = Annotated[float, Field(gt=0, le=1)]
 
 CHOICES = {
-    "method": Choice("method", METHODS, default="fedavg", does="loss", presets=PRESETS),
-    "model": Choice("model", MODELS, default=None, does="build"),
-    "partition": Choice("partition", PARTITIONS, default="dirichlet", does="assign", section="federation"),
-    "straggler": Choice("straggler", LATENESS, default="lognormal", does="time", section="federation"),
-    "attack": Choice("attack", ATTACKS, default=None, does="poison", section="federation"),
-    "robust": Choice("robust", ROBUST, default=None, does="apply", section="server"),
-    "privacy": Choice("privacy", PRIVACY, default="gaussian", does="delta", section="server"),
+    "method": NamedChoice("method", METHODS, default="fedavg", does="loss", presets=PRESETS),
+    "model": NamedChoice("model", MODELS, default=None, does="build"),
+    "partition": NamedChoice("partition", PARTITIONERS, default="dirichlet", does="assign", section="federation"),
+    "straggler": NamedChoice("straggler", STRAGGLER_MODELS, default="lognormal", does="time", section="federation"),
+    "attack": NamedChoice("attack", ATTACKS, default=None, does="poison", section="federation"),
+    "robust": NamedChoice("robust", AGGREGATION_RULES, default=None, does="apply", section="server"),
+    "privacy": NamedChoice("privacy", PRIVACY, default="gaussian", does="delta", section="server"),
 }
 
 CHOSEN = {  # section -> what is chosen by name in it
@@ -57,7 +57,7 @@ class Section(BaseModel):
     )
 
 
-class Data(Section):
+class DataSection(Section):
     """Which examples."""
 
     name: str = "digits"  # a named data set, "folder" or "table"; "own" in the record of a run on data given in Python
@@ -76,7 +76,7 @@ class Data(Section):
     @model_validator(mode="after")
     def _meant(self) -> Self:
         if self.name not in (valid := (*DATASETS, "folder", "table")) and self.name != "own":
-            raise unknown("data set", self.name, valid, key="data.name")
+            raise unknown_name("data set", self.name, valid, key="data.name")
         idle = {"folder": ("root", "label", "classes", "limit"), "table": ("root", "classes", "size", "limit")}
         for key in idle.get(self.name, ("path", "label", "client")):
             if getattr(self, key) is not None:
@@ -84,15 +84,17 @@ class Data(Section):
         return self
 
 
-class Federation(Section):
+class FederationSection(Section):
     """Who has which examples, and how many take part in a round."""
 
     clients: Positive = 10  # how many there are
     sample: Positive | None = None  # clients a round; None: what fraction says
-    fraction: Share | None = None  # their share of all clients, instead of sample; neither: all of them
-    partition: Annotated[Law, SkipValidation, BeforeValidator(CHOICES["partition"].build)] = PARTITIONS["dirichlet"]()
+    fraction: Fraction | None = None  # their share of all clients, instead of sample; neither: all of them
+    partition: Annotated[Partitioner, SkipValidation, BeforeValidator(CHOICES["partition"].build)] = PARTITIONERS[
+        "dirichlet"
+    ]()
     dropout: Annotated[float, Field(ge=0, lt=1)] | None = None  # the chance that a client asked does not answer
-    straggler: Annotated[Straggler, SkipValidation, BeforeValidator(CHOICES["straggler"].build)] | None = None
+    straggler: Annotated[StragglerModel, SkipValidation, BeforeValidator(CHOICES["straggler"].build)] | None = None
     attack: Annotated[Attack, SkipValidation, BeforeValidator(CHOICES["attack"].build)] | None = None
     max_norm: Annotated[float, Field(gt=0)] | None = None  # of an update; longer ones are refused; None: a generous one
     max_examples: Positive | None = None  # a client says to have; None: what the largest has
@@ -113,30 +115,30 @@ class Federation(Section):
                 "federation.sample",
                 f"set at most {self.clients}",
             )
-        if self.straggler is not None and self.asked > self.clients:
+        if self.straggler is not None and self.clients_sampled > self.clients:
             raise UserError(
                 "config.conflict",
-                f"federation.straggler.over = {self.straggler.over}: a round would need {self.asked} clients, more "
+                f"federation.straggler.over = {self.straggler.over}: a round would need {self.clients_sampled} clients, more "
                 f"than federation.clients = {self.clients}",
                 "federation.straggler.over",
-                f"set at most {self.clients - self.cohort}, or a smaller federation.sample",
+                f"set at most {self.clients - self.clients_per_round}, or a smaller federation.sample",
             )
         return self
 
     @property
-    def cohort(self) -> int:
+    def clients_per_round(self) -> int:
         """Clients a round."""
         if self.sample is not None:
             return self.sample
         return max(1, int((self.fraction or 1.0) * self.clients + 1e-9))  # 0.29 * 100 is 28.999...
 
     @property
-    def asked(self) -> int:
+    def clients_sampled(self) -> int:
         """Clients a round, with those asked in case others are late."""
-        return self.cohort + (self.straggler.over if self.straggler is not None else 0)
+        return self.clients_per_round + (self.straggler.over if self.straggler is not None else 0)
 
 
-class LocalTraining(Section):
+class LocalSection(Section):
     """How every client trains."""
 
     epochs: Positive = 5  # passes over its data in a round
@@ -149,7 +151,7 @@ class LocalTraining(Section):
     drop_last: bool = False  # leave out a last batch that is not full
 
 
-class ServerStep(Section):
+class ServerSection(Section):
     """What the server does with the replies."""
 
     optimiser: Literal["average", "adagrad", "adam", "yogi"] = "average"  # of the mean update
@@ -161,8 +163,10 @@ class ServerStep(Section):
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.99  # of adam and yogi
     tau: Annotated[float, Field(gt=0)] = 1e-3  # added to the root: how adaptive they are
     weights: Literal["size", "uniform"] = "size"  # what a reply counts: by examples, or all alike
-    robust: Annotated[Rule, SkipValidation, BeforeValidator(CHOICES["robust"].build)] | None = None  # None: all count
-    privacy: Annotated[Gaussian, SkipValidation, BeforeValidator(CHOICES["privacy"].build)] | None = None
+    robust: Annotated[AggregationRule, SkipValidation, BeforeValidator(CHOICES["robust"].build)] | None = (
+        None  # None: all count
+    )
+    privacy: Annotated[GaussianMechanism, SkipValidation, BeforeValidator(CHOICES["privacy"].build)] | None = None
 
     @model_validator(mode="after")
     def _meant(self) -> Self:
@@ -182,7 +186,7 @@ class ServerStep(Section):
         return self
 
 
-class EngineChoice(Section):
+class EngineSection(Section):
     """Where the clients run."""
 
     name: Literal["flower", "pool", "ray", "serial"] = "pool"  # real clients, processes, a cluster, or this process
@@ -198,13 +202,13 @@ class EngineChoice(Section):
         return self
 
 
-class Cluster(Section):
+class RaySection(Section):
     """Where Ray is, for engine.name = "ray"."""
 
     address: str | None = None  # "auto", "HOST:PORT" or "ray://HOST:PORT"; None: one is started for the run
 
 
-class Run(Section):
+class RunSection(Section):
     """How long, and from which seeds."""
 
     rounds: Positive = 20  # how long
@@ -214,7 +218,7 @@ class Run(Section):
     sample_seed: int | None = None  # who takes part in which round; None: seed
     evaluate_every: Positive = 1  # rounds between two tests of the global model
     local_accuracy: bool = False  # score every client's model on the test set too, before aggregation
-    targets: Annotated[tuple[Share, ...], Field(strict=False)] = ()  # accuracies whose first round is reported
+    targets: Annotated[tuple[Fraction, ...], Field(strict=False)] = ()  # accuracies whose first round is reported
     probes: Annotated[tuple[str, ...], Field(strict=False)] = ()  # what else to look at: see `fedrecall show probes`
     start: Annotated[Path, Field(strict=False)] | None = None  # a run directory or model file to begin with
     track: Literal["tensorboard", "mlflow", "wandb"] | None = None  # who else hears of every round
@@ -224,7 +228,7 @@ class Run(Section):
     def _known(self) -> Self:
         for name in self.probes:
             if name not in PROBES:
-                raise unknown("probe", name, PROBES, key="run.probes")
+                raise unknown_name("probe", name, PROBES, key="run.probes")
         return self
 
 
@@ -235,24 +239,24 @@ class Experiment(Section):
     FedLMD(beta=1.0, tau=3.0)
     """
 
-    data: Data = Data()
-    federation: Federation = Federation()
+    data: DataSection = DataSection()
+    federation: FederationSection = FederationSection()
     model: Annotated[Model, SkipValidation, BeforeValidator(CHOICES["model"].build)] | None = (
         None  # None: what suits the data
     )
-    local: LocalTraining = LocalTraining()
+    local: LocalSection = LocalSection()
     method: Annotated[Method, SkipValidation, BeforeValidator(CHOICES["method"].build)] = METHODS["fedavg"]()
-    server: ServerStep = ServerStep()
-    engine: EngineChoice = EngineChoice()
-    ray: Cluster = Cluster()
-    run: Run = Run()
+    server: ServerSection = ServerSection()
+    engine: EngineSection = EngineSection()
+    ray: RaySection = RaySection()
+    run: RunSection = RunSection()
 
     def __init__(self, **sections: Any) -> None:
         """Sections as tables, e.g. `Experiment(method={"name": "fedprox", "mu": 0.1}, run={"rounds": 5})`."""
         try:
             super().__init__(**sections)
         except ValidationError as error:
-            raise explain(error, type(self)) from None
+            raise to_user_error(error, type(self)) from None
 
     @classmethod
     def load(cls, path: str | Path | None = None, overrides: Iterable[str] = ()) -> Self:
@@ -265,16 +269,16 @@ class Experiment(Section):
                 raise UserError("config.unreadable_file", f"{path}: {_reason(error)}", str(path)) from None
             except (tomllib.TOMLDecodeError, RecursionError) as error:
                 raise UserError("config.invalid_toml", f"{path}: not valid TOML: {error}", str(path)) from None
-        override_all(tables, overrides)
+        apply_overrides(tables, overrides)
         return cls(**tables)
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
-        if (wrong := disagreement(self)) is not None:
+        if (wrong := find_conflict(self)) is not None:
             raise wrong
         return self
 
-    def tables(self) -> dict[str, Any]:
+    def to_tables(self) -> dict[str, Any]:
         """The complete configuration as plain tables: what config.toml holds, and `Experiment(**tables)` reads."""
         out: dict[str, Any] = {}
         for name in type(self).model_fields:
@@ -295,13 +299,13 @@ class Experiment(Section):
         return {name: table for name, table in out.items() if table}
 
 
-def override_all(tables: dict[str, Any], texts: Iterable[str]) -> None:
+def apply_overrides(tables: dict[str, Any], texts: Iterable[str]) -> None:
     """Apply several: names first, for another method drops the settings of the old one, not those given beside it."""
     for text in sorted(texts, key=lambda text: not text.partition("=")[0].strip().endswith(".name")):
-        override(tables, text)
+        apply_override(tables, text)
 
 
-def override(tables: dict[str, Any], text: str) -> None:
+def apply_override(tables: dict[str, Any], text: str) -> None:
     """Apply one "a.b=value" to nested tables; naming another method, model or partition drops the old one's keys."""
     key, equals, value = text.partition("=")
     *path, last = key.strip().split(".")
@@ -313,12 +317,12 @@ def override(tables: dict[str, Any], text: str) -> None:
             raise UserError("config.invalid_override", f'"{text}": {part} is a value, not a table', text, OVERRIDE_HINT)
         tables = inner
     chooses = last == "name" and path != [] and path[-1] in CHOICES
-    if chooses and tables.get("name") != _value(value):
+    if chooses and tables.get("name") != _parse_value(value):
         tables.clear()
-    tables[last] = _value(value)
+    tables[last] = _parse_value(value)
 
 
-def _value(text: str) -> Any:
+def _parse_value(text: str) -> Any:
     """A TOML value; what is none is a string, so that quotes can be left out."""
     try:
         return tomllib.loads(f"value = {text}")["value"]

@@ -11,21 +11,21 @@ from typing import NamedTuple
 
 PACKAGE = Path(__file__).parents[1]
 
-CONFIG = PACKAGE / "experiment" / "config.py"
+CONFIG = PACKAGE / "config" / "experiment.py"
 
 
-class Key(NamedTuple):
+class KeyInfo(NamedTuple):
     """A field of a class: what it can be, and what its comment says."""
 
     comment: str
     values: tuple[object, ...]  # where only these are possible; else empty
 
 
-class Class(NamedTuple):
+class SectionInfo(NamedTuple):
     """A class of the configuration."""
 
     about: str  # first line of its docstring
-    keys: dict[str, Key]
+    keys: dict[str, KeyInfo]
 
 
 def names(kind: str) -> list[str]:
@@ -33,29 +33,29 @@ def names(kind: str) -> list[str]:
     return list(_choices()[kind])
 
 
-def chosen(kind: str, name: str) -> Class:
+def chosen(kind: str, name: str) -> SectionInfo:
     """The class behind a name, e.g. ("method", "fedlmd")."""
     file, cls = _choices()[kind][name]
     return classes(file)[cls]
 
 
-def sections() -> dict[str, Class]:
+def sections() -> dict[str, SectionInfo]:
     """The tables of a configuration; those that are chosen by name (method, model) have their keys elsewhere."""
     known = classes(CONFIG)
     inside = {name: _class_of(field.value) for name, field in _fields(_node(CONFIG, "Experiment")).items()}
-    return {name: known[cls] if cls in known else Class("", {}) for name, cls in inside.items()}
+    return {name: known[cls] if cls in known else SectionInfo("", {}) for name, cls in inside.items()}
 
 
-def keys() -> dict[str, Key]:
+def keys() -> dict[str, KeyInfo]:
     """Every dotted key that a configuration can have, e.g. "federation.partition.alpha"."""
-    out: dict[str, Key] = {}
+    out: dict[str, KeyInfo] = {}
     for section, cls in sections().items():
-        for name, key in cls.keys.items() if cls.keys else [(section, Key("", ()))]:
+        for name, key in cls.keys.items() if cls.keys else [(section, KeyInfo("", ()))]:
             path = f"{section}.{name}" if cls.keys else section
             if name not in _choices():
                 out[path] = key._replace(values=(*datasets(),)) if path == "data.name" else key
                 continue
-            out[f"{path}.name"] = Key(key.comment, tuple(names(name)))
+            out[f"{path}.name"] = KeyInfo(key.comment, tuple(names(name)))
             for each in names(name):
                 out |= {f"{path}.{inner}": found for inner, found in chosen(name, each).keys.items()}
     return out
@@ -63,17 +63,17 @@ def keys() -> dict[str, Key]:
 
 def datasets() -> list[str]:
     """The named data sets."""
-    return [ast.literal_eval(key) for key in _assigned(PACKAGE / "data" / "datasets.py", "DATASETS").keys if key]
+    return [ast.literal_eval(key) for key in _assigned(PACKAGE / "data" / "catalog.py", "DATASETS").keys if key]
 
 
 @cache
-def classes(file: Path) -> dict[str, Class]:
+def classes(file: Path) -> dict[str, SectionInfo]:
     """The classes of a module, with the comments of their fields."""
     lines = file.read_bytes().splitlines()
     return {
-        node.name: Class(
+        node.name: SectionInfo(
             (ast.get_docstring(node) or "").split("\n")[0],
-            {name: Key(_said(field, lines), _literals(field.annotation)) for name, field in _fields(node).items()},
+            {name: KeyInfo(_said(field, lines), _literals(field.annotation)) for name, field in _fields(node).items()},
         )
         for node in _tree(file).body
         if isinstance(node, ast.ClassDef)

@@ -3,19 +3,19 @@
 from collections.abc import Mapping
 from typing import Any
 
-Value = str | bool | int | float
+Scalar = str | bool | int | float
 
 
-def dotted(tables: Mapping[str, Any], above: str = "") -> dict[str, Value]:
+def flatten(tables: Mapping[str, Any], above: str = "") -> dict[str, Scalar]:
     """The values of nested tables; what is neither text nor a number is written out.
 
-    >>> dotted({"run": {"rounds": 3, "targets": [0.5]}})
+    >>> flatten({"run": {"rounds": 3, "targets": [0.5]}})
     {'run.rounds': 3, 'run.targets': '[0.5]'}
     """
-    out: dict[str, Value] = {}
+    out: dict[str, Scalar] = {}
     for key, value in tables.items():
         if isinstance(value, Mapping):
-            out |= dotted(value, f"{above}{key}.")
+            out |= flatten(value, f"{above}{key}.")
         else:
-            out[above + key] = value if isinstance(value, Value) else str(value)
+            out[above + key] = value if isinstance(value, Scalar) else str(value)
     return out

@@ -11,23 +11,25 @@ from typing import Any
 import numpy as np
 
 from fedrecall.config import schema
-from fedrecall.config.experiment import CHOICES, CHOSEN, Data, Experiment, Federation
+from fedrecall.config.experiment import CHOICES, CHOSEN, DataSection, Experiment, FederationSection
 from fedrecall.data.catalog import DATASETS
 from fedrecall.data.tabular import read_table
-from fedrecall.errors import UserError, unknown
-from fedrecall.files import write
+from fedrecall.errors import UserError, unknown_name
+from fedrecall.files import write_atomic
 from fedrecall.methods.presets import PRESETS
 from fedrecall.runs.setup import read
 from fedrecall.studies.study import Tables
 
-MARGIN = 28  # where comments begin
+COMMENT_COLUMN = 28  # where comments begin
 
-EACH = 20  # examples for a client of data that is small: twice what the default partition leaves it at least
+EXAMPLES_PER_CLIENT = (
+    20  # examples for a client of data that is small: twice what the default partition leaves it at least
+)
 
-MANY = 6  # names that a comment lists; of more it says who does
+MAX_LISTED_NAMES = 6  # names that a comment lists; of more it says who does
 
 
-def write_configuration(
+def write_template(
     file: Path,
     *,
     data: str = "digits",
@@ -44,10 +46,10 @@ def write_configuration(
             str(file),
             "choose another name, or remove it",
         )
-    experiment = Experiment(**chosen_data(data, label, client, size), method={"name": method})
-    text = "\n".join(lines(experiment, file)) + "\n"
+    experiment = Experiment(**data_tables_for(data, label, client, size), method={"name": method})
+    text = "\n".join(template_lines(experiment, file)) + "\n"
     try:
-        write(file, text.encode())
+        write_atomic(file, text.encode())
     except OSError as error:
         raise UserError(
             "cli.cannot_write", f"{file}: cannot write: {error.strerror}", str(file), "choose another path"
@@ -55,7 +57,7 @@ def write_configuration(
     return experiment
 
 
-def chosen_data(data: str, label: str | None, client: str | None, size: int | None = None) -> Tables:
+def data_tables_for(data: str, label: str | None, client: str | None, size: int | None = None) -> Tables:
     """The tables that a data set's name, a folder of images or a CSV or Parquet file asks for."""
     path = Path(data)
     if data in DATASETS:
@@ -76,7 +78,7 @@ def chosen_data(data: str, label: str | None, client: str | None, size: int | No
                 "--label",
                 "remove --label",
             )
-        return _with_clients({"name": "folder", "path": data, "client": client, "size": size})
+        return _with_num_clients({"name": "folder", "path": data, "client": client, "size": size})
     if size is not None:
         raise UserError(
             "cli.conflicting_options",
@@ -95,27 +97,27 @@ def chosen_data(data: str, label: str | None, client: str | None, size: int | No
             )
         for option, column in (("--label", label), ("--client", client)):
             if column is not None and column not in columns:
-                raise unknown(f"column of {data}", column, columns, "data.missing_column", option)
-        return _with_clients({"name": "table", "path": data, "label": label, "client": client})
-    near = unknown("data set", data, DATASETS, key="--data")
+                raise unknown_name(f"column of {data}", column, columns, "data.missing_column", option)
+        return _with_num_clients({"name": "table", "path": data, "label": label, "client": client})
+    near = unknown_name("data set", data, DATASETS, key="--data")
     other = "pass the path of a folder of images, or of a table (.csv, .parquet)"
     raise UserError(near.code, near.message, near.key, f"{near.hint} Or {other}" if near.hint else other)
 
 
-def _with_clients(data: Mapping[str, Any]) -> Tables:
+def _with_num_clients(data: Mapping[str, Any]) -> Tables:
     """Data that names its clients is dealt out to them, other data to as many as there is enough for."""
     tables: Tables = {"data": {key: value for key, value in data.items() if value is not None}}
-    found = read(Data(**tables["data"]))  # which also shows that it can be read
+    found = read(DataSection(**tables["data"]))  # which also shows that it can be read
     if found.train_groups is not None:
         clients = len(np.unique(found.train_groups.numpy()))
         return tables | {"federation": {"clients": clients, "partition": {"name": "groups"}}}
-    enough = max(1, len(found.train_y) // EACH)
-    return tables if enough >= Federation().clients else tables | {"federation": {"clients": enough}}
+    enough = max(1, len(found.train_y) // EXAMPLES_PER_CLIENT)
+    return tables if enough >= FederationSection().clients else tables | {"federation": {"clients": enough}}
 
 
-def lines(experiment: Experiment, file: Path) -> Iterator[str]:
+def template_lines(experiment: Experiment, file: Path) -> Iterator[str]:
     """The text of the configuration."""
-    tables, method = experiment.tables(), CHOICES["method"].dump(experiment.method)["name"]
+    tables, method = experiment.to_tables(), CHOICES["method"].dump(experiment.method)["name"]
     yield f"# {method} on {experiment.data.name}: fedrecall run {file}"
     yield '# A key behind a # is not set; where its comment says "None: ...", that holds then.'
     for section, about in schema.sections().items():
@@ -138,8 +140,8 @@ def lines(experiment: Experiment, file: Path) -> Iterator[str]:
 def _choice(kind: str, path: str, table: Mapping[str, Any] | None) -> Iterator[str]:
     """What is chosen by name, with its settings; or what could be."""
     choice = CHOICES[kind]
-    names = list(choice.valid)
-    listed = ", ".join(names) if len(names) <= MANY else f"fedrecall show {kind}s lists all {len(names)}"
+    names = list(choice.classes)
+    listed = ", ".join(names) if len(names) <= MAX_LISTED_NAMES else f"fedrecall show {kind}s lists all {len(names)}"
     if table is None:
         wait = "what suits the data, unless" if kind == "model" else "none, unless"
         yield _line(f"# [{path}]", f"{wait} a name is set here")
@@ -160,7 +162,7 @@ def _presets(method: str) -> Iterator[str]:
             yield _line(f"# preset = {json.dumps(name)}", f"a paper's settings, in place of these lines: {said}")
 
 
-def _setting(key: str, value: Any, said: schema.Key) -> str:
+def _setting(key: str, value: Any, said: schema.KeyInfo) -> str:
     names = [json.dumps(value) for value in said.values if not isinstance(value, bool)]
     of = f"one of {', '.join(names)}" if names else ""
     text = f"# {key} =" if value is None else f"{key} = {json.dumps(value)}"
@@ -168,4 +170,4 @@ def _setting(key: str, value: Any, said: schema.Key) -> str:
 
 
 def _line(text: str, comment: str) -> str:
-    return f"{text:<{MARGIN}}# {comment}" if comment else text
+    return f"{text:<{COMMENT_COLUMN}}# {comment}" if comment else text

@@ -5,37 +5,41 @@ from typing import TYPE_CHECKING
 
 from fedrecall.core.robust import Krum
 from fedrecall.errors import UserError
-from fedrecall.simulation.attacks import attackers
+from fedrecall.simulation.attacks import num_malicious
 
 if TYPE_CHECKING:
     from fedrecall.config.experiment import Experiment
 
 
-def disagreement(experiment: "Experiment") -> UserError | None:
+def find_conflict(experiment: "Experiment") -> UserError | None:
     """Return the error for the first of them, or None if there is none."""
-    return next(_disagreements(experiment), None)
+    return next(_conflicts(experiment), None)
 
 
-def _disagreements(experiment: "Experiment") -> Iterator[UserError]:
-    least, asked, rule = experiment.engine.min_replies, experiment.federation.cohort, experiment.server.robust
+def _conflicts(experiment: "Experiment") -> Iterator[UserError]:
+    least, asked, rule = (
+        experiment.engine.min_replies,
+        experiment.federation.clients_per_round,
+        experiment.server.robust,
+    )
     if least is not None and least > asked:
         wrong = f"more than the {asked} clients of a round"
         yield _conflict("engine.min_replies", least, wrong, f"set at most {asked}")
     if experiment.ray.address is not None and (name := experiment.engine.name) != "ray":
         wrong = f'no effect with engine.name = "{name}"'
         yield _conflict("ray.address", experiment.ray.address, wrong, 'set engine.name = "ray", or remove ray.address')
-    if isinstance(rule, Krum) and rule.least > asked:
-        wrong = f"needs {rule.least} clients a round, not {asked}"
+    if isinstance(rule, Krum) and rule.min_replies > asked:
+        wrong = f"needs {rule.min_replies} clients a round, not {asked}"
         yield _conflict("server.robust", rule, wrong, "set a larger federation.sample, or fewer attackers")
     attack, clients = experiment.federation.attack, experiment.federation.clients
-    if attack is not None and not attackers(attack, clients):
+    if attack is not None and not num_malicious(attack, clients):
         wrong = f"less than one of {clients} clients"
         yield _conflict("federation.attack.share", attack.share, wrong, "raise it, or remove federation.attack")
     if experiment.server.privacy is not None:
-        yield from _not_private(experiment)
+        yield from _privacy_conflicts(experiment)
 
 
-def _not_private(experiment: "Experiment") -> Iterator[UserError]:
+def _privacy_conflicts(experiment: "Experiment") -> Iterator[UserError]:
     federation, server = experiment.federation, experiment.server
     if server.weights != "uniform":
         wrong = "server.privacy bounds the influence of one client, so all replies must have the same weight"

@@ -6,35 +6,35 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedrecall.core.flat_model import Flat
+from fedrecall.core.flat_model import FlatModel
 from fedrecall.core.method import Method
 from fedrecall.core.reply_validation import Reason
 from fedrecall.core.types import Local, Output, Payload, Step
 from fedrecall.data.examples import Examples
 
-SHIFTS = ("kl", "features", "accuracy")  # what is measured of a shift
+SHIFT_METRICS = ("kl", "features", "accuracy")  # what is measured of a shift
 
-MANY = 1000  # test examples whose features are kept
+MAX_FEATURE_EXAMPLES = 1000  # test examples whose features are kept
 
-FORMS: dict[str, tuple[int | None, ...]] = {  # of all that is ever reported; None is any length
+METRIC_SHAPES: dict[str, tuple[int | None, ...]] = {  # of all that is ever reported; None is any length
     "steps": (),
     "loss": (),
     "client": (),
     "local_accuracy": (),
     "predicted": (None,),
     "own_data": (2,),
-    "shift": (None, len(SHIFTS)),
+    "shift": (None, len(SHIFT_METRICS)),
     "features": (None, None),
     "observed.": (2,),  # and a name
 }
 
-WHOLE = ("client", "predicted")  # the whole numbers among them
+INTEGER_METRICS = ("client", "predicted")  # the whole numbers among them
 
 FLOATS = (torch.float32, torch.float64)
 
 
 @dataclass(frozen=True)
-class Observe:
+class ReportRequest:
     """What clients are asked to report. Each costs what its comment says, for every participant of a round."""
 
     predictions: bool = False  # what its trained model says of the test set: a pass over the test set
@@ -44,22 +44,24 @@ class Observe:
     features: int | None = None  # the round, from 0, after which to report features of some test examples
 
 
-class Onlooker:
+class ClientReporter:
     """Observes one client's round."""
 
-    def __init__(self, observe: Observe, method: Method, f: Flat, r: Local, test: Examples, client: int) -> None:
+    def __init__(
+        self, observe: ReportRequest, method: Method, f: FlatModel, r: Local, test: Examples, client: int
+    ) -> None:
         self._observe, self._method, self._f, self._r, self._test = observe, method, f, r, test
         self._report: Payload = {"client": torch.tensor(client)}
         self._received = f.join(r.w, r.b)
         self._sums: Payload = {}
         self._shifts: list[Tensor] = []
-        self._global = f.hear(self._received, test) if observe.shift else None
+        self._global = f.outputs(self._received, test) if observe.shift else None
 
     @torch.no_grad()
     def step(self, s: Step, r: Local) -> None:
         """Add up what the loss does to this batch."""
         if self._observe.distillation:
-            for name, values in self._method.observe(s, r).items():
+            for name, values in self._method.sample_metrics(s, r).items():
                 pair = torch.stack([values.nansum(), (~values.isnan()).sum()]).double()
                 self._sums[name] = self._sums.get(name, 0) + pair
 
@@ -67,13 +69,13 @@ class Onlooker:
     def epoch(self, state: Tensor) -> None:
         """How far the model has gone from the received one."""
         if self._global is not None:
-            self._shifts.append(_distance(self._global, self._f.hear(state, self._test), self._test.y))
+            self._shifts.append(_shift_metrics(self._global, self._f.outputs(state, self._test), self._test.y))
 
     def report(self, state: Tensor) -> Payload:
         """All that was asked for."""
         out = dict(self._report)
         if self._observe.predictions or self._method.personal:
-            score = self._f.score(state, self._test, lambda said: self._method.judge(said, self._r.down))
+            score = self._f.score(state, self._test, lambda said: self._method.scoring_logits(said, self._r.down))
             out |= {"predicted": score.predicted, "local_accuracy": torch.tensor(score.accuracy)}
         if self._observe.own_data:
             before, after = (self._f.score(w, self._r.data).accuracy for w in (self._received, state))
@@ -81,11 +83,13 @@ class Onlooker:
         if self._shifts:
             out["shift"] = torch.stack(self._shifts)
         if self._observe.features == self._r.t:
-            out["features"] = self._f.hear(state, some(self._test)).h
+            out["features"] = self._f.outputs(state, feature_examples(self._test)).h
         return out | {f"observed.{name}": pair for name, pair in self._sums.items()}
 
 
-def misreport(report: Payload, client: int | None, observe: Observe, test: Examples, classes: int) -> Reason | None:
+def find_report_error(
+    report: Payload, client: int | None, observe: ReportRequest, test: Examples, classes: int
+) -> Reason | None:
     """Return the reason why probes cannot read a report from another machine, or None if they can."""
     if not report:  # of a task without training
         return None
@@ -93,11 +97,15 @@ def misreport(report: Payload, client: int | None, observe: Observe, test: Examp
     if missing := [name for name in needed if name not in report]:
         return Reason("reply.missing_tensor", f"missing metrics in the report: {', '.join(missing)}")
     for name, t in report.items():
-        shape = FORMS.get("observed." if name.startswith("observed.") else name)
+        shape = METRIC_SHAPES.get("observed." if name.startswith("observed.") else name)
         if shape is None:
             return Reason("reply.unexpected_tensor", f"unexpected metric in the report: {name[:40]}")
         fits = len(shape) == t.ndim and all(n in (None, m) for n, m in zip(shape, t.shape, strict=True))
-        if not fits or (t.dtype not in FLOATS) != (name in WHOLE) or (name in WHOLE and t.dtype != torch.int64):
+        if (
+            not fits
+            or (t.dtype not in FLOATS) != (name in INTEGER_METRICS)
+            or (name in INTEGER_METRICS and t.dtype != torch.int64)
+        ):
             what = f"{name[:40]} in the report is {t.dtype} {list(t.shape)}, expected {_form(name, shape)}"
             return Reason("reply.wrong_shape", what)
     said = report.get("predicted", test.y)
@@ -113,15 +121,15 @@ def misreport(report: Payload, client: int | None, observe: Observe, test: Examp
 
 def _form(name: str, shape: tuple[int | None, ...]) -> str:
     lengths = ", ".join("any" if n is None else str(n) for n in shape)
-    return f"{'int64' if name in WHOLE else 'float32 or float64'} [{lengths}]"
+    return f"{'int64' if name in INTEGER_METRICS else 'float32 or float64'} [{lengths}]"
 
 
-def some(test: Examples) -> Examples:
+def feature_examples(test: Examples) -> Examples:
     """At most a thousand of the examples, evenly spread."""
-    return test.take(torch.arange(0, len(test), -(-len(test) // MANY)))
+    return test.subset(torch.arange(0, len(test), -(-len(test) // MAX_FEATURE_EXAMPLES)))
 
 
-def _distance(was: Output, now: Output, y: Tensor) -> Tensor:
+def _shift_metrics(was: Output, now: Output, y: Tensor) -> Tensor:
     """By the names of SHIFTS: mean KL(was || now) of the outputs, mean L2 distance of the features, accuracy now."""
     kl = F.kl_div(F.log_softmax(now.z, -1), F.log_softmax(was.z, -1), reduction="batchmean", log_target=True)
     far = (now.h.flatten(1) - was.h.flatten(1)).norm(dim=1).mean()

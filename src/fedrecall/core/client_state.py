@@ -15,12 +15,12 @@ from safetensors.torch import save as dump_tensors
 
 from fedrecall.core.types import Payload
 from fedrecall.errors import UserError
-from fedrecall.files import write
+from fedrecall.files import write_atomic
 
-RECENT = 256 * 2**20  # bytes
+CACHE_BYTES = 256 * 2**20  # bytes
 
 
-class Memories(MutableMapping[int, Payload]):
+class ClientStateStore(MutableMapping[int, Payload]):
     """A payload per client: the ones used last in memory, the others in safetensors files.
 
     A client that remembers nothing has no entry, so a method without memory costs nothing. No file is ever written
@@ -29,23 +29,23 @@ class Memories(MutableMapping[int, Payload]):
     """
 
     def __init__(
-        self, folder: Path | None = None, recent: int = RECENT, filed: Mapping[int, str] | None = None
+        self, folder: Path | None = None, cache_bytes: int = CACHE_BYTES, files: Mapping[int, str] | None = None
     ) -> None:
         """Files go to `folder` (None: a temporary one) once there are any; `filed` are those of a checkpoint."""
         self._folder = folder
-        self._limit = recent
+        self._limit = cache_bytes
         self._recent: OrderedDict[int, Payload] = OrderedDict()  # the latest last
         self._size = 0  # bytes in _recent
-        self._filed = dict(filed or {})  # client -> name of its file
-        self._changed: set[int] = set()  # whose file, if any, is out of date
-        self._pinned: frozenset[str] = frozenset(self._filed.values())
-        self._serial = max((int(Path(name).stem.partition("-")[2]) for name in self._pinned), default=0)
+        self._files = dict(files or {})  # client -> name of its file
+        self._dirty: set[int] = set()  # whose file, if any, is out of date
+        self._pinned: frozenset[str] = frozenset(self._files.values())
+        self._next_id = max((int(Path(name).stem.partition("-")[2]) for name in self._pinned), default=0)
         self._owner = os.getpid()
         self._remove: Callable[[], object] = lambda: None
 
     def __getitem__(self, client: int) -> Payload:
         if client not in self._recent:
-            if client not in self._filed:
+            if client not in self._files:
                 raise KeyError(client)
             self._insert(client, self._read(client))
         self._recent.move_to_end(client)
@@ -55,8 +55,8 @@ class Memories(MutableMapping[int, Payload]):
         if not payload:
             self.pop(client, None)
             return
-        self._drop(client)
-        self._changed.add(client)
+        self._evict(client)
+        self._dirty.add(client)
         # A view would keep all that it is a view of.
         whole = {k: t if t.untyped_storage().nbytes() == t.nbytes else t.clone() for k, t in payload.items()}
         self._insert(client, whole)
@@ -64,42 +64,42 @@ class Memories(MutableMapping[int, Payload]):
     def __delitem__(self, client: int) -> None:
         if client not in self:
             raise KeyError(client)
-        self._drop(client)
-        self._changed.discard(client)
-        self._discard(self._filed.pop(client, None))
+        self._evict(client)
+        self._dirty.discard(client)
+        self._delete_file(self._files.pop(client, None))
 
     def __contains__(self, client: object) -> bool:
-        return client in self._recent or client in self._filed
+        return client in self._recent or client in self._files
 
     def __iter__(self) -> Iterator[int]:
-        return iter(sorted(self._recent.keys() | self._filed))
+        return iter(sorted(self._recent.keys() | self._files))
 
     def __len__(self) -> int:
-        return len(self._recent.keys() | self._filed)
+        return len(self._recent.keys() | self._files)
 
-    def persist(self) -> dict[int, str]:
+    def flush(self) -> dict[int, str]:
         """Bring all that has changed to files, and name the file of every client."""
-        for client in sorted(self._changed):
-            self._file(client)
-        return dict(self._filed)
+        for client in sorted(self._dirty):
+            self._spill(client)
+        return dict(self._files)
 
     def pin(self, names: Collection[str]) -> None:
         """Keep these files, which checkpoints name, whatever becomes of the memories; let go of those pinned before."""
         released, self._pinned = self._pinned - frozenset(names), frozenset(names)
-        for name in released - set(self._filed.values()):
-            self._place(name).unlink(missing_ok=True)
+        for name in released - set(self._files.values()):
+            self._path(name).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Remove the files that no checkpoint needs."""
         if os.getpid() != self._owner:  # a forked process has a copy of the object, and no business with the files
             return
-        for name in self._filed.values():
-            self._discard(name)
+        for name in self._files.values():
+            self._delete_file(name)
         self._remove()
-        self._filed.clear()
+        self._files.clear()
 
     def _read(self, client: int) -> Payload:
-        path = self._place(self._filed[client])
+        path = self._path(self._files[client])
         try:
             return unpacked(path.read_bytes())
         except (OSError, SafetensorError) as error:
@@ -115,35 +115,35 @@ class Memories(MutableMapping[int, Payload]):
         self._size += _bytes(payload)
         while self._size > self._limit and len(self._recent) > 1:  # the one in use stays, however large
             oldest = next(iter(self._recent))
-            if oldest in self._changed:
-                self._file(oldest)
-            self._drop(oldest)
+            if oldest in self._dirty:
+                self._spill(oldest)
+            self._evict(oldest)
 
-    def _drop(self, client: int) -> None:
+    def _evict(self, client: int) -> None:
         self._size -= _bytes(self._recent.pop(client, {}))
 
-    def _file(self, client: int) -> None:
-        self._serial += 1
-        name = f"{client}-{self._serial}.safetensors"
-        path = self._place(name)
+    def _spill(self, client: int) -> None:
+        self._next_id += 1
+        name = f"{client}-{self._next_id}.safetensors"
+        path = self._path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write(path, packed(self._recent[client]))
-        self._discard(self._filed.get(client))
-        self._filed[client] = name
-        self._changed.remove(client)
+        write_atomic(path, packed(self._recent[client]))
+        self._delete_file(self._files.get(client))
+        self._files[client] = name
+        self._dirty.remove(client)
 
-    def _discard(self, name: str | None) -> None:
+    def _delete_file(self, name: str | None) -> None:
         if name is not None and name not in self._pinned:
-            self._place(name).unlink(missing_ok=True)
+            self._path(name).unlink(missing_ok=True)
 
-    def _place(self, name: str) -> Path:
+    def _path(self, name: str) -> Path:
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="fedrecall-memory-"))
-            self._remove = weakref.finalize(self, _remove, self._folder, self._owner)
+            self._remove = weakref.finalize(self, _remove_folder, self._folder, self._owner)
         return self._folder / name
 
 
-def _remove(folder: Path, owner: int) -> None:
+def _remove_folder(folder: Path, owner: int) -> None:
     if os.getpid() == owner:
         shutil.rmtree(folder, ignore_errors=True)
 

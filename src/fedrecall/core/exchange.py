@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fedrecall.core.reply_validation import Reason, Refusal, Screen
-from fedrecall.core.robust import Asked, Rule
-from fedrecall.core.types import Mean, Payload, Reply, Sample, Server
+from fedrecall.core.reply_validation import Reason, RejectedReply, ReplyValidator
+from fedrecall.core.robust import AggregationRule, ExchangeInfo
+from fedrecall.core.types import EngineCohort, Payload, Reply, RunningMean, Server
 from fedrecall.errors import UserError
 
 
@@ -17,14 +17,14 @@ class Diverged(UserError):
 
 
 @dataclass(frozen=True)
-class Guard:
+class ReplyPolicy:
     """What stands between the clients and the method."""
 
-    screen: Screen = Screen()
-    rule: Rule | None = None  # of robust aggregation, or of privacy
+    validator: ReplyValidator = ReplyValidator()
+    rule: AggregationRule | None = None  # of robust aggregation, or of privacy
 
 
-OPEN = Guard()  # every sound reply counts as it is
+ACCEPT_ALL = ReplyPolicy()  # every sound reply counts as it is
 
 
 class Exchange:
@@ -35,27 +35,27 @@ class Exchange:
     payload are the core's.
     """
 
-    def __init__(self, server: Server, cohort: Sample, guard: Guard = OPEN) -> None:
+    def __init__(self, server: Server, cohort: EngineCohort, guard: ReplyPolicy = ACCEPT_ALL) -> None:
         self._server, self._cohort, self._guard = server, cohort, guard
         self._buffers: Payload = {}
         if len(server.b):
             self._buffers["b"] = server.b
-        if len(server.counters):
-            self._buffers["counters"] = server.counters
+        if len(server.int_buffers):
+            self._buffers["counters"] = server.int_buffers
         self._sent: Payload = {}
-        self._given: int | None = None
-        self._b = Mean()
-        self._counters = server.counters
+        self._num_replies: int | None = None
+        self._b = RunningMean()
+        self._counters = server.int_buffers
         self._up = 0
         self.replies = 0  # to the last task, without those refused
-        self.refused: list[Refusal] = []
+        self.rejected: list[RejectedReply] = []
         self.reports: list[Payload] = []  # of each participating client, beside its replies
         self.bytes_down = 0  # to each participating client
 
     @property
     def size(self) -> int:
         """|S_t|: the replies that count, or the clients asked as long as none has come."""
-        return self._given or self._cohort.size
+        return self._num_replies or self._cohort.size
 
     @property
     def population(self) -> int:
@@ -68,46 +68,46 @@ class Exchange:
             down = {**down, **self._buffers}
         self.bytes_down += sum(_bytes(t) for name, t in down.items() if self._sent.get(name) is not t)
         self._sent |= down
-        self._given = 0
-        replies = self._accepted(task, down)
+        self._num_replies = 0
+        replies = self._validated(task, down)
         if self._guard.rule is not None:
-            replies = self._guard.rule.apply(replies, Asked(task, down, self._cohort.size, self._server.t))
+            replies = self._guard.rule.apply(replies, ExchangeInfo(task, down, self._cohort.size, self._server.t))
         for reply in replies:
-            self._given += 1
+            self._num_replies += 1
             yield self._without_buffers(reply)
 
-    def _accepted(self, task: str, down: Payload) -> Iterator[Reply]:
+    def _validated(self, task: str, down: Payload) -> Iterator[Reply]:
         """The replies that pass the screen, if they are enough."""
-        self.replies, least = 0, self._guard.screen.min_replies
+        self.replies, least = 0, self._guard.validator.min_replies
         for reply in self._cohort.run(task, down):
-            if self._is_sound(reply, task, down):
+            if self._accept_or_reject(reply, task, down):
                 self.replies += 1
                 self._up += sum(map(_bytes, reply.up.values()))
-                if reply.report:
-                    self.reports.append(reply.report)
+                if reply.metrics:
+                    self.reports.append(reply.metrics)
                 yield reply
         if self.replies < (least or 1):
             some = f"{self.replies} of" if self.replies else "none of"
             wanted = f", engine.min_replies = {least}" if least is not None else ""
             raise UserError(
                 "round.too_few_replies",
-                f"round {self._server.t + 1}: {some} the {self._cohort.size} clients replied{wanted}{self._because()}",
+                f"round {self._server.t + 1}: {some} the {self._cohort.size} clients replied{wanted}{self._rejection_summary()}",
                 "engine.min_replies",
                 "check the clients that did not reply" + ("" if least is None else ", or lower engine.min_replies"),
             )
 
-    def _is_sound(self, reply: Reply, task: str, down: Payload) -> bool:
+    def _accept_or_reject(self, reply: Reply, task: str, down: Payload) -> bool:
         """Whether a reply is taken. Where none may be missing, one that is not is a run that went wrong."""
-        screen, number = self._guard.screen, self._server.t + 1
-        reason = screen.why_not(reply, task, down)
-        lost = "loss" in reply.report and not reply.report["loss"].isfinite().all()
+        screen, number = self._guard.validator, self._server.t + 1
+        reason = screen.find_error(reply, task, down)
+        lost = "loss" in reply.metrics and not reply.metrics["loss"].isfinite().all()
         if reason is None and not lost:
             return True
         if reply.client is not None:
             self._cohort.refuse(reply.client)
         if screen.min_replies is not None:
             unsound = reason or Reason("reply.not_finite", "the training loss is not finite")
-            self.refused.append(Refusal(reply.client, unsound))
+            self.rejected.append(RejectedReply(reply.client, unsound))
             return False
         who = "a client" if reply.client is None else f"client {reply.client}"
         if reason is None or lost:
@@ -124,11 +124,11 @@ class Exchange:
             "use a smaller local.lr, or set engine.min_replies to continue rounds without rejected replies",
         )
 
-    def _because(self) -> str:
-        if not self.refused:
+    def _rejection_summary(self) -> str:
+        if not self.rejected:
             return ""
-        last = self.refused[-1]
-        return f", {len(self.refused)} rejected, the last one of client {last.client} ({last.code}: {last.reason})"
+        last = self.rejected[-1]
+        return f", {len(self.rejected)} rejected, the last one of client {last.client} ({last.code}: {last.reason})"
 
     def _without_buffers(self, reply: Reply) -> Reply:
         up = dict(reply.up)
@@ -138,9 +138,9 @@ class Exchange:
             self._counters = torch.maximum(self._counters, up.pop("counters"))
         return reply._replace(up=up)
 
-    def settle(self, server: Server) -> Server:
+    def with_averaged_buffers(self, server: Server) -> Server:
         """The server after the round, with the averaged buffers."""
-        return replace(server, b=self._b.value.get("b", server.b), counters=self._counters)
+        return replace(server, b=self._b.value.get("b", server.b), int_buffers=self._counters)
 
     @property
     def bytes_up(self) -> int:
@@ -148,13 +148,13 @@ class Exchange:
         return round(self._up / max(self.replies, 1))
 
     @property
-    def sent(self) -> Payload:
+    def tensors_sent(self) -> Payload:
         """Everything that went down in this round."""
         return self._sent
 
-    def reported(self, name: str) -> float | None:
+    def mean_metric(self, name: str) -> float | None:
         """Mean over the participants of a number that they reported, if they did."""
-        average = Mean()
+        average = RunningMean()
         for report in self.reports:
             if name in report:
                 average.add({name: report[name]}, 1)

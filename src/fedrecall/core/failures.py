@@ -10,7 +10,7 @@ from fedrecall.errors import UserError
 CLIENT_FAILED = "round.client_failed"  # code of an exception in a client's own code
 
 
-class Failure(NamedTuple):
+class ClientFailure(NamedTuple):
     """A client without a reply: its code raised an exception, or its worker or node failed."""
 
     t: int  # the round, from 0
@@ -20,7 +20,7 @@ class Failure(NamedTuple):
     code: str = CLIENT_FAILED
 
 
-class Remote(Exception):
+class RemoteTraceback(Exception):
     """The traceback of another process, shown as the cause of what is raised in this one."""
 
     def __str__(self) -> str:
@@ -28,7 +28,7 @@ class Remote(Exception):
 
 
 @dataclass(frozen=True)
-class Faults:
+class FailurePolicy:
     """What a run does about clients that fail.
 
     By default it stops at the first one: in a simulation an exception is a mistake in the code far more often than a
@@ -36,19 +36,21 @@ class Faults:
     """
 
     min_replies: int | None = None  # a round goes on with so many; None: all
-    keep: Callable[[Failure], str | None] | None = None  # where the traceback goes; may say where that is
+    save_traceback: Callable[[ClientFailure], str | None] | None = (
+        None  # where the traceback goes; may say where that is
+    )
 
 
 @dataclass
-class Attendance:
+class FailureTracker:
     """Who failed in one exchange."""
 
-    faults: Faults
+    faults: FailurePolicy
     t: int
-    asked: int
+    num_clients: int
     missing: list[int] = field(default_factory=list)
 
-    def failed(
+    def record(
         self,
         client: int,
         error: str,
@@ -62,20 +64,24 @@ class Attendance:
         `code` and `key` are those of the client's error. A run that needs every reply stops with them.
         """
         self.missing.append(client)
-        place = self.faults.keep(Failure(self.t, client, error, text, code)) if self.faults.keep else None
-        least = self.asked if self.faults.min_replies is None else min(self.faults.min_replies, self.asked)
-        left = self.asked - len(self.missing)
+        place = (
+            self.faults.save_traceback(ClientFailure(self.t, client, error, text, code))
+            if self.faults.save_traceback
+            else None
+        )
+        least = self.num_clients if self.faults.min_replies is None else min(self.faults.min_replies, self.num_clients)
+        left = self.num_clients - len(self.missing)
         if left >= least:
             return
         line = f"round {self.t + 1}: client {client} failed: {error}"
         hint = f"see the traceback in {place}" if place else None
         if self.faults.min_replies is not None:
-            line += f", {left} of {self.asked} replies are left, engine.min_replies = {least}"
+            line += f", {left} of {self.num_clients} replies are left, engine.min_replies = {least}"
             raise UserError("round.too_few_replies", line, "engine.min_replies", hint) from cause
         raise UserError(code, line, key, hint) from cause
 
 
-def described(error: BaseException) -> tuple[str, str]:
+def format_exception(error: BaseException) -> tuple[str, str]:
     """An exception as one line, and with its traceback."""
     line = " ".join("".join(traceback.format_exception_only(error)).split())
     return line, "".join(traceback.format_exception(error))

@@ -9,12 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def is_class(y: Tensor, classes: int) -> Tensor:
+def one_hot_mask(y: Tensor, classes: int) -> Tensor:
     """One-hot, as booleans [B, K]."""
     return y[:, None] == torch.arange(classes, device=y.device)
 
 
-def keep(z: Tensor, mask: Tensor) -> Tensor:
+def mask_logits(z: Tensor, mask: Tensor) -> Tensor:
     """Logits with the classes outside the mask switched off, before any softmax.
 
     The logit of a class that is off gives it probability 0 and stays finite when divided by any temperature, so that
@@ -23,39 +23,39 @@ def keep(z: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask, z, -(torch.finfo(z.dtype).max ** 0.75))
 
 
-def cool(z: Tensor, tau: float) -> Tensor:
+def _with_temperature(z: Tensor, tau: float) -> Tensor:
     """z / tau; at temperature 1 the logits themselves, which are the same bits for two operations less."""
     return z if tau == 1 else z / tau
 
 
-def soften(z: Tensor, tau: float, mask: Tensor | None = None) -> Tensor:
+def soft_targets(z: Tensor, tau: float, mask: Tensor | None = None) -> Tensor:
     """A teacher's distribution: softmax(z / tau) over the classes in the mask, 0 elsewhere; no gradient.
 
     Where the mask leaves no class the row is all zero: nothing to distil.
     """
-    z = cool(z.detach(), tau)
-    return F.softmax(z, -1) if mask is None else F.softmax(keep(z, mask), -1) * mask
+    z = _with_temperature(z.detach(), tau)
+    return F.softmax(z, -1) if mask is None else F.softmax(mask_logits(z, mask), -1) * mask
 
 
 def soft_ce(z: Tensor, q: Tensor, tau: float) -> Tensor:
     """-sum_c q_c log softmax(z / tau)_c; a class with q_c = 0 adds exactly 0, whatever its finite logit."""
-    return -(q * F.log_softmax(cool(z, tau), -1)).sum(-1)
+    return -(q * F.log_softmax(_with_temperature(z, tau), -1)).sum(-1)
 
 
 def kl(z: Tensor, q: Tensor, tau: float) -> Tensor:
     """KL(q || softmax(z / tau)); a class with q_c = 0 adds exactly 0, whatever its finite logit."""
     log_q = q.clamp_min(torch.finfo(q.dtype).tiny).log()
-    return (q * (log_q - F.log_softmax(cool(z, tau), -1))).sum(-1)
+    return (q * (log_q - F.log_softmax(_with_temperature(z, tau), -1))).sum(-1)
 
 
-def prob_of(z: Tensor, y: Tensor, tau: float = 1.0) -> Tensor:
+def label_probability(z: Tensor, y: Tensor, tau: float = 1.0) -> Tensor:
     """Probability given to the label [B]."""
-    return F.softmax(cool(z, tau), -1).gather(-1, y[:, None])[:, 0]
+    return F.softmax(_with_temperature(z, tau), -1).gather(-1, y[:, None])[:, 0]
 
 
 def class_sum(t: Tensor, y: Tensor, classes: int) -> Tensor:
     """Sum of t [B, ...] over the examples of each class [K, ...]."""
-    return torch.einsum("bk,b...->k...", is_class(y, classes).to(t.dtype), t)
+    return torch.einsum("bk,b...->k...", one_hot_mask(y, classes).to(t.dtype), t)
 
 
 def class_mean(t: Tensor, y: Tensor, classes: int) -> Tensor:
@@ -64,10 +64,10 @@ def class_mean(t: Tensor, y: Tensor, classes: int) -> Tensor:
     return class_sum(t, y, classes) / counts.view(-1, *[1] * (t.ndim - 1))
 
 
-def confusion(z: Tensor, y: Tensor) -> Tensor:
+def confusion_matrix(z: Tensor, y: Tensor) -> Tensor:
     """A[a, b]: share of the examples of class a whose largest logit is b's [K, K]; 0 where a class has none."""
     classes = z.shape[-1]
-    return class_mean(is_class(z.argmax(-1), classes).to(z.dtype), y, classes)
+    return class_mean(one_hot_mask(z.argmax(-1), classes).to(z.dtype), y, classes)
 
 
 def credibility(A: Tensor) -> Tensor:
@@ -81,11 +81,11 @@ def cosine(z: Tensor, P: Tensor) -> Tensor:
     return F.normalize(z, dim=-1) @ F.normalize(P, dim=-1).T
 
 
-def blend(a: Tensor, first: Tensor, second: Tensor) -> Tensor:
+def convex_combination(a: Tensor, first: Tensor, second: Tensor) -> Tensor:
     """(1 - a) first + a second."""
     return (1 - a) * first + a * second
 
 
-def scale(kd_scale: str, tau: float) -> float:
+def kd_factor(kd_scale: str, tau: float) -> float:
     """The factor of a distillation term: tau^2 for "T2", else 1."""
     return tau**2 if kd_scale == "T2" else 1.0

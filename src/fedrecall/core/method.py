@@ -15,7 +15,7 @@ from torch import Tensor
 from fedrecall.core.types import Cohort, Local, Output, Payload, Reply, Server, Step
 from fedrecall.errors import UserError
 
-Hear = Callable[[str], Output]
+TeacherOutputFn = Callable[[str], Output]
 
 WEIGHTS = frozenset({"alpha", "beta", "gamma", "mu", "lam", "coef", "m_max", "smoothing", "beta_s", "eta_s"})
 
@@ -61,17 +61,17 @@ class Method:
         """Extra server state, before the first round."""
         return {}
 
-    def brief(self, server: Server) -> Payload:
+    def broadcast(self, server: Server) -> Payload:
         """Work before a round (may look at server.aux); what it returns goes down beside the weights."""
         return {}
 
-    def merge(self, server: Server, replies: Iterable[Reply], cohort: Cohort) -> Server:
+    def aggregate(self, server: Server, replies: Iterable[Reply], cohort: Cohort) -> Server:
         """The server after the replies, which are streamed: look at each once."""
         return server.step(server.mean(replies)["w"])
 
     def round(self, server: Server, cohort: Cohort) -> Server:
         """One communication round; override only if the paper has more than one exchange."""
-        return self.merge(server, cohort.run("train", {"w": server.w, **self.brief(server)}), cohort)
+        return self.aggregate(server, cohort.run("train", {"w": server.w, **self.broadcast(server)}), cohort)
 
     # --- client ---------------------------------------------------------------------------
     def memory(self, w: Tensor) -> Payload:
@@ -83,7 +83,7 @@ class Method:
         """The method's own tasks, beside "train": names of functions from a Local to a Payload. No other is run."""
         return ()
 
-    def prepare(self, r: Local, hear: Hear) -> Payload:
+    def prepare(self, r: Local, teacher_outputs: TeacherOutputFn) -> Payload:
         """What a client works out once, before its first step; the loss finds it in `r.down`.
 
         `hear` says what one of the frozen models makes of all the client's examples.
@@ -102,7 +102,7 @@ class Method:
         """The gradient, as the optimiser will see it."""
         return g
 
-    def drift(self, r: Local) -> Tensor | None:
+    def step_correction(self, r: Local) -> Tensor | None:
         """A constant direction beside the optimiser's: each step ends with w <- w - lr * drift."""
         return None
 
@@ -110,14 +110,14 @@ class Method:
         """(what goes up, what is remembered) after the last local step."""
         return {"w": w}, r.memory
 
-    def observe(self, s: Step, r: Local) -> Payload:
+    def sample_metrics(self, s: Step, r: Local) -> Payload:
         """What the distillation does to this batch: named values, one a sample, NaN where there is none.
 
         Asked for only by a probe, which averages them over the round.
         """
         return {}
 
-    def doubt(self, reply: Reply) -> str | None:
+    def validate_reply(self, reply: Reply) -> str | None:
         """Return the reason for rejecting a reply by the method's own rules, or None if the reply is valid.
 
         The core has validated names, types, shapes, finiteness and norms before. Called only where a round may continue
@@ -141,6 +141,6 @@ class Method:
         """The statistics with which frozen models normalise: their own, or those of the batch at hand."""
         return "running"
 
-    def judge(self, out: Output, down: Payload) -> Tensor:
+    def scoring_logits(self, out: Output, down: Payload) -> Tensor:
         """The logits by which a client's model is scored."""
         return out.z

@@ -10,7 +10,7 @@ from fedrecall.core.types import Payload
 
 
 @dataclass(frozen=True)
-class SGD:
+class ClientSGD:
     """The client's optimiser, fresh each round. Its proximal term makes any method FedProx's relative."""
 
     lr: float = 0.01
@@ -19,7 +19,7 @@ class SGD:
     prox: float = 0.0  # mu: adds mu/2 ||w - w^t||^2 to whatever loss the method has
     lr_decay: float = 1.0  # round t uses lr * lr_decay**t
 
-    def rate(self, t: int) -> float:
+    def lr_at(self, t: int) -> float:
         """The learning rate of round t, the first round being 0."""
         return self.lr * self.lr_decay**t
 
@@ -34,7 +34,7 @@ class SGD:
             w.sub_(g, alpha=lr)
 
 
-def reach(steps: int, lr: float, momentum: float, prox: float = 0.0) -> float:
+def effective_steps(steps: int, lr: float, momentum: float, prox: float = 0.0) -> float:
     """How far `steps` equal gradients carry the weights, in units of lr: the L1 norm of FedNova's vector a.
 
     Plain SGD: steps. Momentum rho: (K - rho (1 - rho^K) / (1 - rho)) / (1 - rho). Proximal term mu without momentum:
@@ -56,7 +56,7 @@ class ServerOptimiser(Protocol):
 
 
 @dataclass(frozen=True)
-class Average:
+class ServerSGD:
     """Plain averaging, or FedAvgM with momentum. Hsu, Qi, Brown, 2019. https://arxiv.org/abs/1909.06335."""
 
     lr: float = 1.0  # eta_s
@@ -79,7 +79,7 @@ class Average:
 
 
 @dataclass(frozen=True)
-class Adaptive:
+class AdaptiveServer:
     """FedAdagrad, FedAdam, FedYogi: Adaptive Federated Optimization, Algorithm 2, without bias correction.
 
     Reddi, Charles, Zaheer, Garrett, Rush, Konecny, Kumar, McMahan. ICLR 2021. https://arxiv.org/abs/2003.00295.

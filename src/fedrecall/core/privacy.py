@@ -14,15 +14,15 @@ from typing import Literal
 import torch
 
 from fedrecall.core import seeds
-from fedrecall.core.robust import Asked, clipped
+from fedrecall.core.robust import ExchangeInfo, clip_to_norm
 from fedrecall.core.types import Reply
-from fedrecall.errors import UserError, needs_extra
+from fedrecall.errors import UserError, missing_extra
 
 SENSITIVITY = 2.0  # bounds: one clipped update may be replaced by the opposite one
 
 
 @dataclass(frozen=True)
-class Gaussian:
+class GaussianMechanism:
     """Clip every update, add Gaussian noise to their sum."""
 
     clip: float = 1.0  # S: bound of an update's L2 norm
@@ -42,53 +42,53 @@ class Gaussian:
 
 
 @dataclass(frozen=True)
-class Private:
+class PrivateAggregation:
     """The rule of such a run: the method sees nothing but the noised mean, whatever it makes of it."""
 
-    privacy: Gaussian
+    privacy: GaussianMechanism
     seed: int
 
-    def apply(self, replies: Iterator[Reply], asked: Asked) -> Iterator[Reply]:
+    def apply(self, replies: Iterator[Reply], exchange: ExchangeInfo) -> Iterator[Reply]:
         """As many replies as came, each with w^t + (sum of clipped updates + noise) / clients asked.
 
         A reply that does not come counts as no update: the divisor does not tell.
         """
         shells, total = list[Reply](), None
         for reply in replies:
-            if set(reply.up) != {"w"} or "w" not in asked.down:
+            if set(reply.up) != {"w"} or "w" not in exchange.down:
                 beside = ", ".join(sorted(set(reply.up) - {"w"})) or "no weights"
                 raise UserError(
                     "privacy.not_covered",
-                    f"server.privacy covers only the weights w, but replies to the task {asked.task} have {beside}",
+                    f"server.privacy covers only the weights w, but replies to the task {exchange.task} have {beside}",
                     "server.privacy",
                     "choose a method and a model that send nothing else (see docs/privacy.md)",
                 )
-            update = clipped(reply.up["w"] - asked.down["w"], self.privacy.clip).double()
+            update = clip_to_norm(reply.up["w"] - exchange.down["w"], self.privacy.clip).double()
             total = update if total is None else total + update
             shells.append(reply._replace(up={}, n=1))
         if total is None:
             return
-        total += self.privacy.noise * self.privacy.clip * self._normal(len(total), asked.t)
-        w = asked.down["w"] + (total / asked.clients).to(asked.down["w"].dtype)
+        total += self.privacy.noise * self.privacy.clip * self._normal(len(total), exchange.t)
+        w = exchange.down["w"] + (total / exchange.num_asked).to(exchange.down["w"].dtype)
         yield from (shell._replace(up={"w": w}) for shell in shells)
 
     def _normal(self, n: int, t: int) -> torch.Tensor:
         if self.privacy.source == "system":
-            return seeds.unpredictable_normal(n)
+            return seeds.system_normal(n)
         return torch.randn(n, generator=seeds.generator(self.seed, "noise", t), dtype=torch.float64)
 
 
-PRIVACY: dict[str, type[Gaussian]] = {"gaussian": Gaussian}
+PRIVACY: dict[str, type[GaussianMechanism]] = {"gaussian": GaussianMechanism}
 
 
 @cache
-def epsilon(privacy: Gaussian, population: int, sample: int, rounds: int) -> float:
+def epsilon_after(privacy: GaussianMechanism, population: int, sample: int, rounds: int) -> float:
     """What so many rounds give away of one client, by Renyi differential privacy (the package dp-accounting)."""
     try:
         import dp_accounting
         from dp_accounting.rdp import RdpAccountant
     except ImportError:
-        raise needs_extra("dp-accounting", "privacy") from None
+        raise missing_extra("dp-accounting", "privacy") from None
     event = dp_accounting.GaussianDpEvent(privacy.noise / SENSITIVITY)
     if sample < population:
         event = dp_accounting.SampledWithoutReplacementDpEvent(population, sample, event)

@@ -9,15 +9,15 @@ import torch
 
 from fedrecall.core.types import Payload, Reply
 
-Form = dict[str, tuple[torch.dtype, torch.Size]]  # of every tensor in a reply, by name
+PayloadSpec = dict[str, tuple[torch.dtype, torch.Size]]  # of every tensor in a reply, by name
 
-CORE = ("w", "b", "counters")  # what goes down and comes up under the same name: its change counts
+MODEL_TENSORS = ("w", "b", "counters")  # what goes down and comes up under the same name: its change counts
 
-ABSURD = 1000.0  # times the global weights' own length (and 1): no honest round carries a client so far
+MAX_UPDATE_FACTOR = 1000.0  # times the global weights' own length (and 1): no honest round carries a client so far
 
-ABSURD_BESIDE = 1e6  # the same of all that goes beside the weights, whose scale is the method's affair
+MAX_EXTRA_FACTOR = 1e6  # the same of all that goes beside the weights, whose scale is the method's affair
 
-ABSURDLY_MANY = 10**9  # examples, where nobody knows how many a client can have
+MAX_EXAMPLES = 10**9  # examples, where nobody knows how many a client can have
 
 
 class Reason(str):
@@ -41,10 +41,10 @@ class Reason(str):
         return type(self), (self.code, str(self))
 
 
-Look = Callable[[Reply], str | None]  # a check beyond the form: the reason for rejecting a reply, or None
+ReplyCheck = Callable[[Reply], str | None]  # a check beyond the form: the reason for rejecting a reply, or None
 
 
-class Refusal(NamedTuple):
+class RejectedReply(NamedTuple):
     """A rejected reply: its client and the reason."""
 
     client: int | None
@@ -57,7 +57,7 @@ class Refusal(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Screen:
+class ReplyValidator:
     """Which replies are taken, and how many a round needs.
 
     The length of an update is bounded by `max_norm`, or else, where a round may go on without a reply, by a thousand
@@ -69,20 +69,20 @@ class Screen:
     min_replies: int | None = None  # a round goes on with so many; None: the first refusal ends the run
     max_norm: float | None = None  # of the update of the weights
     max_examples: int | None = None  # that a client can say it has
-    form: Callable[[str, Payload], Form] | None = None  # of the replies to a task, given what goes down
-    looks: tuple[Look, ...] = ()  # closer ones, at replies that have the right form
+    expected_spec: Callable[[str, Payload], PayloadSpec] | None = None  # of the replies to a task, given what goes down
+    extra_checks: tuple[ReplyCheck, ...] = ()  # closer ones, at replies that have the right form
 
-    def why_not(self, reply: Reply, task: str, down: Payload) -> Reason | None:
+    def find_error(self, reply: Reply, task: str, down: Payload) -> Reason | None:
         """Return the reason for rejecting a reply to this task, or None if the reply is valid."""
-        most = self.max_examples or ABSURDLY_MANY
+        most = self.max_examples or MAX_EXAMPLES
         if type(reply.n) is not int or not 1 <= reply.n <= most:
             return Reason(
                 "reply.invalid_example_count",
                 f"number of examples = {str(reply.n)[:40]}: it must be a whole number from 1 to {most}",
             )
-        if self.form is not None and (wrong := _misshapen(reply.up, self.form(task, down))):
+        if self.expected_spec is not None and (wrong := _spec_error(reply.up, self.expected_spec(task, down))):
             return wrong
-        for name in CORE:
+        for name in MODEL_TENSORS:
             if name in reply.up and name in down and reply.up[name].shape != down[name].shape:
                 return Reason(
                     "reply.wrong_shape",
@@ -91,35 +91,35 @@ class Screen:
         for name, t in reply.up.items():
             if not t.isfinite().all():
                 return Reason("reply.not_finite", f"{name} is not finite")
-        if wrong := self._too_far(reply.up, down):
+        if wrong := self._norm_error(reply.up, down):
             return wrong
-        found = next((text for look in self.looks if (text := look(reply))), None)
+        found = next((text for look in self.extra_checks if (text := look(reply))), None)
         return found if found is None or isinstance(found, Reason) else Reason("reply.rejected", found)
 
-    def _too_far(self, up: Payload, down: Payload) -> Reason | None:
+    def _norm_error(self, up: Payload, down: Payload) -> Reason | None:
         if self.min_replies is None and self.max_norm is None:
             return None
-        reach = 1 + (length(down["w"]) if "w" in down else 0.0) if self.min_replies is not None else math.inf
+        reach = 1 + (l2_norm(down["w"]) if "w" in down else 0.0) if self.min_replies is not None else math.inf
         for name, t in up.items():
-            limit = self.max_norm or ABSURD * reach if name == "w" else ABSURD_BESIDE * reach
-            norm = length(t - down[name] if name in CORE and name in down else t)
+            limit = self.max_norm or MAX_UPDATE_FACTOR * reach if name == "w" else MAX_EXTRA_FACTOR * reach
+            norm = l2_norm(t - down[name] if name in MODEL_TENSORS and name in down else t)
             if not norm <= limit:
                 what = "the update of w" if name == "w" else name
                 return Reason("reply.norm_too_large", f"{what} has norm {norm:.3g}, above the limit of {limit:.3g}")
         return None
 
 
-def length(t: torch.Tensor) -> float:
+def l2_norm(t: torch.Tensor) -> float:
     """The L2 norm, summed in double precision so that finite numbers have a finite one."""
     return float(torch.linalg.vector_norm(t if t.is_floating_point() else t.double(), dtype=torch.float64))
 
 
-def form_of(up: Payload) -> Form:
+def spec_of(up: Payload) -> PayloadSpec:
     """The form of a reply."""
     return {name: (t.dtype, t.shape) for name, t in up.items()}
 
 
-def _misshapen(up: Payload, form: Form) -> Reason | None:
+def _spec_error(up: Payload, form: PayloadSpec) -> Reason | None:
     """Return what is wrong with the names, types and shapes of a reply, or None."""
     if missing := sorted(form.keys() - up.keys()):
         return Reason("reply.missing_tensor", f"missing tensors: {', '.join(missing)}")

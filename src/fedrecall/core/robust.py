@@ -12,26 +12,26 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from fedrecall.core.reply_validation import length
+from fedrecall.core.reply_validation import l2_norm
 from fedrecall.core.types import Payload, Reply
 from fedrecall.errors import UserError
 
-AT_ONCE = 2**20  # numbers of a reply that are sorted at a time, so that sorting takes little memory
+SORT_CHUNK = 2**20  # numbers of a reply that are sorted at a time, so that sorting takes little memory
 
 
-class Asked(NamedTuple):
+class ExchangeInfo(NamedTuple):
     """What the replies of one exchange are replies to."""
 
     task: str
     down: Payload
-    clients: int  # that were asked
+    num_asked: int  # that were asked
     t: int  # the round, from 0
 
 
-class Rule(Protocol):
+class AggregationRule(Protocol):
     """From the replies that came to those that the method sees."""
 
-    def apply(self, replies: Iterator[Reply], asked: Asked) -> Iterator[Reply]:
+    def apply(self, replies: Iterator[Reply], exchange: ExchangeInfo) -> Iterator[Reply]:
         """The replies, chosen or changed."""
         ...
 
@@ -44,9 +44,9 @@ class Median:
     ICML 2018. https://arxiv.org/abs/1803.01498, Definition 1.
     """
 
-    def apply(self, replies: Iterator[Reply], asked: Asked) -> Iterator[Reply]:
+    def apply(self, replies: Iterator[Reply], asked: ExchangeInfo) -> Iterator[Reply]:
         """The same number of replies, each with the median in place of its own numbers."""
-        return _centred(replies, share=None)
+        return _replace_by_centre(replies, share=None)
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,9 @@ class TrimmedMean:
             key = "server.robust.share"
             raise UserError("config.invalid_value", f"{key} = {self.share}: it must be at least 0 and below 0.5", key)
 
-    def apply(self, replies: Iterator[Reply], asked: Asked) -> Iterator[Reply]:
+    def apply(self, replies: Iterator[Reply], asked: ExchangeInfo) -> Iterator[Reply]:
         """The same number of replies, each with the trimmed mean in place of its own numbers."""
-        return _centred(replies, self.share)
+        return _replace_by_centre(replies, self.share)
 
 
 @dataclass(frozen=True)
@@ -83,17 +83,17 @@ class Clip:
             key = "server.robust.norm"
             raise UserError("config.invalid_value", f"{key} = {self.norm}: it must be above 0", key)
 
-    def apply(self, replies: Iterator[Reply], asked: Asked) -> Iterator[Reply]:
+    def apply(self, replies: Iterator[Reply], asked: ExchangeInfo) -> Iterator[Reply]:
         """w^t + min(1, norm / ||w - w^t||) (w - w^t) of each."""
         w, bound, came = asked.down.get("w"), self.norm, list[Reply]()
         if bound is None:
             came = list(replies)
-            bound = median([length(r.up["w"] - w) for r in came if w is not None and "w" in r.up] or [1.0])
+            bound = median([l2_norm(r.up["w"] - w) for r in came if w is not None and "w" in r.up] or [1.0])
         for reply in came or replies:
             if w is None or "w" not in reply.up:
                 yield reply
             else:
-                yield reply._replace(up={**reply.up, "w": w + clipped(reply.up["w"] - w, bound)})
+                yield reply._replace(up={**reply.up, "w": w + clip_to_norm(reply.up["w"] - w, bound)})
 
 
 @dataclass(frozen=True)
@@ -114,29 +114,29 @@ class Krum:
                 raise UserError("config.invalid_value", f"{key} = {value}: it must be at least {least}", key)
 
     @property
-    def least(self) -> int:
+    def min_replies(self) -> int:
         """Replies without which it means nothing."""
         return max(2 * self.attackers + 3, self.attackers + 2 + self.keep)
 
-    def apply(self, replies: Iterator[Reply], asked: Asked) -> Iterator[Reply]:
+    def apply(self, replies: Iterator[Reply], asked: ExchangeInfo) -> Iterator[Reply]:
         """The replies chosen, in the order in which they came."""
         kept = list(replies)
-        if len(kept) < self.least:
+        if len(kept) < self.min_replies:
             raise UserError(
                 "robust.too_few_replies",
                 f"round {asked.t + 1}: krum with server.robust.attackers = {self.attackers} and server.robust.keep = "
-                f"{self.keep} needs {self.least} replies, but {len(kept)} were received",
+                f"{self.keep} needs {self.min_replies} replies, but {len(kept)} were received",
                 "server.robust",
                 "lower attackers or keep, or sample more clients",
             )
-        points = [_point(r.up) for r in kept]
-        far = torch.tensor([[length(a - b) ** 2 for b in points] for a in points], dtype=torch.float64)
+        points = [_as_vector(r.up) for r in kept]
+        far = torch.tensor([[l2_norm(a - b) ** 2 for b in points] for a in points], dtype=torch.float64)
         near = far.sort(1).values[:, 1 : len(kept) - self.attackers - 1]  # the n - f - 2 nearest others
         best = near.sum(1).argsort(stable=True)[: self.keep]
         yield from (kept[i] for i in sorted(best.tolist()))
 
 
-ROBUST: dict[str, type[Median | TrimmedMean | Clip | Krum]] = {
+AGGREGATION_RULES: dict[str, type[Median | TrimmedMean | Clip | Krum]] = {
     "clip": Clip,
     "krum": Krum,
     "median": Median,
@@ -144,12 +144,12 @@ ROBUST: dict[str, type[Median | TrimmedMean | Clip | Krum]] = {
 }
 
 
-def clipped(update: Tensor, bound: float) -> Tensor:
+def clip_to_norm(update: Tensor, bound: float) -> Tensor:
     """The update, shortened to the bound if it is longer."""
-    return update * min(1.0, bound / max(length(update), 1e-300))
+    return update * min(1.0, bound / max(l2_norm(update), 1e-300))
 
 
-def _centred(replies: Iterable[Reply], share: float | None) -> Iterator[Reply]:
+def _replace_by_centre(replies: Iterable[Reply], share: float | None) -> Iterator[Reply]:
     """Every reply with the centre in place of its tensors, so that any mean of them is the centre, to the bit."""
     kept = list(replies)
     names = dict.fromkeys(name for r in kept for name in r.up)
@@ -162,13 +162,13 @@ def _centre(tensors: list[Tensor], share: float | None) -> Tensor:
     n, flat = len(tensors), [t.flatten() for t in tensors]
     cut = (n - 1) // 2 if share is None or not flat[0].is_floating_point() else int(share * n + 1e-9)  # 0.29 * 100
     out = torch.empty_like(flat[0])
-    for start in range(0, len(out), AT_ONCE):
-        piece = slice(start, start + AT_ONCE)
+    for start in range(0, len(out), SORT_CHUNK):
+        piece = slice(start, start + SORT_CHUNK)
         ordered = torch.stack([t[piece] for t in flat]).sort(0).values
         out[piece] = ordered[cut : n - cut].mean(0) if out.is_floating_point() else ordered[cut]
     return out.view(tensors[0].shape)
 
 
-def _point(up: Payload) -> Tensor:
+def _as_vector(up: Payload) -> Tensor:
     """Where a reply stands: by its weights, or else by all its numbers."""
     return up["w"] if "w" in up else torch.cat([t.flatten() for t in up.values() if t.is_floating_point()])

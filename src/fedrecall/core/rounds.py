@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from fedrecall.core import seeds
-from fedrecall.core.exchange import OPEN, Diverged, Exchange, Guard
+from fedrecall.core.exchange import ACCEPT_ALL, Diverged, Exchange, ReplyPolicy
 from fedrecall.core.method import Method
-from fedrecall.core.reply_validation import Refusal
+from fedrecall.core.reply_validation import RejectedReply
 from fedrecall.core.types import Engine, Payload, Score, Server
 
 
 @dataclass(frozen=True)
-class Plan:
+class RoundSchedule:
     """How long, and with whom."""
 
     rounds: int
@@ -24,7 +24,7 @@ class Plan:
     evaluate_every: int = 1
 
 
-class Round(NamedTuple):
+class RoundResult(NamedTuple):
     """What one round did, and the server after it."""
 
     number: int  # from 1: how many aggregations the server has seen
@@ -37,25 +37,27 @@ class Round(NamedTuple):
     replies: int  # of them, how many answered
     train_loss: float | None  # mean over the participants, during their training
     local_accuracy: float | None  # mean over the participants, on the global test set, before aggregation
-    personal: bool  # there is no global model: the local accuracy is the accuracy
-    reports: list[Payload]  # what each participant said of its training, for the probes
-    sent: Payload  # what went down to them
-    refused: list[Refusal]  # replies that were left out
+    personalised: bool  # there is no global model: the local accuracy is the accuracy
+    client_metrics: list[Payload]  # what each participant said of its training, for the probes
+    tensors_sent: Payload  # what went down to them
+    rejected: list[RejectedReply]  # replies that were left out
 
 
-def sample(plan: Plan, t: int) -> list[int]:
+def sample_clients(plan: RoundSchedule, t: int) -> list[int]:
     """The clients of round t: a function of the seed and the round alone, so that all methods see the same ones."""
     rng = seeds.numpy_generator(plan.seed, "sample", t)
     return sorted(rng.choice(plan.population, plan.sample, replace=False).tolist())
 
 
-def rounds(method: Method, server: Server, engine: Engine, plan: Plan, guard: Guard = OPEN) -> Iterator[Round]:
+def run_rounds(
+    method: Method, server: Server, engine: Engine, plan: RoundSchedule, guard: ReplyPolicy = ACCEPT_ALL
+) -> Iterator[RoundResult]:
     """Run rounds server.t, server.t + 1, ... until there have been plan.rounds of them."""
     for t in range(server.t, plan.rounds):
         began = time.perf_counter()
-        clients = sample(plan, t)
+        clients = sample_clients(plan, t)
         exchange = Exchange(server, engine.cohort(t, clients), guard)
-        server = replace(exchange.settle(method.round(server, exchange)), t=t + 1)
+        server = replace(exchange.with_averaged_buffers(method.round(server, exchange)), t=t + 1)
         if not server.state.isfinite().all():
             raise Diverged(
                 "round.diverged",
@@ -72,7 +74,7 @@ def rounds(method: Method, server: Server, engine: Engine, plan: Plan, guard: Gu
                 "local.lr",
                 "use a smaller local.lr",
             )
-        yield Round(
+        yield RoundResult(
             server.t,
             server,
             score,
@@ -81,10 +83,10 @@ def rounds(method: Method, server: Server, engine: Engine, plan: Plan, guard: Gu
             exchange.bytes_down,
             clients,
             exchange.replies,
-            exchange.reported("loss"),
-            exchange.reported("local_accuracy"),
+            exchange.mean_metric("loss"),
+            exchange.mean_metric("local_accuracy"),
             method.personal,
             exchange.reports,
-            exchange.sent,
-            exchange.refused,
+            exchange.tensors_sent,
+            exchange.rejected,
         )

@@ -15,7 +15,7 @@ Purpose = Literal[
 ]  # fmt: skip
 
 
-def stream(seed: int, purpose: Purpose, *keys: int) -> int:
+def derive_seed(seed: int, purpose: Purpose, *keys: int) -> int:
     """The number that starts one independent stream, e.g. `stream(seed, "batches", round, client)`."""
     text = "/".join(map(str, (seed, purpose, *keys)))
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little") >> 1  # torch wants an int64
@@ -23,15 +23,15 @@ def stream(seed: int, purpose: Purpose, *keys: int) -> int:
 
 def generator(seed: int, purpose: Purpose, *keys: int) -> torch.Generator:
     """A torch generator for one purpose."""
-    return torch.Generator().manual_seed(stream(seed, purpose, *keys))
+    return torch.Generator().manual_seed(derive_seed(seed, purpose, *keys))
 
 
 def numpy_generator(seed: int, purpose: Purpose, *keys: int) -> np.random.Generator:
     """A numpy generator for one purpose."""
-    return np.random.default_rng(stream(seed, purpose, *keys))
+    return np.random.default_rng(derive_seed(seed, purpose, *keys))
 
 
-def unpredictable_normal(n: int) -> torch.Tensor:
+def system_normal(n: int) -> torch.Tensor:
     """Standard normal numbers [n] from the system's entropy, which no seed gives again: for noise that protects."""
     bits = np.frombuffer(os.urandom(16 * n), dtype=np.uint64).reshape(2, n) >> 11
     u, v = (bits + 0.5) * 2.0**-53  # uniform, and never 0
@@ -39,13 +39,13 @@ def unpredictable_normal(n: int) -> torch.Tensor:
 
 
 @contextmanager
-def fork(seed: int, purpose: Purpose, *keys: int) -> Iterator[None]:
+def seeded_rng(seed: int, purpose: Purpose, *keys: int) -> Iterator[None]:
     """Torch's global generator on this stream inside, and as it was before outside.
 
     For the code that knows no other: a module's initialisation, dropout. The processor's generator is set directly,
     because `torch.manual_seed` also keeps a stack trace for every device that is not in use yet.
     """
-    number = stream(seed, purpose, *keys)
+    number = derive_seed(seed, purpose, *keys)
     devices = list(range(torch.cuda.device_count()))
     with torch.random.fork_rng(devices):
         torch.default_generator.manual_seed(number)

@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 from fedrecall.errors import UserError
 
 if TYPE_CHECKING:
-    from fedrecall.core.flat_model import Flat
+    from fedrecall.core.flat_model import FlatModel
     from fedrecall.core.optim import ServerOptimiser
 
 
@@ -22,7 +22,7 @@ Payload = dict[str, Tensor]
 
 """All that ever crosses the wire, or stays in a client's memory: named, flat, tensors only."""
 
-Weights = Literal["size", "uniform"]
+ReplyWeighting = Literal["size", "uniform"]
 
 
 class Output(NamedTuple):
@@ -52,7 +52,7 @@ class Examples(Protocol):
         ...
 
     @property
-    def augmented(self) -> bool:
+    def is_augmented(self) -> bool:
         """Whether a batch drawn with a generator is random, so that nothing said of it can be cached."""
         ...
 
@@ -66,7 +66,7 @@ class Examples(Protocol):
 class Local(NamedTuple):
     """One client's round: what came down, what it kept, what it owns. Read-only."""
 
-    f: Flat
+    f: FlatModel
     w: Tensor  # the global weights w^t [d]
     b: Tensor  # float buffers [e]: the ones received; in `reply`, the ones after training
     down: Payload  # what came, and what `prepare` made of it
@@ -80,7 +80,7 @@ class Local(NamedTuple):
     batch: int  # examples a step
     t: int  # the round, from 0
     seed: int  # of this client's round, for a method that draws
-    notes: Payload  # a pad that `loss` may write on and `reply` reads; gone with the round
+    scratch: Payload  # a pad that `loss` may write on and `reply` reads; gone with the round
 
 
 class Reply(NamedTuple):
@@ -89,7 +89,7 @@ class Reply(NamedTuple):
     up: Payload
     n: int  # examples
     memory: Payload
-    report: Payload  # how the training went, for the record: no method sees it, no byte is counted
+    metrics: Payload  # how the training went, for the record: no method sees it, no byte is counted
     client: int | None = None  # who says so, for the record
 
 
@@ -102,14 +102,14 @@ class Score:
     loss: float  # summed cross-entropy
 
     @property
-    def correct(self) -> int:
+    def num_correct(self) -> int:
         """How many examples' largest logit is the label's."""
         return int((self.predicted == self.y).sum())
 
     @property
     def accuracy(self) -> float:
         """Their share."""
-        return self.correct / len(self.y)
+        return self.num_correct / len(self.y)
 
     @property
     def mean_loss(self) -> float:
@@ -121,15 +121,15 @@ class Score:
 class Server:
     """What lasts from round to round at the server; every change makes a new one."""
 
-    f: Flat
+    f: FlatModel
     w: Tensor  # global weights [d]
     b: Tensor  # global float buffers [e], averaged by the core whatever a method does with w
-    counters: Tensor  # integer buffers, such as the number of batches a batch norm has seen
+    int_buffers: Tensor  # integer buffers, such as the number of batches a batch norm has seen
     optimiser: ServerOptimiser
     extra: Payload = field(default_factory=dict)  # the method's own state
-    moments: Payload = field(default_factory=dict)  # the optimiser's state
-    weights: Weights = "size"  # how replies are weighted
-    aux: Examples | None = None
+    optimiser_state: Payload = field(default_factory=dict)  # the optimiser's state
+    weights: ReplyWeighting = "size"  # how replies are weighted
+    auxiliary: Examples | None = None
     t: int = 0
 
     @property
@@ -138,27 +138,27 @@ class Server:
         return self.f.join(self.w, self.b)
 
     @property
-    def evidence(self) -> Examples:
+    def require_auxiliary(self) -> Examples:
         """The auxiliary examples, for a method that cannot do without."""
-        if self.aux is None or not len(self.aux):
+        if self.auxiliary is None or not len(self.auxiliary):
             raise UserError(
                 "method.needs_auxiliary_data",
                 "the method needs auxiliary data at the server",
                 "data.aux_per_class",
                 "set data.aux_per_class",
             )
-        return self.aux
+        return self.auxiliary
 
-    def mean(self, replies: Iterable[Reply], uniform: Collection[str] = ()) -> Payload:
+    def mean(self, replies: Iterable[Reply], unweighted: Collection[str] = ()) -> Payload:
         """The replies' mean, weighted as the experiment says, but for the names that are always averaged uniformly."""
-        return mean(replies, self.weights, uniform)
+        return average_replies(replies, self.weights, unweighted)
 
     def step(self, target: Tensor) -> Server:
         """Move towards the target (usually the mean of the clients' weights), as the server optimiser does."""
-        w, moments = self.optimiser.step(self.w, target, self.moments)
-        return replace(self, w=w, moments=moments)
+        w, moments = self.optimiser.step(self.w, target, self.optimiser_state)
+        return replace(self, w=w, optimiser_state=moments)
 
-    def keep(self, **extra: Tensor) -> Server:
+    def with_extra(self, **extra: Tensor) -> Server:
         """The same server with these entries of the method's state replaced."""
         return replace(self, extra={**self.extra, **extra})
 
@@ -181,7 +181,7 @@ class Cohort(Protocol):
         ...
 
 
-class Sample(Cohort, Protocol):
+class EngineCohort(Cohort, Protocol):
     """A cohort as its engine gives it to the core, which looks at every reply before a method does."""
 
     def refuse(self, client: int) -> None:
@@ -192,7 +192,7 @@ class Sample(Cohort, Protocol):
 class Engine(Protocol):
     """Where clients run. It knows no method."""
 
-    def cohort(self, t: int, clients: Sequence[int]) -> Sample:
+    def cohort(self, t: int, clients: Sequence[int]) -> EngineCohort:
         """These clients, for round t."""
         ...
 
@@ -201,7 +201,7 @@ class Engine(Protocol):
         ...
 
 
-class Mean:
+class RunningMean:
     """A running mean of payloads: no more than one of them is held.
 
     Each addend moves the mean by its share of the weight so far, so that a single one, or many equal ones, come out
@@ -223,10 +223,12 @@ class Mean:
                 self.value[name] = t.clone()
 
 
-def mean(replies: Iterable[Reply], weights: Weights = "size", uniform: Collection[str] = ()) -> Payload:
+def average_replies(
+    replies: Iterable[Reply], weights: ReplyWeighting = "size", unweighted: Collection[str] = ()
+) -> Payload:
     """The replies' mean, by their numbers of examples or uniform; the names in `uniform` always uniform."""
-    weighted, plain = Mean(), Mean()
+    weighted, plain = RunningMean(), RunningMean()
     for reply in replies:
-        weighted.add({k: t for k, t in reply.up.items() if k not in uniform}, reply.n if weights == "size" else 1)
-        plain.add({k: t for k, t in reply.up.items() if k in uniform}, 1)
+        weighted.add({k: t for k, t in reply.up.items() if k not in unweighted}, reply.n if weights == "size" else 1)
+        plain.add({k: t for k, t in reply.up.items() if k in unweighted}, 1)
     return weighted.value | plain.value

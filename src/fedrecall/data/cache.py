@@ -19,14 +19,14 @@ from torch import Tensor
 
 log = logging.getLogger(__name__)
 
-Stored = tuple[dict[str, Tensor], dict[str, str]]
+CachedTensors = tuple[dict[str, Tensor], dict[str, str]]
 
 """Tensors, and what is known about them."""
 
 _VERSION = 1  # raise it when the same source is decoded to something else
 
 
-def directory() -> Path:
+def cache_directory() -> Path:
     """$FEDRECALL_CACHE, else fedrecall in $XDG_CACHE_HOME, else ~/.cache/fedrecall."""
     if own := os.environ.get("FEDRECALL_CACHE"):
         return Path(own).expanduser()
@@ -43,15 +43,15 @@ def checksum(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> str:
     return digest.hexdigest()
 
 
-def place(name: str, key: Mapping[str, object]) -> Path:
+def cache_path(name: str, key: Mapping[str, object]) -> Path:
     """Where the decoded data is, once it has been decoded."""
     text = json.dumps([_VERSION, name, dict(key)], sort_keys=True)
-    return directory() / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.safetensors"
+    return cache_directory() / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.safetensors"
 
 
-def cached(name: str, key: Mapping[str, object], build: Callable[[], Stored]) -> Stored:
+def cached(name: str, key: Mapping[str, object], build: Callable[[], CachedTensors]) -> CachedTensors:
     """What `build` gives, from the disk if it is there. `key` is all that the result depends on."""
-    path = place(name, key)
+    path = cache_path(name, key)
     if (stored := _read(path)) is not None:  # needs no lock: a file with this name is complete
         return stored
     try:
@@ -66,12 +66,12 @@ def cached(name: str, key: Mapping[str, object], build: Callable[[], Stored]) ->
             return stored
         if path.exists():
             log.warning("the cache file %s is damaged: decoding %s again", path, name)
-        return _written(path, build())
+        return _save_and_map(path, build())
     finally:
         lock.release()
 
 
-def _written(path: Path, stored: Stored) -> Stored:
+def _save_and_map(path: Path, stored: CachedTensors) -> CachedTensors:
     """Save, and hand back the mapped file, so that the copy in memory can go."""
     tensors, about = stored
     part = path.with_suffix(".part")
@@ -87,7 +87,7 @@ def _written(path: Path, stored: Stored) -> Stored:
     return _read(path) or stored
 
 
-def _read(path: Path) -> Stored | None:
+def _read(path: Path) -> CachedTensors | None:
     """The file's content, mapped and not copied; None if it is not there or not what was written."""
     try:
         with safe_open(path, framework="pt") as f:

@@ -11,12 +11,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrecall.data.cache import Stored, cached, checksum
-from fedrecall.data.examples import first_of_each, holdout, numbered
-from fedrecall.data.folders import folder_table, image_files
-from fedrecall.data.readers import Columns, Place, Source, decoded, hub, parquet, places
+from fedrecall.data.cache import CachedTensors, cached, checksum
+from fedrecall.data.examples import encode_labels, first_per_group, stratified_holdout
+from fedrecall.data.folders import image_files, read_image_folder
+from fedrecall.data.readers import (
+    ColumnNames,
+    DatasetSpec,
+    SplitLocation,
+    decode_images,
+    locate_splits,
+    read_hub,
+    read_parquet,
+)
 from fedrecall.data.transforms import Transform
-from fedrecall.errors import UserError, unknown
+from fedrecall.errors import UserError, unknown_name
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +48,7 @@ class Dataset:
     train_groups: Tensor | None = None  # who an example is from (writer, domain, client): int64 [N]
     test_groups: Tensor | None = None
     group_names: tuple[str, ...] = ()
-    plain: Transform = Transform()  # the test-time transform
+    test_transform: Transform = Transform()  # the test-time transform
 
     def __post_init__(self) -> None:
         self._check("training", self.train_x, self.train_y, self.train_groups)
@@ -108,90 +116,90 @@ class Dataset:
         return checksum(tensors, {"classes": json.dumps(self.classes), "groups": json.dumps(self.group_names)})
 
 
-DATASETS: dict[str, Source] = {
-    "digits": Source(
+DATASETS: dict[str, DatasetSpec] = {
+    "digits": DatasetSpec(
         about="8 x 8 grey handwritten digits, part of scikit-learn: needs no download",
         folders=(),
         repo=None,
         sizes=(1433, 364),
         num_classes=10,
-        plain=Transform(mean=(0.3053,), std=(0.3759,)),
+        test_transform=Transform(mean=(0.3053,), std=(0.3759,)),
         channels=1,
     ),
-    "mnist": Source(
+    "mnist": DatasetSpec(
         about="28 x 28 grey handwritten digits",
         folders=("mnist",),
         repo="ylecun/mnist",
         sizes=(60_000, 10_000),
         num_classes=10,
-        plain=Transform(mean=(0.1307,), std=(0.3081,)),
+        test_transform=Transform(mean=(0.1307,), std=(0.3081,)),
         channels=1,
     ),
-    "fashion-mnist": Source(
+    "fashion-mnist": DatasetSpec(
         about="28 x 28 grey pictures of clothes",
         folders=("fashion-mnist", "fashion_mnist"),
         repo="zalando-datasets/fashion_mnist",
         sizes=(60_000, 10_000),
         num_classes=10,
-        plain=Transform(mean=(0.2860,), std=(0.3530,)),
+        test_transform=Transform(mean=(0.2860,), std=(0.3530,)),
         channels=1,
     ),
-    "cifar10": Source(
+    "cifar10": DatasetSpec(
         about="32 x 32 colour photographs of ten kinds of animals and vehicles",
         folders=("cifar10",),
         repo="uoft-cs/cifar10",
         sizes=(50_000, 10_000),
         num_classes=10,
-        plain=Transform(mean=(0.49140, 0.48216, 0.44653), std=(0.24703, 0.24349, 0.26159)),
+        test_transform=Transform(mean=(0.49140, 0.48216, 0.44653), std=(0.24703, 0.24349, 0.26159)),
         image="img",
     ),
-    "cifar100": Source(
+    "cifar100": DatasetSpec(
         about="32 x 32 colour photographs, the hundred fine classes",
         folders=("cifar100",),
         repo="uoft-cs/cifar100",
         sizes=(50_000, 10_000),
         num_classes=100,
-        plain=Transform(mean=(0.50708, 0.48655, 0.44092), std=(0.26733, 0.25644, 0.27615)),
+        test_transform=Transform(mean=(0.50708, 0.48655, 0.44092), std=(0.26733, 0.25644, 0.27615)),
         image="img",
         label="fine_label",
     ),
-    "cinic10": Source(
+    "cinic10": DatasetSpec(
         about="32 x 32 colour photographs of CIFAR-10's classes, most from ImageNet; its valid part is not used",
         folders=("cinic10", "cinic-10", "CINIC-10"),
         repo="flwrlabs/cinic10",
         sizes=(90_000, 90_000),
         num_classes=10,
-        plain=Transform(mean=(0.47889522, 0.47227842, 0.43047404), std=(0.24205776, 0.23828046, 0.25874835)),
+        test_transform=Transform(mean=(0.47889522, 0.47227842, 0.43047404), std=(0.24205776, 0.23828046, 0.25874835)),
     ),
-    "femnist": Source(
+    "femnist": DatasetSpec(
         about="28 x 28 grey handwritten characters with their writers; data.classes = 10, 26 or 62",
         folders=("femnist",),
         repo="flwrlabs/femnist",
         sizes=(814_277,),
         num_classes=62,
-        plain=Transform(),
+        test_transform=Transform(),
         splits=("train",),
         holdout=0.1,  # as LEAF does
         label="character",
         group="writer_id",
         channels=1,
     ),
-    "tiny-imagenet": Source(
+    "tiny-imagenet": DatasetSpec(
         about="64 x 64 colour photographs; the test set is its validation set",
         folders=("tiny-imagenet", "tiny_imagenet", "tiny-imagenet-200", "tiny_imagenet_20"),
         repo="zh-plus/tiny-imagenet",
         sizes=(100_000, 10_000),
         num_classes=200,
-        plain=Transform(mean=(0.4802, 0.4481, 0.3975), std=(0.2770, 0.2691, 0.2821)),
+        test_transform=Transform(mean=(0.4802, 0.4481, 0.3975), std=(0.2770, 0.2691, 0.2821)),
         splits=("train", "valid"),
     ),
-    "office-caltech-10": Source(
+    "office-caltech-10": DatasetSpec(
         about="colour photographs of ten things from four domains; data.limit keeps the first of each domain",
         folders=("office-caltech-10", "office_caltech_10"),
         repo=None,
         sizes=(2533,),
         num_classes=10,
-        plain=Transform(),
+        test_transform=Transform(),
         splits=("train",),
         holdout=0.2,  # gives FedBN's 192 / 225 / 32 / 59
         group="domain",
@@ -202,7 +210,7 @@ DATASETS: dict[str, Source] = {
 """What `data.name` can be."""
 
 
-def load(
+def load_named(
     name: str,
     *,
     root: str | Path | None = None,
@@ -217,7 +225,7 @@ def load(
     of every group. `seed` draws the part of every writer that FEMNIST is tested on; all other splits are fixed.
     """
     if name not in DATASETS:
-        raise unknown("data set", name, DATASETS, key="data.name")
+        raise unknown_name("data set", name, DATASETS, key="data.name")
     source = DATASETS[name]
     if classes is not None and name != "femnist":
         raise UserError(
@@ -262,35 +270,37 @@ def load(
     if name == "digits":
         return _digits(source)
     folder = root or os.environ.get("FEDRECALL_DATA")
-    where = places(name, source, Path(folder).expanduser()) if folder else None
+    where = locate_splits(name, source, Path(folder).expanduser()) if folder else None
     x_size = size or source.size
-    key = {"size": x_size, "source": _files(where) if where else source.repo}
+    key = {"size": x_size, "source": _source_key(where) if where else source.repo}
     tensors, about = stored = cached(name, key, lambda: _read(name, source, where, x_size))
     if len(source.splits) > 1:
         parts = (tensors["train.x"], tensors["train.y"], tensors["test.x"], tensors["test.y"])
-        return Dataset(name, *parts, tuple(json.loads(about["classes"])), plain=source.plain)
-    return _held_out(name, source, stored, classes, limit, seed)
+        return Dataset(name, *parts, tuple(json.loads(about["classes"])), test_transform=source.test_transform)
+    return _split_grouped(name, source, stored, classes, limit, seed)
 
 
-def _digits(source: Source) -> Dataset:
+def _digits(source: DatasetSpec) -> Dataset:
     from sklearn.datasets import load_digits
 
     pixels, labels = load_digits(return_X_y=True)
     x = torch.from_numpy(np.rint(pixels * (255 / 16)).astype(np.uint8)).view(-1, 1, 8, 8)  # stored as 0..16
     y = torch.from_numpy(labels.astype(np.int64))
-    train, test = (rows.sort().values for rows in holdout(y, 0.2, seed=0))
-    return Dataset("digits", x[train], y[train], x[test], y[test], tuple("0123456789"), plain=source.plain)
+    train, test = (rows.sort().values for rows in stratified_holdout(y, 0.2, seed=0))
+    return Dataset(
+        "digits", x[train], y[train], x[test], y[test], tuple("0123456789"), test_transform=source.test_transform
+    )
 
 
-def _files(where: dict[str, Place]) -> list[list[str | int]]:
+def _source_key(where: dict[str, SplitLocation]) -> list[list[str | int]]:
     """What the cache goes by: another path, size or time of change of any file is another source."""
     files = [file for place in where.values() for file in (image_files(place) if isinstance(place, Path) else place)]
     return [[str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
 
 
-def _read(name: str, source: Source, where: dict[str, Place] | None, size: int | None) -> Stored:
+def _read(name: str, source: DatasetSpec, where: dict[str, SplitLocation] | None, size: int | None) -> CachedTensors:
     """Decode all splits. The first is called "train" in the cache and the second "test", whatever the source says."""
-    columns = Columns(source.image, source.label, source.group)
+    columns = ColumnNames(source.image, source.label, source.group)
     tensors: dict[str, Tensor] = {}
     labels, groups = [], []
     classes: tuple[str, ...] | None = None
@@ -304,43 +314,54 @@ def _read(name: str, source: Source, where: dict[str, Place] | None, size: int |
                     "data.root",
                     f"set data.root or FEDRECALL_DATA to a folder that has a folder {' or '.join(source.folders)}",
                 )
-            table = hub(source.repo, split, columns)
+            table = read_hub(source.repo, split, columns)
         elif isinstance(place, Path):
-            table = folder_table(place, classes, grouped=source.group is not None)
+            table = read_image_folder(place, classes, grouped=source.group is not None)
         else:
-            table = parquet(place, columns)
+            table = read_parquet(place, columns)
         classes = classes or table.classes
-        x, y, members = decoded(table, f"{name} {split}", source.channels, size)
+        x, y, members = decode_images(table, f"{name} {split}", source.channels, size)
         tensors[f"{part}.x"] = x
         labels.append(y)
         if members is not None:
             groups.append([table.groups[m] for m in members] if table.groups else members)
-    numbers, classes = numbered(labels, classes, "labels", name)
-    members_of, group_names = numbered(groups, None, "groups", name) if groups else ([], ())
+    numbers, classes = encode_labels(labels, classes, "labels", name)
+    members_of, group_names = encode_labels(groups, None, "groups", name) if groups else ([], ())
     tensors |= {f"{part}.y": y for part, y in zip(("train", "test"), numbers, strict=False)}
     tensors |= {f"{part}.groups": g for part, g in zip(("train", "test"), members_of, strict=False)}
     return tensors, {"classes": json.dumps(classes), "groups": json.dumps(group_names)}
 
 
-def _held_out(name: str, source: Source, stored: Stored, classes: int | None, limit: int | None, seed: int) -> Dataset:
+def _split_grouped(
+    name: str, source: DatasetSpec, stored: CachedTensors, classes: int | None, limit: int | None, seed: int
+) -> Dataset:
     """A data set that comes in one piece with groups: choose classes, hold out some of every group, limit the rest."""
     tensors, about = stored
     names, group_names = tuple(json.loads(about["classes"])), tuple(json.loads(about["groups"]))
     x, y, groups = tensors["train.x"], tensors["train.y"], tensors["train.groups"]
     if classes is not None and classes != source.num_classes:
-        rows, y, names = _characters(y, names, classes)
+        rows, y, names = _femnist_subset(y, names, classes)
         x, groups = x[rows], groups[rows]
         present, dense = np.unique(groups.numpy(), return_inverse=True)  # a writer may have written none of them
         groups, group_names = torch.from_numpy(dense), tuple(group_names[i] for i in present)
-    train, test = holdout(groups, source.holdout, seed if name == "femnist" else 0)
+    train, test = stratified_holdout(groups, source.holdout, seed if name == "femnist" else 0)
     if limit is not None:
-        train = train[first_of_each(groups[train], limit)]
+        train = train[first_per_group(groups[train], limit)]
     return Dataset(
-        name, x[train], y[train], x[test], y[test], names, groups[train], groups[test], group_names, source.plain
+        name,
+        x[train],
+        y[train],
+        x[test],
+        y[test],
+        names,
+        groups[train],
+        groups[test],
+        group_names,
+        source.test_transform,
     )
 
 
-def _characters(y: Tensor, names: tuple[str, ...], classes: int) -> tuple[Tensor, Tensor, tuple[str, ...]]:
+def _femnist_subset(y: Tensor, names: tuple[str, ...], classes: int) -> tuple[Tensor, Tensor, tuple[str, ...]]:
     """FEMNIST's digits, or its letters with upper and lower case of a letter as one class (the papers leave that open).
 
     Rows, labels, names.

@@ -15,10 +15,10 @@ import torch
 from torch.utils.data import Dataset as TorchDataset
 
 from fedrecall.data.catalog import DATASETS, Dataset
-from fedrecall.data.folders import folder_table
-from fedrecall.data.parts import Part, as_inputs, make_dataset, standardised
-from fedrecall.data.readers import Columns, Table, class_folders, decoded, hub_table, missing_column
-from fedrecall.errors import UserError, unknown
+from fedrecall.data.folders import read_image_folder
+from fedrecall.data.parts import RawExamples, make_dataset, standardise_inputs, to_input_tensor
+from fedrecall.data.readers import ColumnNames, RawSplit, decode_images, missing_column, read_dataset, subfolders
+from fedrecall.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
     from datasets import Dataset as HubDataset
@@ -49,9 +49,9 @@ def from_arrays(
     >>> len(data.train_y), len(data.test_y), data.classes
     (80, 20, ('a', 'b'))
     """
-    apart = Part(as_inputs(test[0], name), test[1]) if isinstance(test, tuple) else test
+    apart = RawExamples(to_input_tensor(test[0], name), test[1]) if isinstance(test, tuple) else test
     names = None if classes is None else tuple(classes)
-    data = make_dataset(name, Part(as_inputs(x, name), y, clients), apart, names, seed)
+    data = make_dataset(name, RawExamples(to_input_tensor(x, name), y, clients), apart, names, seed)
     if not standardise:
         return data
     if data.train_x.dtype == torch.uint8:
@@ -61,7 +61,7 @@ def from_arrays(
             "standardise",
             "remove standardise",
         )
-    return standardised(data)
+    return standardise_inputs(data)
 
 
 def from_torch(
@@ -79,8 +79,8 @@ def from_torch(
     >>> data.shape, len(data.test_y)
     ((3,), 10)
     """
-    apart = _pairs(test, name) if isinstance(test, TorchDataset) else test
-    return make_dataset(name, replace(_pairs(data, name), clients=clients), apart, None, seed)
+    apart = _from_pairs(test, name) if isinstance(test, TorchDataset) else test
+    return make_dataset(name, replace(_from_pairs(data, name), clients=clients), apart, None, seed)
 
 
 def from_huggingface(
@@ -113,8 +113,8 @@ def from_huggingface(
             "pass one split",
         )
     other = next((splits[key] for key in _TEST_NAMES if key in splits), None)
-    train, classes = _columns(splits["train"], inputs, label, client, size, name)
-    apart = _columns(other, inputs, label, client, size, name)[0] if other is not None else test
+    train, classes = _from_columns(splits["train"], inputs, label, client, size, name)
+    apart = _from_columns(other, inputs, label, client, size, name)[0] if other is not None else test
     return make_dataset(name, train, apart, classes, seed)
 
 
@@ -138,13 +138,17 @@ def from_folder(
             str(folder),
             "use one that has a folder of images per class",
         )
-    below = class_folders(folder)
+    below = subfolders(folder)
     other = next((below[key] for key in _TEST_NAMES if key in below), None)
     if "train" not in below or other is None:
-        train, classes = _images(folder_table(folder, grouped=client), folder.name, None, size)
+        train, classes = _from_images(read_image_folder(folder, grouped=client), folder.name, None, size)
         return make_dataset(folder.name, train, test, classes, seed)
-    train, classes = _images(folder_table(below["train"], grouped=client, within=folder), folder.name, None, size)
-    apart, _ = _images(folder_table(other, classes, grouped=client, within=folder), folder.name, train.x.shape[1], size)
+    train, classes = _from_images(
+        read_image_folder(below["train"], grouped=client, within=folder), folder.name, None, size
+    )
+    apart, _ = _from_images(
+        read_image_folder(other, classes, grouped=client, within=folder), folder.name, train.x.shape[1], size
+    )
     return make_dataset(folder.name, train, apart, classes, seed)
 
 
@@ -163,7 +167,7 @@ def as_dataset(data: Any) -> Dataset:
                 f'name it with fedrecall.from_table("{data}", label=...)',
             )
         if not Path(data).expanduser().exists():
-            raise unknown("folder or data set", data, DATASETS, key="data")
+            raise unknown_name("folder or data set", data, DATASETS, key="data")
         return from_folder(data)
     hub = sys.modules.get("datasets")  # who has such an object has imported it
     if hub is not None and isinstance(data, hub.Dataset | hub.DatasetDict):
@@ -179,7 +183,7 @@ def as_dataset(data: Any) -> Dataset:
     )
 
 
-def _pairs(data: "TorchDataset[Any]", name: str) -> Part:
+def _from_pairs(data: "TorchDataset[Any]", name: str) -> RawExamples:
     if not hasattr(data, "__len__"):
         raise UserError(
             "data.unsupported_type",
@@ -207,12 +211,12 @@ def _pairs(data: "TorchDataset[Any]", name: str) -> Part:
             "inputs",
             "resize them in the torch dataset",
         )
-    return Part(as_inputs(np.stack(xs) if xs else np.empty((0, 1)), name), ys)
+    return RawExamples(to_input_tensor(np.stack(xs) if xs else np.empty((0, 1)), name), ys)
 
 
-def _columns(
+def _from_columns(
     data: "HubDataset", inputs: str | Sequence[str] | None, label: str, client: str | None, size: int | None, name: str
-) -> tuple[Part, tuple[str, ...] | None]:
+) -> tuple[RawExamples, tuple[str, ...] | None]:
     images = [column for column, feature in data.features.items() if type(feature).__name__ == "Image"]
     if inputs is None and len(images) != 1:
         raise UserError(
@@ -222,18 +226,20 @@ def _columns(
             f"set inputs to one or more of {', '.join(data.column_names)}",
         )
     chosen = images if inputs is None else [inputs] if isinstance(inputs, str) else list(inputs)
-    table = hub_table(data, name, Columns(chosen[0], label, client))
+    table = read_dataset(data, name, ColumnNames(chosen[0], label, client))
     if chosen[0] in images:
-        return _images(table._replace(total=len(data)), name, None, size)
+        return _from_images(table._replace(total=len(data)), name, None, size)
     for column in chosen:
         if column not in data.column_names:
             raise missing_column(name, column, data.column_names)
     rows = data.with_format("numpy")[:]
     x = rows[chosen[0]] if len(chosen) == 1 else np.column_stack([rows[column] for column in chosen])
-    x = as_inputs(x if np.ndim(x) > 1 else np.reshape(x, (-1, 1)), name)
-    return Part(x, rows[label], None if client is None else rows[client]), table.classes
+    x = to_input_tensor(x if np.ndim(x) > 1 else np.reshape(x, (-1, 1)), name)
+    return RawExamples(x, rows[label], None if client is None else rows[client]), table.classes
 
 
-def _images(table: Table, name: str, channels: int | None, size: int | None) -> tuple[Part, tuple[str, ...] | None]:
-    x, y, groups = decoded(table, name, channels, size)
-    return Part(x, y, [table.groups[g] for g in groups or ()] if table.groups else groups), table.classes
+def _from_images(
+    table: RawSplit, name: str, channels: int | None, size: int | None
+) -> tuple[RawExamples, tuple[str, ...] | None]:
+    x, y, groups = decode_images(table, name, channels, size)
+    return RawExamples(x, y, [table.groups[g] for g in groups or ()] if table.groups else groups), table.classes

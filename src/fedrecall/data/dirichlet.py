@@ -18,20 +18,20 @@ Ints = NDArray[np.int64]
 
 Floats = NDArray[np.float64]
 
-BATCH = 256  # attempts at a time, at most: larger batches leave the cache
+MAX_BATCH = 256  # attempts at a time, at most: larger batches leave the cache
 
-CELLS = 1_000_000  # attempts x clients at a time, at most: bounds the memory
+MAX_CELLS = 1_000_000  # attempts x clients at a time, at most: bounds the memory
 
-WORK = 300_000_000  # attempts x clients x classes in all, at most: bounds the time, to about 15 s
+MAX_WORK = 300_000_000  # attempts x clients x classes in all, at most: bounds the time, to about 15 s
 
-HOPELESS = 30.0  # clients too small, on average: see `accepted_counts`
+GIVE_UP_ABOVE = 30.0  # clients too small, on average: see `accepted_counts`
 
 
-class Drawn(NamedTuple):
+class DirichletDraw(NamedTuple):
     """The counts that were accepted, or the best of those that were not."""
 
     counts: Ints  # samples by class and client [C, N]
-    short: int  # clients below the minimum size
+    num_small_clients: int  # clients below the minimum size
     attempts: int  # draws made
 
 
@@ -52,7 +52,7 @@ def log_gamma(alpha: float, shape: tuple[int, ...], rng: np.random.Generator) ->
     return np.log(rng.standard_gamma(alpha + 1, shape)) - rng.standard_exponential(shape) / alpha
 
 
-def cut_classes(classes: Ints, logs: Iterable[Floats], balance: bool) -> Ints:
+def counts_from_log_weights(classes: Ints, logs: Iterable[Floats], balance: bool) -> Ints:
     """Class counts [A, C, N] of A attempts, from each class's size and log-weights [A, N], class by class in order."""
     n = int(classes.sum())
     held: Ints = np.zeros((), dtype=np.int64)
@@ -71,7 +71,7 @@ def cut_classes(classes: Ints, logs: Iterable[Floats], balance: bool) -> Ints:
     return np.stack(counts, axis=1)
 
 
-def accepted_counts(
+def draw_counts(
     classes: Ints,
     clients: int,
     rng: np.random.Generator,
@@ -80,35 +80,35 @@ def accepted_counts(
     min_size: int,
     balance: bool,
     attempts: int,
-) -> Drawn:
+) -> DirichletDraw:
     """Return the first draw that gives every client `min_size` samples; if there is none, the one that lacks least.
 
     If `m` clients are too small on average, a draw is accepted with probability of at most about exp(-m), because
     the sizes of clients that share a sum are negatively associated. So a mean above `HOPELESS` ends the search.
     """
-    best: Drawn | None = None
+    best: DirichletDraw | None = None
     least, made, short_so_far = 0, 0, 0
-    most = min(attempts, max(1, WORK // (clients * len(classes))))
-    for size in _batches(most, max(1, min(BATCH, CELLS // clients))):
+    most = min(attempts, max(1, MAX_WORK // (clients * len(classes))))
+    for size in _batches(most, max(1, min(MAX_BATCH, MAX_CELLS // clients))):
         logs = (log_gamma(alpha, (size, clients), rng) for _ in classes)
-        counts = cut_classes(classes, logs, balance)
+        counts = counts_from_log_weights(classes, logs, balance)
         missing = np.maximum(min_size - counts.sum(axis=1), 0)
         short = np.count_nonzero(missing, axis=1)
         if (short == 0).any():
             first = int(np.argmin(short))
-            return Drawn(counts[first], 0, made + first + 1)
+            return DirichletDraw(counts[first], 0, made + first + 1)
         i = int(np.argmin(missing.sum(axis=1)))
         if best is None or missing[i].sum() < least:
-            best, least = Drawn(counts[i].copy(), int(short[i]), 0), int(missing[i].sum())
+            best, least = DirichletDraw(counts[i].copy(), int(short[i]), 0), int(missing[i].sum())
         made += size
         short_so_far += int(short.sum())
-        if made >= 20 and short_so_far > HOPELESS * made:
+        if made >= 20 and short_so_far > GIVE_UP_ABOVE * made:
             break
     assert best is not None  # there is at least one attempt
     return best._replace(attempts=made)
 
 
-def repair(counts: Ints, min_size: int) -> int:
+def enforce_min_size(counts: Ints, min_size: int) -> int:
     """Bring each client of counts [C, N] to `min_size`, in place, and return how many samples moved.
 
     They come from whoever is the largest client at the time, of its most frequent class.

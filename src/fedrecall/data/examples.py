@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 from fedrecall.data.transforms import Transform
 from fedrecall.errors import UserError
 
-_AT_ONCE = 64 * 2**20  # bytes of a client's examples that are held as floats while it trains
+PRECOMPUTE_BYTES = 64 * 2**20  # bytes of a client's examples that are held as floats while it trains
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,9 +37,9 @@ class Examples:
         return self.labels if self.rows is None else self.labels.index_select(0, self.rows)
 
     @property
-    def augmented(self) -> bool:
+    def is_augmented(self) -> bool:
         """Whether a batch drawn with a generator is random, so that nothing said of it can be cached."""
-        return self.transform.random
+        return self.transform.is_random
 
     def __len__(self) -> int:
         return len(self.labels if self.rows is None else self.rows)
@@ -52,23 +52,25 @@ class Examples:
         if self.rows is not None:
             rows = self.rows[rows]
         x = self.x[rows] if isinstance(rows, slice) else _select(self.x, rows)
-        return self.transform.plain(x) if rng is None or not self.augmented else self.transform.augment(x, rng)
+        return (
+            self.transform.apply_test(x) if rng is None or not self.is_augmented else self.transform.apply_train(x, rng)
+        )
 
-    def take(self, rows: Tensor) -> "Examples":
+    def subset(self, rows: Tensor) -> "Examples":
         """A view of the view: its rows, counted from its own beginning."""
         return Examples(self.x, self.labels, self.transform, rows if self.rows is None else self.rows[rows])
 
-    def ready(self) -> "Examples":
+    def precomputed(self) -> "Examples":
         """The same examples, made ready for the model once instead of in every epoch, where that changes nothing.
 
         It does with augmentation; it is not worth it where nothing is computed, and not wise where it fills the memory.
         """
         computed = self.x.dtype == torch.uint8 or self.transform.mean is not None
-        if self.augmented or not computed or 4 * len(self) * self.x[:1].numel() > _AT_ONCE:
+        if self.is_augmented or not computed or 4 * len(self) * self.x[:1].numel() > PRECOMPUTE_BYTES:
             return self
         return Examples(self.batch(slice(None)), self.y, Transform())
 
-    def counts(self, classes: int) -> Tensor:
+    def class_counts(self, classes: int) -> Tensor:
         """How many examples of each class, int64 [K]."""
         return torch.bincount(self.y, minlength=classes)
 
@@ -80,12 +82,12 @@ def _select(x: Tensor, rows: Tensor) -> Tensor:
     return x.index_select(0, rows)
 
 
-def numbered(
+def encode_labels(
     columns: Iterable[Sequence[Any]], names: tuple[str, ...] | None, what: str, data: str | None = None
 ) -> tuple[list[Tensor], tuple[str, ...]]:
     """Values of several splits as ids 0..K-1, with their names: the given ones, else the values in order."""
     where = f'data "{data}": {what}' if data else what
-    arrays = [_words_or_numbers(column, what, where) for column in columns]
+    arrays = [_label_array(column, what, where) for column in columns]
     if len({a.dtype.kind for a in arrays if len(a)}) > 1:
         raise UserError(
             "data.invalid_labels",
@@ -108,7 +110,7 @@ def numbered(
     return [torch.from_numpy(a) for a in arrays], names
 
 
-def _words_or_numbers(column: Sequence[Any], what: str, where: str) -> np.ndarray[Any, Any]:
+def _label_array(column: Sequence[Any], what: str, where: str) -> np.ndarray[Any, Any]:
     array = np.asarray(column)
     if array.dtype.kind == "O" and all(isinstance(value, str) for value in array):
         array = array.astype(str)  # words as pandas has them
@@ -124,27 +126,27 @@ def _words_or_numbers(column: Sequence[Any], what: str, where: str) -> np.ndarra
     return array.astype(np.int64) if whole else array.astype(str)
 
 
-def holdout(groups: Tensor, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
+def stratified_holdout(groups: Tensor, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
     """Rows that stay and rows that are held out: this share of every group, rounded up, drawn at random.
 
     A group of two or more has some on either side, a single example stays. Rows come group by group in drawn order, so
     that the first of a group are a random choice of it.
     """
     order = np.lexsort((np.random.default_rng(seed).random(len(groups)), groups.numpy()))
-    place, size = _places_in_group(groups[torch.from_numpy(order)])
+    place, size = _rank_in_group(groups[torch.from_numpy(order)])
     # The small number keeps a product such as 0.1 * 30 from being rounded up for its last bit.
     held = place < np.minimum(np.ceil(fraction * size - 1e-9), size - 1)
     return torch.from_numpy(order[~held]), torch.from_numpy(order[held])
 
 
-def first_of_each(groups: Tensor, limit: int) -> Tensor:
+def first_per_group(groups: Tensor, limit: int) -> Tensor:
     """Rows of the first `limit` examples of every group, ascending."""
     order = torch.argsort(groups, stable=True)
-    place, _ = _places_in_group(groups[order])
+    place, _ = _rank_in_group(groups[order])
     return order[torch.from_numpy(place < limit)].sort().values
 
 
-def _places_in_group(ordered: Tensor) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def _rank_in_group(ordered: Tensor) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """For ids in ascending order: the place of each in its group, and the size of that group."""
     _, start, size = np.unique(ordered.numpy(), return_index=True, return_counts=True)
     return np.arange(len(ordered)) - np.repeat(start, size), np.repeat(size, size)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from fedrecall.data.readers import CHUNK, Chunk, Table, class_folders, unreadable
+from fedrecall.data.readers import READ_BATCH, RawBatch, RawSplit, subfolders, unreadable_error
 from fedrecall.errors import UserError
 
 _SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
@@ -14,15 +14,15 @@ def image_files(folder: Path) -> list[Path]:
     return sorted(p for p in folder.rglob("*") if p.suffix.lower() in _SUFFIXES and p.is_file())
 
 
-def folder_table(
+def read_image_folder(
     folder: Path, classes: tuple[str, ...] | None = None, *, grouped: bool = False, within: Path | None = None
-) -> Table:
+) -> RawSplit:
     """Images under folder/<class>, or under folder/<group>/<class>. `classes` fixes the numbering (training's).
 
     Links that lead out of the folder, or of the one above it that was named, are refused.
     """
-    groups = class_folders(folder) if grouped else {"": folder}
-    names = classes or tuple(sorted({name for g in groups.values() for name in class_folders(g)}))
+    groups = subfolders(folder) if grouped else {"": folder}
+    names = classes or tuple(sorted({name for g in groups.values() for name in subfolders(g)}))
     if not names:
         raise UserError(
             "data.empty",
@@ -35,7 +35,7 @@ def folder_table(
         if annotated := _annotations(below):
             files += [(file, annotated[file.name], group) for file in image_files(below) if file.name in annotated]
         else:
-            files += [(f, name, group) for name, inner in class_folders(below).items() for f in image_files(inner)]
+            files += [(f, name, group) for name, inner in subfolders(below).items() for f in image_files(inner)]
     if not files:
         raise UserError(
             "data.empty",
@@ -50,22 +50,22 @@ def folder_table(
             str(folder),
             f"remove the class here, or add it to the training data (classes: {', '.join(names[:20])})",
         )
-    _require_inside([file for file, _, _ in files], within or folder)
+    _refuse_outside_links([file for file, _, _ in files], within or folder)
 
-    def chunks() -> Iterator[Chunk]:
-        for start in range(0, len(files), CHUNK):
-            paths, labels, members = zip(*files[start : start + CHUNK], strict=True)
+    def chunks() -> Iterator[RawBatch]:
+        for start in range(0, len(files), READ_BATCH):
+            paths, labels, members = zip(*files[start : start + READ_BATCH], strict=True)
             ids = [names.index(label) for label in labels]
             try:
                 images = [path.read_bytes() for path in paths]
             except OSError as error:
-                raise unreadable(error.filename, error) from error
-            yield Chunk(images, [str(path) for path in paths], ids, list(members) if grouped else None)
+                raise unreadable_error(error.filename, error) from error
+            yield RawBatch(images, [str(path) for path in paths], ids, list(members) if grouped else None)
 
-    return Table(chunks(), len(files), names, None)
+    return RawSplit(chunks(), len(files), names, None)
 
 
-def _require_inside(files: list[Path], folder: Path) -> None:
+def _refuse_outside_links(files: list[Path], folder: Path) -> None:
     """Whoever packed a folder decides what is in it, not what else of this machine is read."""
     root = folder.resolve()
     for path in sorted({file.parent for file in files} | {file for file in files if file.is_symlink()}):

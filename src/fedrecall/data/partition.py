@@ -17,15 +17,15 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as dump_tensors
 
-from fedrecall.data.partitioners import PARTITIONS, GroupIds, Ints, Law
-from fedrecall.errors import UserError, first_line, needs_extra
-from fedrecall.files import write
+from fedrecall.data.partitioners import PARTITIONERS, GroupIds, Ints, Partitioner
+from fedrecall.errors import UserError, first_line, missing_extra
+from fedrecall.files import write_atomic
 
 log = logging.getLogger(__name__)
 
-MATRIX_ROWS = 10_000  # clients above which the manifest leaves the count matrix out
+MAX_LISTED_CLIENTS = 10_000  # clients above which the manifest leaves the count matrix out
 
-ROW = "__row__"  # the column that a Flower partitioner carries along
+ROW_COLUMN = "__row__"  # the column that a Flower partitioner carries along
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +35,7 @@ class Partition:
     indices: Ints  # rows of the data set, client after client
     offsets: Ints  # client i holds indices[offsets[i]:offsets[i+1]] [N+1]
     samples: int  # size of the data set; rows that are not in `indices` are unused
-    law: Mapping[str, Any]  # name and parameters
+    partitioner: Mapping[str, Any]  # name and parameters
     seed: int
     notes: tuple[str, ...] = ()  # what happened that the law does not say
 
@@ -91,12 +91,12 @@ class Partition:
         """Describe the partition in plain data, ready for JSON."""
         sizes, notes = self.sizes, list(self.notes)
         counts = None
-        if len(self) <= MATRIX_ROWS:
+        if len(self) <= MAX_LISTED_CLIENTS:
             counts = self.counts(labels, classes).tolist()
         else:
-            notes.append(f"the count matrix is left out above {MATRIX_ROWS} clients")
+            notes.append(f"the count matrix is left out above {MAX_LISTED_CLIENTS} clients")
         return {
-            "law": dict(self.law),
+            "law": dict(self.partitioner),
             "seed": self.seed,
             "hash": self.hash,
             "clients": len(self),
@@ -111,8 +111,8 @@ class Partition:
         """Write `partition.safetensors` (who holds what) and `partition.json` (the manifest), each atomically."""
         directory.mkdir(parents=True, exist_ok=True)
         arrays = {"indices": self.indices, "offsets": self.offsets}
-        write(directory / "partition.safetensors", dump_tensors(arrays))
-        write(directory / "partition.json", json.dumps(self.manifest(labels, classes), indent=1).encode())
+        write_atomic(directory / "partition.safetensors", dump_tensors(arrays))
+        write_atomic(directory / "partition.json", json.dumps(self.manifest(labels, classes), indent=1).encode())
 
     @classmethod
     def load(cls, directory: Path) -> Self:
@@ -148,7 +148,7 @@ class Partition:
 
 
 def make_partition(
-    law: Law, labels: Ints, groups: GroupIds | None, clients: int, *, rng: np.random.Generator, seed: int
+    law: Partitioner, labels: Ints, groups: GroupIds | None, clients: int, *, rng: np.random.Generator, seed: int
 ) -> Partition:
     """Deal the samples out by a law. `seed` is only recorded: what is random comes from `rng`."""
     if clients < 1:
@@ -176,10 +176,10 @@ def make_partition(
     order = order[owner[order] >= 0]
     indices = order[np.argsort(owner[order], kind="stable")]
     sizes = np.bincount(owner[order], minlength=clients)
-    return _finished(indices, sizes, len(labels), _describe(law), seed, notes)
+    return _checked(indices, sizes, len(labels), _describe(law), seed, notes)
 
 
-def from_flower(
+def from_flower_partitioner(
     partitioner: Any, labels: Ints, groups: GroupIds | None = None, *, group: str = "group", seed: int = 0
 ) -> Partition:
     """Deal the samples out by any partitioner of `flwr_datasets` (the extra `flower-datasets`).
@@ -192,7 +192,7 @@ def from_flower(
         from datasets import Dataset
         from flwr_datasets import partitioner as flower
     except ImportError as e:
-        raise needs_extra("flwr-datasets", "flower-datasets") from e
+        raise missing_extra("flwr-datasets", "flower-datasets") from e
     name = type(partitioner).__name__
     if not isinstance(partitioner, flower.Partitioner) or name.startswith("Vertical"):  # those divide columns
         raise UserError(
@@ -223,16 +223,16 @@ def from_flower(
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             partitioner.dataset = Dataset.from_dict(
-                {column: groups if by_group else labels, ROW: np.arange(len(labels))}
+                {column: groups if by_group else labels, ROW_COLUMN: np.arange(len(labels))}
             )
             parts = [
-                np.asarray(partitioner.load_partition(client).with_format("numpy")[ROW][:], dtype=np.int64)
+                np.asarray(partitioner.load_partition(client).with_format("numpy")[ROW_COLUMN][:], dtype=np.int64)
                 for client in range(partitioner.num_partitions)
             ]
         meant = [w for w in caught if w.category is UserWarning]  # the others are of its libraries' deprecations
         notes = tuple(dict.fromkeys(" ".join(str(w.message).split()) for w in meant))
         sizes = np.array([len(part) for part in parts], dtype=np.int64)
-        return _finished(np.concatenate(parts), sizes, len(labels), _describe_flower(partitioner), seed, notes)
+        return _checked(np.concatenate(parts), sizes, len(labels), _describe_flower(partitioner), seed, notes)
     except (ValueError, KeyError, TypeError, IndexError) as e:
         raise UserError(
             "partition.partitioner_failed",
@@ -242,7 +242,7 @@ def from_flower(
         ) from e
 
 
-def _finished(
+def _checked(
     indices: Ints, sizes: Ints, samples: int, law: Mapping[str, Any], seed: int, notes: tuple[str, ...]
 ) -> Partition:
     """Build the partition that a law or a partitioner has decided on; refuse empty clients, say what is unusual."""
@@ -263,8 +263,8 @@ def _finished(
     return Partition(indices, offsets, samples, law, seed, notes)
 
 
-def _describe(law: Law) -> dict[str, Any]:
-    names = {kind: name for name, kind in PARTITIONS.items()}
+def _describe(law: Partitioner) -> dict[str, Any]:
+    names = {kind: name for name, kind in PARTITIONERS.items()}
     return {"name": names.get(type(law), type(law).__name__), **asdict(law)}
 
 

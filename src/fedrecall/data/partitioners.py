@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrecall.data.dirichlet import accepted_counts, log_gamma, repair, require_positive
+from fedrecall.data.dirichlet import draw_counts, enforce_min_size, log_gamma, require_positive
 from fedrecall.errors import UserError
 
 Ints = NDArray[np.int64]
@@ -27,7 +27,7 @@ class Assignment(NamedTuple):
     notes: tuple[str, ...] = ()  # what the reader of the manifest should know
 
 
-class Law(Protocol):
+class Partitioner(Protocol):
     """A rule that deals samples out to clients; anyone's own dataclass with this method is one."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
@@ -43,7 +43,7 @@ class Iid:
 
     def assign(self, labels: Ints, groups: GroupIds | None, clients: int, rng: np.random.Generator) -> Assignment:
         """Cut a random order of the samples into nearly equal parts."""
-        return Assignment(_scatter(rng.permutation(len(labels)), even(len(labels), clients)))
+        return Assignment(_owners(rng.permutation(len(labels)), even_sizes(len(labels), clients)))
 
 
 @dataclass(frozen=True)
@@ -69,13 +69,13 @@ class Dirichlet:
         _require_min_size(self.min_size, clients, len(labels))
         rows = _rows_by_class(labels)
         sizes = np.array([len(r) for r in rows], dtype=np.int64)
-        drawn = accepted_counts(sizes, clients, rng, **asdict(self))
+        drawn = draw_counts(sizes, clients, rng, **asdict(self))
         notes: tuple[str, ...] = ()
-        if drawn.short:
-            moved = repair(drawn.counts, self.min_size)
+        if drawn.num_small_clients:
+            moved = enforce_min_size(drawn.counts, self.min_size)
             notes = (
                 f"none of {drawn.attempts} draws gave each of {clients} clients {self.min_size} samples: the best one"
-                f" was repaired by moving {moved} samples from the largest clients to {drawn.short} small ones",
+                f" was repaired by moving {moved} samples from the largest clients to {drawn.num_small_clients} small ones",
             )
         owner = np.empty(len(labels), dtype=np.int64)
         for r, counts in zip(rows, drawn.counts, strict=True):
@@ -84,7 +84,7 @@ class Dirichlet:
 
 
 @dataclass(frozen=True)
-class Labels:
+class LabelsPerClient:
     """Label skew `#K=k`: each client holds samples of k classes.
 
     "Federated Learning on Non-IID Data Silos: An Experimental Study", Li, Diao, Chen, He, ICDE 2022 (quantity-based
@@ -116,7 +116,7 @@ class Labels:
         for c, r in enumerate(rows):
             takers = np.flatnonzero(takes[:, c])
             if len(takers):
-                owner[rng.permutation(r)] = np.repeat(takers, even(len(r), len(takers)))
+                owner[rng.permutation(r)] = np.repeat(takers, even_sizes(len(r), len(takers)))
             else:
                 unused.append(c)
         if not unused:
@@ -154,7 +154,7 @@ class Shards:
         deal[rng.permutation(len(deal))] = np.repeat(np.arange(clients), self.s)
         owner = np.empty(len(labels), dtype=np.int64)
         for r, takers in zip(rows, deal.reshape(len(rows), S), strict=True):
-            owner[r] = np.repeat(takers, even(len(r), S))
+            owner[r] = np.repeat(takers, even_sizes(len(r), S))
         return Assignment(owner)
 
     def _not_divisible(self, clients: int, C: int) -> UserError:
@@ -193,7 +193,7 @@ class Groups:
             )
         if clients == len(values):
             return Assignment(group.astype(np.int64))
-        client_of_group = _scatter(rng.permutation(len(values)), even(len(values), clients))
+        client_of_group = _owners(rng.permutation(len(values)), even_sizes(len(values), clients))
         return Assignment(client_of_group[group])
 
 
@@ -220,29 +220,29 @@ class Quantity:
         log_p = log_gamma(self.alpha, (clients,), rng)
         cumulated = np.cumsum(np.exp(log_p - log_p.max()))
         cuts = (cumulated / cumulated[-1] * (n - clients * self.min_size)).astype(np.int64)
-        return Assignment(_scatter(rng.permutation(n), self.min_size + np.diff(cuts, prepend=0)))
+        return Assignment(_owners(rng.permutation(n), self.min_size + np.diff(cuts, prepend=0)))
 
 
-PARTITIONS: dict[str, type[Law]] = {
+PARTITIONERS: dict[str, type[Partitioner]] = {
     "iid": Iid,
     "dirichlet": Dirichlet,
-    "labels": Labels,
+    "labels": LabelsPerClient,
     "shards": Shards,
     "groups": Groups,
     "quantity": Quantity,
 }
 
 
-def even(n: int, parts: int) -> Ints:
+def even_sizes(n: int, parts: int) -> Ints:
     """Sizes of n things in nearly equal parts, the first ones larger by one.
 
-    >>> even(8, 3).tolist()
+    >>> even_sizes(8, 3).tolist()
     [3, 3, 2]
     """
     return np.full(parts, n // parts, dtype=np.int64) + (np.arange(parts) < n % parts)
 
 
-def _scatter(order: Ints, sizes: Ints) -> Ints:
+def _owners(order: Ints, sizes: Ints) -> Ints:
     """Owners, when client i takes the next `sizes[i]` things of this order."""
     owner = np.empty(len(order), dtype=np.int64)
     owner[order] = np.repeat(np.arange(len(sizes)), sizes)

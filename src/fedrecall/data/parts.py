@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from fedrecall.data.catalog import Dataset
-from fedrecall.data.examples import holdout, numbered
+from fedrecall.data.examples import encode_labels, stratified_holdout
 from fedrecall.errors import UserError, first_line
 
 
 @dataclass(frozen=True)
-class Part:
+class RawExamples:
     """Examples as their owner has them: labels and clients are not numbered yet."""
 
     x: Tensor
@@ -23,9 +23,11 @@ class Part:
     clients: Sequence[Any] | None = None
 
 
-def make_dataset(name: str, train: Part, test: float | Part, classes: tuple[str, ...] | None, seed: int) -> Dataset:
+def make_dataset(
+    name: str, train: RawExamples, test: float | RawExamples, classes: tuple[str, ...] | None, seed: int
+) -> Dataset:
     """Number labels and clients alike in both parts, and hold out a test part where there is none."""
-    parts = [train, test] if isinstance(test, Part) else [train]
+    parts = [train, test] if isinstance(test, RawExamples) else [train]
     for part in parts:
         for what, values in (("labels", part.y), ("clients", part.clients)):
             if values is not None and len(values) != len(part.x):
@@ -35,7 +37,7 @@ def make_dataset(name: str, train: Part, test: float | Part, classes: tuple[str,
                     what,
                     f"pass one of the {what} for each input",
                 )
-    labels, names = numbered([part.y for part in parts], classes, "labels", name)
+    labels, names = encode_labels([part.y for part in parts], classes, "labels", name)
     if len(names) == 1:
         raise UserError(
             "data.one_class",
@@ -44,9 +46,9 @@ def make_dataset(name: str, train: Part, test: float | Part, classes: tuple[str,
             "pass examples of two or more classes",
         )
     known = [part.clients for part in parts if part.clients is not None]
-    groups, group_names = numbered(known, None, "clients", name) if known else ([], ())
+    groups, group_names = encode_labels(known, None, "clients", name) if known else ([], ())
     x, y, g = train.x, labels[0], groups[0] if groups else None
-    if isinstance(test, Part):
+    if isinstance(test, RawExamples):
         test_groups = groups[-1] if len(groups) == len(parts) else None
         return Dataset(name, x, y, test.x, labels[1], names, g, test_groups, group_names)
     if not 0 < test < 1:
@@ -56,7 +58,7 @@ def make_dataset(name: str, train: Part, test: float | Part, classes: tuple[str,
             "test",
             "use a value between 0 and 1",
         )
-    a, b = (rows.sort().values for rows in holdout(y, test, seed))
+    a, b = (rows.sort().values for rows in stratified_holdout(y, test, seed))
     if len(b) == 0:
         raise UserError(
             "data.cannot_hold_out",
@@ -69,7 +71,7 @@ def make_dataset(name: str, train: Part, test: float | Part, classes: tuple[str,
     )
 
 
-def standardised(data: Dataset, numeric: Tensor | None = None) -> Dataset:
+def standardise_inputs(data: Dataset, numeric: Tensor | None = None) -> Dataset:
     """Features with mean 0 and deviation 1 in the training part; only those for which `numeric` holds, if given."""
     keep = torch.zeros(data.shape, dtype=torch.bool) if numeric is None else ~numeric
     deviation, mean = torch.std_mean(data.train_x, dim=0, correction=0)
@@ -77,7 +79,7 @@ def standardised(data: Dataset, numeric: Tensor | None = None) -> Dataset:
     return replace(data, train_x=(data.train_x - mean) / deviation, test_x=(data.test_x - mean) / deviation)
 
 
-def as_inputs(x: Any, name: str) -> Tensor:
+def to_input_tensor(x: Any, name: str) -> Tensor:
     """Inputs as uint8 [N, C, H, W] or float32 [N, ...], without a copy where they are so already."""
     if hasattr(x, "toarray"):  # a sparse matrix, such as scikit-learn makes of texts
         x = x.toarray()

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from pyarrow import Table as ArrowTable
 
 
-CHUNK = 1000  # images between two steps of the progress bar
+READ_BATCH = 1000  # images between two steps of the progress bar
 
 
 @dataclass(frozen=True)
-class Source:
+class DatasetSpec:
     """A named data set: where it lies, what its columns are called, what it should hold."""
 
     about: str
@@ -33,7 +33,7 @@ class Source:
     repo: str | None  # on the hub
     sizes: tuple[int, ...]  # examples in each split of the full set
     num_classes: int
-    plain: Transform  # the usual constants
+    test_transform: Transform  # the usual constants
     splits: tuple[str, ...] = ("train", "test")  # training first
     holdout: float = 0.0  # where there is no test split: the share of every group that becomes one
     image: str = "image"
@@ -43,7 +43,7 @@ class Source:
     size: int | None = None  # resize to so many pixels when decoding; None: as stored
 
 
-class Columns(NamedTuple):
+class ColumnNames(NamedTuple):
     """Their names in a table."""
 
     image: str
@@ -51,30 +51,30 @@ class Columns(NamedTuple):
     group: str | None = None
 
 
-class Chunk(NamedTuple):
+class RawBatch(NamedTuple):
     """Some stored examples: encoded images, what they are called in messages, their labels and groups."""
 
     images: list[bytes]
-    where: Sequence[str]
+    origins: Sequence[str]
     labels: list[Any]
     groups: list[Any] | None
 
 
-class Table(NamedTuple):
+class RawSplit(NamedTuple):
     """All stored examples of a split, read as they are asked for."""
 
-    chunks: Iterator[Chunk]
+    chunks: Iterator[RawBatch]
     total: int | None
     classes: tuple[str, ...] | None  # the names, when labels are numbers of names
     groups: tuple[str, ...] | None
 
 
-Place = tuple[Path, ...] | Path
+SplitLocation = tuple[Path, ...] | Path
 
 """Of a split on disk: its Parquet files, or the folder above its classes (or its groups)."""
 
 
-def places(name: str, source: Source, root: Path) -> dict[str, Place]:
+def locate_splits(name: str, source: DatasetSpec, root: Path) -> dict[str, SplitLocation]:
     """Where the splits of a data set lie under a folder of data sets."""
     found = [root / f for f in source.folders if (root / f).is_dir()] or [root] * (root.name in source.folders)
     if not found:
@@ -87,7 +87,7 @@ def places(name: str, source: Source, root: Path) -> dict[str, Place]:
     return {split: _place(found[0], split, grouped=source.group is not None) for split in source.splits}
 
 
-def _place(folder: Path, split: str, *, grouped: bool) -> Place:
+def _place(folder: Path, split: str, *, grouped: bool) -> SplitLocation:
     names = (split, "val") if split == "valid" else (split,)
     for pattern in (f"{below}{name}{end}.parquet" for below in ("", "data/") for name in names for end in ("-*", "")):
         if files := sorted(folder.glob(pattern)):
@@ -95,7 +95,7 @@ def _place(folder: Path, split: str, *, grouped: bool) -> Place:
     for name in names:
         if (folder / name).is_dir():
             return folder / name
-    if grouped and class_folders(folder):  # groups with classes in them, and no split above
+    if grouped and subfolders(folder):  # groups with classes in them, and no split above
         return folder
     raise UserError(
         "data.not_found",
@@ -105,7 +105,7 @@ def _place(folder: Path, split: str, *, grouped: bool) -> Place:
     )
 
 
-def parquet(files: Sequence[Path], columns: Columns) -> Table:
+def read_parquet(files: Sequence[Path], columns: ColumnNames) -> RawSplit:
     """Examples in Parquet files that Hugging Face `datasets` wrote (features are in the schema's metadata)."""
     import pyarrow.parquet as pq
     from datasets import Features
@@ -116,22 +116,22 @@ def parquet(files: Sequence[Path], columns: Columns) -> Table:
             total += pq.read_metadata(file).num_rows
             features = Features.from_arrow_schema(pq.read_schema(file))
         except Exception as error:  # pyarrow and datasets each have their own
-            raise unreadable(file, error) from error
+            raise unreadable_error(file, error) from error
         tables.append(_table(_batches(file, columns), features, str(file), columns))
     chunks = (chunk for table in tables for chunk in table.chunks)
-    return Table(chunks, total, tables[0].classes, tables[0].groups)
+    return RawSplit(chunks, total, tables[0].classes, tables[0].groups)
 
 
-def _batches(file: Path, columns: Columns) -> "Iterator[ArrowTable]":
+def _batches(file: Path, columns: ColumnNames) -> "Iterator[ArrowTable]":
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(file) as opened:
-        for batch in opened.iter_batches(CHUNK, columns=[column for column in columns if column is not None]):
+        for batch in opened.iter_batches(READ_BATCH, columns=[column for column in columns if column is not None]):
             yield pa.Table.from_batches([batch])
 
 
-def hub(repo: str, split: str, columns: Columns) -> Table:
+def read_hub(repo: str, split: str, columns: ColumnNames) -> RawSplit:
     """Examples of a repository on the hub, streamed: the cache holds the only copy that stays on this disk."""
     import huggingface_hub
     from datasets import load_dataset
@@ -147,16 +147,18 @@ def hub(repo: str, split: str, columns: Columns) -> Table:
             "connect to the network once, or set data.root or FEDRECALL_DATA to a folder that has the data",
         ) from error
     known = (stream.info.splits or {}).get(split)
-    table = hub_table(stream, f"{repo} {split}", columns)
+    table = read_dataset(stream, f"{repo} {split}", columns)
     return table._replace(total=known.num_examples if known else None)
 
 
-def hub_table(data: "HubDataset | HubStream", where: str, columns: Columns) -> Table:
+def read_dataset(data: "HubDataset | HubStream", where: str, columns: ColumnNames) -> RawSplit:
     """Examples of a Hugging Face dataset, in memory or streamed, with the images left encoded."""
-    return _table(data.with_format("arrow").iter(batch_size=CHUNK), data.features or {}, where, columns)
+    return _table(data.with_format("arrow").iter(batch_size=READ_BATCH), data.features or {}, where, columns)
 
 
-def _table(batches: "Iterable[ArrowTable]", features: Mapping[str, object], where: str, columns: Columns) -> Table:
+def _table(
+    batches: "Iterable[ArrowTable]", features: Mapping[str, object], where: str, columns: ColumnNames
+) -> RawSplit:
     from datasets import ClassLabel
 
     image, label, group = columns
@@ -168,7 +170,7 @@ def _table(batches: "Iterable[ArrowTable]", features: Mapping[str, object], wher
         feature = None if column is None else features.get(column)
         return tuple(feature.names) if isinstance(feature, ClassLabel) else None
 
-    def chunks() -> Iterator[Chunk]:
+    def chunks() -> Iterator[RawBatch]:
         done = 0
         try:
             for batch in batches:
@@ -176,21 +178,21 @@ def _table(batches: "Iterable[ArrowTable]", features: Mapping[str, object], wher
                 encoded = (stored.field("bytes") if hasattr(stored, "field") else stored).to_pylist()
                 rows = [f"{where}, row {done + i}" for i in range(len(encoded))]
                 groups = None if group is None else batch.column(group).to_pylist()
-                yield Chunk(encoded, rows, batch.column(label).to_pylist(), groups)
+                yield RawBatch(encoded, rows, batch.column(label).to_pylist(), groups)
                 done += len(encoded)
         except Exception as error:  # a page that does not decompress, a connection that breaks
-            raise unreadable(where, error) from error
+            raise unreadable_error(where, error) from error
 
-    return Table(chunks(), None, names(label), names(group))
+    return RawSplit(chunks(), None, names(label), names(group))
 
 
-def class_folders(folder: Path) -> dict[str, Path]:
+def subfolders(folder: Path) -> dict[str, Path]:
     """Sub-folders in alphabetical order; hidden ones are not meant."""
     return {p.name: p for p in sorted(folder.iterdir()) if p.is_dir() and not p.name.startswith(".")}
 
 
-def decoded(
-    table: Table, what: str, channels: int | None, size: int | None
+def decode_images(
+    table: RawSplit, what: str, channels: int | None, size: int | None
 ) -> tuple[Tensor, list[Any], list[Any] | None]:
     """Images as uint8 [n, C, H, W], labels and groups as stored; with a progress bar on a terminal.
 
@@ -198,10 +200,10 @@ def decoded(
     """
     parts: list[np.ndarray[Any, np.dtype[np.uint8]]] = []
     labels, groups = list[Any](), list[Any]()
-    for chunk in _shown(table, f"decoding {what}"):
+    for chunk in _with_progress(table, f"decoding {what}"):
         arrays = _pixels(chunk, channels, size)
         shape = parts[0].shape[2:] if parts else arrays[0].shape[:2]
-        for array, where in zip(arrays, chunk.where, strict=True):
+        for array, where in zip(arrays, chunk.origins, strict=True):
             if array.shape[:2] != shape:
                 raise UserError(
                     "data.shape_mismatch",
@@ -222,16 +224,16 @@ def decoded(
     return torch.from_numpy(x), labels, groups or None
 
 
-def _pixels(chunk: Chunk, channels: int | None, size: int | None) -> list[np.ndarray[Any, np.dtype[np.uint8]]]:
+def _pixels(chunk: RawBatch, channels: int | None, size: int | None) -> list[np.ndarray[Any, np.dtype[np.uint8]]]:
     """The images of a chunk as [H, W, C] bytes."""
     from PIL import Image, UnidentifiedImageError
 
     arrays = []
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
-        for data, where in zip(chunk.images, chunk.where, strict=True):
+        for data, where in zip(chunk.images, chunk.origins, strict=True):
             try:
-                image = _in_mode(Image.open(io.BytesIO(data)), channels)
+                image = _convert_mode(Image.open(io.BytesIO(data)), channels)
                 if size is not None and image.size != (size, size):
                     image = image.resize((size, size), Image.Resampling.BILINEAR)
                 array = np.asarray(image)
@@ -243,7 +245,7 @@ def _pixels(chunk: Chunk, channels: int | None, size: int | None) -> list[np.nda
     return arrays
 
 
-def _in_mode(image: "Image", channels: int | None) -> "Image":
+def _convert_mode(image: "Image", channels: int | None) -> "Image":
     if image.mode.startswith(("I", "F")):
         raise ValueError("its pixels have more than 8 bits; save it with 8 bits a channel")
     mode = "L" if channels == 1 or (channels is None and image.mode in ("1", "L", "LA")) else "RGB"
@@ -252,7 +254,7 @@ def _in_mode(image: "Image", channels: int | None) -> "Image":
     return image if image.mode == mode else image.convert(mode)
 
 
-def _shown(table: Table, description: str) -> Iterator[Chunk]:
+def _with_progress(table: RawSplit, description: str) -> Iterator[RawBatch]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -265,7 +267,7 @@ def _shown(table: Table, description: str) -> Iterator[Chunk]:
             progress.advance(task, len(chunk.images))
 
 
-def unreadable(where: object, error: Exception) -> UserError:
+def unreadable_error(where: object, error: Exception) -> UserError:
     """Stored examples that are damaged, or not there."""
     return UserError(
         "data.unreadable_file",

@@ -4,10 +4,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrecall.errors import UserError, unknown
+from fedrecall.errors import UserError, unknown_name
 
 
-def auxiliary(labels: Tensor, per_class: int, mode: str, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+def split_auxiliary(labels: Tensor, per_class: int, mode: str, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
     """Rows of the auxiliary set, and the rows that are left to the clients, both ascending.
 
     "overlap" leaves every row with the clients, so that their data stays comparable with the baselines'; a class with
@@ -15,7 +15,7 @@ def auxiliary(labels: Tensor, per_class: int, mode: str, rng: np.random.Generato
     nothing left is refused, because then no client could learn it and the comparison would mean something else.
     """
     if mode not in ("overlap", "holdout"):
-        raise unknown("data.aux", mode, ["overlap", "holdout"])
+        raise unknown_name("data.aux", mode, ["overlap", "holdout"])
     if per_class < 0:
         raise UserError(
             "config.invalid_value",

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from fedrecall.data.catalog import Dataset
-from fedrecall.data.parts import Part, make_dataset, standardised
+from fedrecall.data.parts import RawExamples, make_dataset, standardise_inputs
 from fedrecall.data.readers import missing_column
 from fedrecall.errors import UserError, first_line
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyarrow import Table as ArrowTable
 
 
-_CATEGORIES = 50  # a column of words with more of them is an identifier or free text, not a feature
+MAX_CATEGORIES = 50  # a column of words with more of them is an identifier or free text, not a feature
 
 
 def from_table(
@@ -68,8 +68,8 @@ def from_table(
         )
     x = torch.from_numpy(np.concatenate(blocks, axis=1))
     clients = None if client is None else columns[client].to_pylist()
-    data = make_dataset(name, Part(x, columns[label].to_pylist(), clients), test, None, seed)
-    return standardised(data, torch.tensor(numeric))
+    data = make_dataset(name, RawExamples(x, columns[label].to_pylist(), clients), test, None, seed)
+    return standardise_inputs(data, torch.tensor(numeric))
 
 
 def read_table(file: Path) -> "dict[str, ChunkedArray]":
@@ -86,7 +86,7 @@ def read_table(file: Path) -> "dict[str, ChunkedArray]":
             table = parquet.read_table(file)
         else:
             table = csv.read_csv(file, convert_options=csv.ConvertOptions(strings_can_be_null=True))
-        return _by_name(table, file)
+        return _columns(table, file)
     except (OSError, ArrowException, UnicodeDecodeError) as error:  # names are decoded when they are asked for
         raise UserError(
             "data.unreadable_file",
@@ -102,7 +102,7 @@ def _frame(table: "DataFrame") -> "dict[str, ChunkedArray]":
     from pyarrow import Table as ArrowTable
 
     try:
-        return _by_name(ArrowTable.from_pandas(table, preserve_index=False), "table")
+        return _columns(ArrowTable.from_pandas(table, preserve_index=False), "table")
     except (ArrowException, ValueError) as error:
         raise UserError(
             "data.unsupported_type",
@@ -112,7 +112,7 @@ def _frame(table: "DataFrame") -> "dict[str, ChunkedArray]":
         ) from None
 
 
-def _by_name(table: "ArrowTable", file: object) -> "dict[str, ChunkedArray]":
+def _columns(table: "ArrowTable", file: object) -> "dict[str, ChunkedArray]":
     columns = dict(zip(table.column_names, table.columns, strict=True))
     if len(columns) < table.num_columns:
         names = table.column_names
@@ -143,10 +143,10 @@ def _features(values: "ChunkedArray", column: str, file: str) -> tuple[np.ndarra
         # deviation, taken later, make this step disappear.
         return ((numbers - numbers.mean()) / (numbers.std() or 1.0)).astype(np.float32)[:, None], True
     words, ids = np.unique(np.asarray(values.to_pylist()).astype(str), return_inverse=True)
-    if len(words) > _CATEGORIES:
+    if len(words) > MAX_CATEGORIES:
         raise UserError(
             "data.text_column",
-            f'{file}: column "{column}" has {len(words)} different words, more than {_CATEGORIES}',
+            f'{file}: column "{column}" has {len(words)} different words, more than {MAX_CATEGORIES}',
             file,
             "drop it, or turn it into numbers",
         )

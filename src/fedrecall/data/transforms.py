@@ -13,7 +13,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn.functional import pad
 
-from fedrecall.errors import UserError, unknown
+from fedrecall.errors import UserError, unknown_name
 
 
 @dataclass(frozen=True)
@@ -44,18 +44,18 @@ class Transform:
                 "use values above 0",
             )
         if self.pad_mode not in ("zero", "reflect"):
-            raise unknown("augment.pad_mode", self.pad_mode, ["zero", "reflect"], key="data.augment.pad_mode")
+            raise unknown_name("augment.pad_mode", self.pad_mode, ["zero", "reflect"], key="data.augment.pad_mode")
         for field in ("pad", "rotate", "cutout"):
             if (value := getattr(self, field)) < 0:
                 key = f"data.augment.{field}"
                 raise UserError("config.invalid_value", f"{key} = {value}: negative", key, "use 0 or more")
 
     @property
-    def random(self) -> bool:
+    def is_random(self) -> bool:
         """Whether `augment` gives another result with another generator."""
         return bool(self.pad or self.flip or self.rotate or self.cutout)
 
-    def plain(self, x: Tensor) -> Tensor:
+    def apply_test(self, x: Tensor) -> Tensor:
         """Test time: bytes to [0, 1], then normalised. Floats are only normalised, and not copied without need."""
         byte = x.dtype == torch.uint8
         if byte:
@@ -77,7 +77,7 @@ class Transform:
         # Channels last, after the arithmetic: convolutions and above all pooling are then vectorised over the channels.
         return x.clone(memory_format=torch.channels_last) if byte and x.ndim == 4 else x
 
-    def augment(self, x: Tensor, rng: Generator) -> Tensor:
+    def apply_train(self, x: Tensor, rng: Generator) -> Tensor:
         """Training time. Drawn in this order: crop rows, crop columns, flips, angles, cutout rows, cutout columns."""
         if x.ndim != 4:
             shape = list(x.shape[1:])
@@ -88,11 +88,11 @@ class Transform:
                 'set data.augment = "none"',
             )
         if self.pad or self.flip or self.rotate:
-            x = self._move(x, rng)
-        out = self.plain(x)
+            x = self._crop_flip_rotate(x, rng)
+        out = self.apply_test(x)
         return out * self._outside_cutout(x, rng) if self.cutout else out
 
-    def _move(self, x: Tensor, rng: Generator) -> Tensor:
+    def _crop_flip_rotate(self, x: Tensor, rng: Generator) -> Tensor:
         """Crop, flip, rotate: follow each pixel of the result back through the three, last one first."""
         b, c, h, w = x.shape
         if self.pad_mode == "reflect" and self.pad >= min(h, w):
@@ -164,7 +164,7 @@ _RAW = Transform()  # FEMNIST is in [0, 1] already, and nobody augments it
 
 _OFFICE = Transform(flip=True, rotate=30.0)
 
-PRESETS: dict[str, dict[str, Transform]] = {
+TRANSFORM_PRESETS: dict[str, dict[str, Transform]] = {
     "moon": {
         "cifar10": Transform(
             mean=(125.3 / 255, 123.0 / 255, 113.9 / 255),
@@ -207,32 +207,32 @@ PRESETS: dict[str, dict[str, Transform]] = {
 """The papers' transforms: preset, data set, transform."""
 
 
-def transform_for(augment: str | Mapping[str, object], dataset: str, plain: Transform) -> Transform:
+def resolve_transform(augment: str | Mapping[str, object], dataset: str, plain: Transform) -> Transform:
     """What `data.augment` means: "none", the name of a preset, or fields of `Transform` on top of the plain one."""
     if not isinstance(augment, str):
-        return _with_fields(plain, augment)
+        return _from_table(plain, augment)
     if augment == "none":
         return plain
-    if augment not in PRESETS:
-        raise unknown("augmentation", augment, ["none", *PRESETS], key="data.augment")
-    if dataset not in PRESETS[augment]:
+    if augment not in TRANSFORM_PRESETS:
+        raise unknown_name("augmentation", augment, ["none", *TRANSFORM_PRESETS], key="data.augment")
+    if dataset not in TRANSFORM_PRESETS[augment]:
         raise UserError(
             "config.conflict",
             f'data.augment = "{augment}": the preset has no transforms for data set "{dataset}", only for '
-            f"{', '.join(sorted(PRESETS[augment]))}",
+            f"{', '.join(sorted(TRANSFORM_PRESETS[augment]))}",
             "data.augment",
             'use "none" or set fields, such as { pad = 4, flip = true }',
         )
-    return PRESETS[augment][dataset]
+    return TRANSFORM_PRESETS[augment][dataset]
 
 
-def _with_fields(plain: Transform, given: Mapping[str, object]) -> Transform:
+def _from_table(plain: Transform, given: Mapping[str, object]) -> Transform:
     from pydantic import TypeAdapter, ValidationError
 
     values = {f.name: getattr(plain, f.name) for f in fields(plain)}
     for key in given:
         if key not in values:
-            raise unknown("key of augment", key, values, "config.unknown_key", f"data.augment.{key}")
+            raise unknown_name("key of augment", key, values, "config.unknown_key", f"data.augment.{key}")
     try:
         return TypeAdapter(Transform).validate_python({**values, **given})
     except ValidationError as error:

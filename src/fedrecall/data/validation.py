@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from fedrecall.data.examples import holdout
+from fedrecall.data.examples import stratified_holdout
 from fedrecall.data.partition import Partition
 from fedrecall.data.partitioners import Ints
 from fedrecall.errors import UserError
 
 
-def hold_out(partition: Partition, share: float, seed: int, spared: Ints) -> tuple[Partition, Ints]:
+def split_validation(partition: Partition, share: float, seed: int, spared: Ints) -> tuple[Partition, Ints]:
     """The partition without a share of every client's rows, and the rows that it lost, ascending.
 
     The share is rounded up, and a client with one row keeps it. Rows in `spared` stay where they are and do not count:
@@ -19,7 +19,7 @@ def hold_out(partition: Partition, share: float, seed: int, spared: Ints) -> tup
     """
     owner = np.repeat(np.arange(len(partition)), partition.sizes)
     free = np.flatnonzero(~np.isin(partition.indices, spared))
-    _, out = holdout(torch.from_numpy(owner[free]), share, seed)
+    _, out = stratified_holdout(torch.from_numpy(owner[free]), share, seed)
     lost = np.zeros(len(owner), dtype=bool)
     lost[free[out.numpy()]] = True
     if not lost.any():

@@ -6,33 +6,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedrecall.config.experiment import Experiment, override_all
-from fedrecall.errors import UserError, unknown
+from fedrecall.config.experiment import Experiment, apply_overrides
+from fedrecall.errors import UserError, unknown_name
 
-EXPERIMENT, CHANGES, OUT = "experiment", "set", "out"  # keys of the app's configuration
+EXPERIMENT_KEY, OVERRIDES_KEY, OUT_KEY = "experiment", "set", "out"  # keys of the app's configuration
 
-KEYS = ("client", "state", "folder", "table", "label", "index")  # of a node's
+NODE_KEYS = ("client", "state", "folder", "table", "label", "index")  # of a node's
 
 
-def configured(app: Mapping[str, Any]) -> Experiment:
+def read_experiment(app: Mapping[str, Any]) -> Experiment:
     """The experiment in an app's configuration, with the overrides that were given to `flwr run`."""
     try:
-        tables = tomllib.loads(str(app[EXPERIMENT]))
+        tables = tomllib.loads(str(app[EXPERIMENT_KEY]))
     except KeyError:
         raise UserError(
             "flower.invalid_app",
-            f'the configuration of the app has no "{EXPERIMENT}"',
-            EXPERIMENT,
+            f'the configuration of the app has no "{EXPERIMENT_KEY}"',
+            EXPERIMENT_KEY,
             "write the app with `fedrecall flower new`",
         ) from None
     except tomllib.TOMLDecodeError as error:
         raise UserError(
             "flower.invalid_app",
-            f'"{EXPERIMENT}" in the configuration of the app is not valid TOML ({error})',
-            EXPERIMENT,
+            f'"{EXPERIMENT_KEY}" in the configuration of the app is not valid TOML ({error})',
+            EXPERIMENT_KEY,
             "correct it, or write the app with `fedrecall flower new`",
         ) from None
-    override_all(tables, str(app.get(CHANGES, "")).split())
+    apply_overrides(tables, str(app.get(OVERRIDES_KEY, "")).split())
     experiment = Experiment(**tables)
     if experiment.engine.name != "flower":
         raise UserError(
@@ -45,7 +45,7 @@ def configured(app: Mapping[str, Any]) -> Experiment:
 
 
 @dataclass(frozen=True)
-class Node:
+class NodeConfig:
     """What a node is told when it is started: who it is, where its memory is, which data it has."""
 
     client: int  # its number in the federation, from 0
@@ -73,11 +73,11 @@ class Node:
             )
 
     @classmethod
-    def read(cls, config: Mapping[str, Any]) -> "Node":
+    def from_node_config(cls, config: Mapping[str, Any]) -> "NodeConfig":
         """From the node-config of a SuperNode."""
         for key in config:
-            if key not in KEYS:
-                raise unknown("key of the node-config", key, KEYS, "config.unknown_key", f"node-config.{key}")
+            if key not in NODE_KEYS:
+                raise unknown_name("key of the node-config", key, NODE_KEYS, "config.unknown_key", f"node-config.{key}")
         client, state = config.get("client"), config.get("state")
         if type(client) is not int or client < 0:
             raise UserError(
@@ -98,6 +98,6 @@ class Node:
         return cls(client, Path(state).expanduser(), label=label, **paths)
 
     @property
-    def own(self) -> bool:
+    def has_own_data(self) -> bool:
         """Whether its data are its own; else they are a part of the configured data set."""
         return any((self.folder, self.table, self.index))

@@ -7,13 +7,13 @@ from typing import Any
 
 import tomli_w
 
-from fedrecall.config.choices import Own
+from fedrecall.config.choices import PythonObject
 from fedrecall.config.experiment import Experiment
 from fedrecall.errors import UserError
-from fedrecall.files import write
-from fedrecall.flower.app_config import CHANGES, EXPERIMENT, OUT
+from fedrecall.files import write_atomic
+from fedrecall.flower.app_config import EXPERIMENT_KEY, OUT_KEY, OVERRIDES_KEY
 
-NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
+APP_NAME_PATTERN = re.compile(r"[a-z][a-z0-9-]{0,39}")
 
 PROJECT = """\
 # A Flower app made by `fedrecall flower new`: it has no code of its own, its components are in the installed library.
@@ -82,9 +82,9 @@ started again; for another one, choose another directory: `flwr run . local --st
 """
 
 
-def new(folder: Path, config: Path | None, overrides: Sequence[str] = ()) -> Experiment:
+def write_app(folder: Path, config: Path | None, overrides: Sequence[str] = ()) -> Experiment:
     """Write the app to a folder that is empty or not there yet."""
-    experiment = for_flower(Experiment.load(config, overrides))
+    experiment = with_flower_engine(Experiment.load(config, overrides))
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(
             "flower.directory_not_empty",
@@ -93,34 +93,34 @@ def new(folder: Path, config: Path | None, overrides: Sequence[str] = ()) -> Exp
             "choose another folder for the app",
         )
     name = re.sub(r"[^a-z0-9]+", "-", folder.absolute().name.lower()).strip("-")
-    if not NAME.fullmatch(name):
+    if not APP_NAME_PATTERN.fullmatch(name):
         raise UserError(
             "flower.invalid_name",
             f'"{folder.name}": not a valid name of a Flower app',
             str(folder),
             "choose a folder name that begins with a letter and has at most 40 characters",
         )
-    tables = experiment.tables()
+    tables = experiment.to_tables()
     text, clients = tomli_w.dumps(tables), experiment.federation.clients
     if "'''" in text:
         raise UserError(
             "flower.not_serialisable",
             "a value of the configuration has ''', which cannot be written into a Flower app",
-            EXPERIMENT,
+            EXPERIMENT_KEY,
             "remove the '''",
         )
     title = f"{tables['method']['name']} on {experiment.data.name}"
     words = {"name": name, "title": title, "place": f"runs/{name}", "tables": text, "clients": clients}
     words |= {
-        "out": OUT,
-        "set": CHANGES,
-        "experiment": EXPERIMENT,
-        "nodes": "\n".join(map(_node, range(min(clients, 3)))),
+        "out": OUT_KEY,
+        "set": OVERRIDES_KEY,
+        "experiment": EXPERIMENT_KEY,
+        "nodes": "\n".join(map(_supernode_command, range(min(clients, 3)))),
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write(folder / "pyproject.toml", PROJECT.format(**words).encode())
-        write(folder / "README.md", README.format(**words).encode())
+        write_atomic(folder / "pyproject.toml", PROJECT.format(**words).encode())
+        write_atomic(folder / "README.md", README.format(**words).encode())
     except OSError as error:
         raise UserError(
             "flower.cannot_write",
@@ -131,12 +131,12 @@ def new(folder: Path, config: Path | None, overrides: Sequence[str] = ()) -> Exp
     return experiment
 
 
-def for_flower(experiment: Experiment) -> Experiment:
+def with_flower_engine(experiment: Experiment) -> Experiment:
     """The same experiment on the engine of real federations."""
     parts = {
-        "method": isinstance(experiment.method, Own),
-        "model": isinstance(experiment.model, Own),
-        "federation.partition": isinstance(experiment.federation.partition, Own),
+        "method": isinstance(experiment.method, PythonObject),
+        "model": isinstance(experiment.model, PythonObject),
+        "federation.partition": isinstance(experiment.federation.partition, PythonObject),
         "data": experiment.data.name == "own",
     }
     for key, own in parts.items():
@@ -147,12 +147,12 @@ def for_flower(experiment: Experiment) -> Experiment:
                 key,
                 "use a name and settings that the configuration has",
             )
-    tables: dict[str, Any] = experiment.tables()
+    tables: dict[str, Any] = experiment.to_tables()
     engine = {key: value for key, value in tables["engine"].items() if key in ("min_replies", "timeout")}
     return Experiment(**tables | {"engine": engine | {"name": "flower"}})
 
 
-def _node(client: int) -> str:
+def _supernode_command(client: int) -> str:
     return (
         f"FLWR_HOME=$PWD/flower-{client} flower-supernode --insecure --superlink 127.0.0.1:8000 --port {9094 + client} "
         f"--node-config 'client={client} state=\"state-{client}\"'"

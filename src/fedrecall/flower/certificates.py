@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
 
-from fedrecall.errors import UserError, first_line, needs_extra
-from fedrecall.files import write
+from fedrecall.errors import UserError, first_line, missing_extra
+from fedrecall.files import write_atomic
 
 try:
     from cryptography import x509
@@ -19,7 +19,7 @@ try:
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 except ImportError as error:
-    raise needs_extra("cryptography", "flower") from error
+    raise missing_extra("cryptography", "flower") from error
 
 AUTHORITY_DAYS = 3650
 
@@ -62,9 +62,9 @@ def _authority(folder: Path) -> list[Path]:
     key, name = ec.generate_private_key(ec.SECP384R1()), _name("fedrecall federation authority")
     builder = _certificate(name, name, key.public_key(), AUTHORITY_DAYS)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-    builder = builder.add_extension(_usage(signs=True), critical=True)
+    builder = builder.add_extension(_key_usage(signs=True), critical=True)
     builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-    return [_secret(folder / "ca.key", _pem(key)), _public(folder / "ca.crt", _signed(builder, key))]
+    return [_write_private(folder / "ca.key", _pem(key)), _write_public(folder / "ca.crt", _signed(builder, key))]
 
 
 def _server(folder: Path, hosts: Sequence[str]) -> list[Path]:
@@ -89,11 +89,14 @@ def _server(folder: Path, hosts: Sequence[str]) -> list[Path]:
     builder = _certificate(_name(hosts[0]), authority.subject, key.public_key(), SERVER_DAYS)
     builder = builder.add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-    builder = builder.add_extension(_usage(signs=False), critical=True)
+    builder = builder.add_extension(_key_usage(signs=False), critical=True)
     builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
     builder = builder.add_extension(issuer, critical=False)
-    return [_secret(folder / "server.key", _pem(key)), _public(folder / "server.pem", _signed(builder, signer))]
+    return [
+        _write_private(folder / "server.key", _pem(key)),
+        _write_public(folder / "server.pem", _signed(builder, signer)),
+    ]
 
 
 def _node(path: Path) -> list[Path]:
@@ -101,7 +104,7 @@ def _node(path: Path) -> list[Path]:
     key = ec.generate_private_key(ec.SECP384R1())
     private = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.OpenSSH, form.NoEncryption())
     public = key.public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH)
-    return [_secret(path, private), _public(path.with_suffix(".pub"), public + b"\n")]
+    return [_write_private(path, private), _write_public(path.with_suffix(".pub"), public + b"\n")]
 
 
 def _certificate(
@@ -118,7 +121,7 @@ def _signed(builder: x509.CertificateBuilder, key: ec.EllipticCurvePrivateKey) -
     return builder.sign(key, hashes.SHA384()).public_bytes(form.Encoding.PEM)
 
 
-def _usage(*, signs: bool) -> x509.KeyUsage:
+def _key_usage(*, signs: bool) -> x509.KeyUsage:
     return x509.KeyUsage(
         digital_signature=not signs,
         key_cert_sign=signs,
@@ -156,12 +159,12 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption())
 
 
-def _public(path: Path, content: bytes) -> Path:
-    write(path, content)
+def _write_public(path: Path, content: bytes) -> Path:
+    write_atomic(path, content)
     return path
 
 
-def _secret(path: Path, content: bytes) -> Path:
+def _write_private(path: Path, content: bytes) -> Path:
     """A file that only its owner can read, from its first byte on."""
     path.unlink(missing_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:

@@ -15,14 +15,14 @@ from safetensors import SafetensorError
 from fedrecall.core.client_state import packed, unpacked
 from fedrecall.core.types import Payload
 from fedrecall.errors import UserError
-from fedrecall.files import sync, write
+from fedrecall.files import fsync_path, write_atomic
 
-KEY = re.compile(r"[0-9a-f]{32}")  # of a run: it becomes a folder's name, and comes from another machine
+RUN_ID_PATTERN = re.compile(r"[0-9a-f]{32}")  # of a run: it becomes a folder's name, and comes from another machine
 
-FILE = re.compile(r"(\d+)-(\d+)\.safetensors")
+STATE_FILE_PATTERN = re.compile(r"(\d+)-(\d+)\.safetensors")
 
 
-class Version(NamedTuple):
+class StateVersion(NamedTuple):
     """The exchange that wrote a memory."""
 
     t: int  # the round, from 0
@@ -33,25 +33,25 @@ class Version(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Store:
+class NodeStateStore:
     """The memories of one client in one run."""
 
     folder: Path
 
     @classmethod
-    def of(cls, root: Path, run: str, client: int) -> "Store":
+    def for_client(cls, root: Path, run: str, client: int) -> "NodeStateStore":
         """The one in a node's folder."""
-        if not KEY.fullmatch(run):
+        if not RUN_ID_PATTERN.fullmatch(run):
             what = f"run = {run[:40]!r}: not a valid run key"
             raise UserError("flower.invalid_run_key", what, "run", "use the fedrecall version of the server")
         return cls(root / run / f"client-{client}")
 
-    def read(self, version: Version | None) -> Payload | None:
+    def read(self, version: StateVersion | None) -> Payload | None:
         """The memory that the server knows of: none, or exactly this version."""
         if version is None:
             return None
         try:
-            return unpacked(self._place(version).read_bytes())
+            return unpacked(self._path(version).read_bytes())
         except FileNotFoundError:
             kept = ", ".join(map(str, self.versions())) or "nothing"
             raise UserError(
@@ -61,7 +61,7 @@ class Store:
                 "set state in its node-config to the folder that it had, or start a new run",
             ) from None
         except (OSError, SafetensorError, ValueError) as error:
-            path = self._place(version)
+            path = self._path(version)
             raise UserError(
                 "run.unreadable_client_state",
                 f"{path}: the client state cannot be read ({error})",
@@ -69,28 +69,28 @@ class Store:
                 "restore the file, or start a new run",
             ) from None
 
-    def write(self, version: Version, memory: Payload) -> None:
+    def write(self, version: StateVersion, memory: Payload) -> None:
         """Keep a memory; when this returns, it is on the disk. One that is empty needs no file."""
         if not memory:
-            self._place(version).unlink(missing_ok=True)
+            self._path(version).unlink(missing_ok=True)
             return
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # learned from this node's data: for its eyes
-        write(self._place(version), packed(memory))
-        sync(self.folder)  # the name, too
+        write_atomic(self._path(version), packed(memory))
+        fsync_path(self.folder)  # the name, too
 
-    def tidy(self, acknowledged: Version | None, oldest: int) -> None:
+    def prune(self, acknowledged: StateVersion | None, oldest: int) -> None:
         """Remove what was written after the acknowledged version, and what no checkpoint since round `oldest` needs."""
         versions = self.versions()
         needed = max((v for v in versions if v.t < oldest), default=None)  # what a client had at that checkpoint
         for version in versions:
             lost = acknowledged is None or version > acknowledged
             if lost or (needed is not None and version < needed):
-                self._place(version).unlink(missing_ok=True)
+                self._path(version).unlink(missing_ok=True)
 
-    def versions(self) -> list[Version]:
+    def versions(self) -> list[StateVersion]:
         """All that are there, the oldest first."""
-        names = (FILE.fullmatch(path.name) for path in self.folder.glob("*.safetensors"))
-        return sorted(Version(int(name[1]), int(name[2])) for name in names if name)
+        names = (STATE_FILE_PATTERN.fullmatch(path.name) for path in self.folder.glob("*.safetensors"))
+        return sorted(StateVersion(int(name[1]), int(name[2])) for name in names if name)
 
-    def _place(self, version: Version) -> Path:
+    def _path(self, version: StateVersion) -> Path:
         return self.folder / f"{version.t:06}-{version.exchange:02}.safetensors"

@@ -13,7 +13,7 @@ import torch
 
 from fedrecall.core.types import Payload
 
-TYPES = {
+DTYPES = {
     str(kind).removeprefix("torch."): kind
     for kind in (
         torch.float32,
@@ -27,16 +27,16 @@ TYPES = {
     )
 }
 
-NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
+TENSOR_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 
-ENTRIES = 256  # tensors in a payload
+MAX_TENSORS = 256  # tensors in a payload
 
-AXES = 8
+MAX_DIMS = 8
 
-LARGEST = 2**31 - 2**20  # bytes in a payload: a message of Flower's is below 2 GiB
+MAX_BYTES = 2**31 - 2**20  # bytes in a payload: a message of Flower's is below 2 GiB
 
 
-class Malformed(Exception):
+class InvalidMessage(Exception):
     """A message that is not valid: its tensors or fields are not those that were expected.
 
     `code` is a stable dotted name, `key` the configuration key concerned, as of a `UserError`.
@@ -50,7 +50,7 @@ class Malformed(Exception):
         return self.message
 
 
-class Part(NamedTuple):
+class EncodedTensor(NamedTuple):
     """A tensor on its way."""
 
     dtype: str
@@ -58,62 +58,64 @@ class Part(NamedTuple):
     data: bytes
 
 
-def encode(payload: Payload) -> dict[str, Part]:
+def encode(payload: Payload) -> dict[str, EncodedTensor]:
     """A payload, ready to be sent; what `decode` would refuse is refused here already."""
     if sys.byteorder != "little":
-        raise Malformed(
+        raise InvalidMessage(
             "flower.unsupported_platform", "federations need little-endian machines, this one is big-endian"
         )
     parts = {}
     for name, t in payload.items():
         data = t.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes() if t.numel() else b""
-        parts[name] = Part(str(t.dtype).removeprefix("torch."), tuple(t.shape), data)
-    check(parts)
+        parts[name] = EncodedTensor(str(t.dtype).removeprefix("torch."), tuple(t.shape), data)
+    validate(parts)
     return parts
 
 
-def decode(parts: Mapping[str, Part]) -> Payload:
+def decode(parts: Mapping[str, EncodedTensor]) -> Payload:
     """The tensors, in memory of their own that is aligned as torch aligns."""
-    check(parts)
+    validate(parts)
     payload = {}
     for name, part in parts.items():
-        kind, t = TYPES[part.dtype], torch.empty(part.shape, dtype=TYPES[part.dtype])
+        kind, t = DTYPES[part.dtype], torch.empty(part.shape, dtype=DTYPES[part.dtype])
         if part.data:
             t.view(-1).copy_(torch.frombuffer(bytearray(part.data), dtype=kind))
         payload[name] = t
     return payload
 
 
-def check(parts: Mapping[str, Part]) -> None:
+def validate(parts: Mapping[str, EncodedTensor]) -> None:
     """Refuse names, types, shapes and sizes that no payload has."""
-    if len(parts) > ENTRIES:
-        raise Malformed("reply.too_large", f"{len(parts)} tensors in one message, the maximum is {ENTRIES}")
+    if len(parts) > MAX_TENSORS:
+        raise InvalidMessage("reply.too_large", f"{len(parts)} tensors in one message, the maximum is {MAX_TENSORS}")
     total = 0
     for name, part in parts.items():
-        if not NAME.fullmatch(name):
-            raise Malformed("reply.invalid_name", f"{name[:80]!r} is not a valid name of a tensor")
-        if part.dtype not in TYPES:
-            raise Malformed("reply.unsupported_dtype", f"{name} has the unsupported dtype {part.dtype[:20]!r}")
-        if len(part.shape) > AXES or not all(0 <= n <= LARGEST for n in part.shape):
-            raise Malformed("reply.invalid_shape", f"{name} has the invalid shape {list(part.shape)[: AXES + 1]}")
-        size = prod(part.shape) * TYPES[part.dtype].itemsize
+        if not TENSOR_NAME.fullmatch(name):
+            raise InvalidMessage("reply.invalid_name", f"{name[:80]!r} is not a valid name of a tensor")
+        if part.dtype not in DTYPES:
+            raise InvalidMessage("reply.unsupported_dtype", f"{name} has the unsupported dtype {part.dtype[:20]!r}")
+        if len(part.shape) > MAX_DIMS or not all(0 <= n <= MAX_BYTES for n in part.shape):
+            raise InvalidMessage(
+                "reply.invalid_shape", f"{name} has the invalid shape {list(part.shape)[: MAX_DIMS + 1]}"
+            )
+        size = prod(part.shape) * DTYPES[part.dtype].itemsize
         if len(part.data) != size:
             what = f"{name} has {len(part.data)} bytes, its shape needs {size}"
-            raise Malformed("reply.wrong_byte_count", what)
+            raise InvalidMessage("reply.wrong_byte_count", what)
         if part.dtype == "bool" and part.data.translate(None, b"\x00\x01"):
-            raise Malformed("reply.invalid_value", f"{name} has boolean values other than 0 and 1")
+            raise InvalidMessage("reply.invalid_value", f"{name} has boolean values other than 0 and 1")
         total += size
-    if total > LARGEST:
-        raise Malformed("reply.too_large", f"{total} bytes in one message, the maximum is {LARGEST}")
+    if total > MAX_BYTES:
+        raise InvalidMessage("reply.too_large", f"{total} bytes in one message, the maximum is {MAX_BYTES}")
 
 
-def require_like(payload: Payload, model: Payload) -> None:
+def require_same_spec(payload: Payload, model: Payload) -> None:
     """Refuse tensors that have another type or shape than those of the same name in `model`."""
     for name in payload.keys() & model.keys():
         got, meant = payload[name], model[name]
         if (got.dtype, got.shape) != (meant.dtype, meant.shape):
-            raise Malformed("reply.wrong_shape", f"{name} is {_said(got)}, expected {_said(meant)}")
+            raise InvalidMessage("reply.wrong_shape", f"{name} is {_spec_text(got)}, expected {_spec_text(meant)}")
 
 
-def _said(t: torch.Tensor) -> str:
+def _spec_text(t: torch.Tensor) -> str:
     return f"{str(t.dtype).removeprefix('torch.')} {list(t.shape)}"

@@ -13,48 +13,56 @@ import torch
 from flwr.app import Message
 from torch import Tensor
 
-from fedrecall.core.client_state import Memories
-from fedrecall.core.failures import Attendance, Faults
-from fedrecall.core.flat_model import Flat
+from fedrecall.core.client_state import ClientStateStore
+from fedrecall.core.failures import FailurePolicy, FailureTracker
+from fedrecall.core.flat_model import FlatModel
 from fedrecall.core.types import Payload, Reply, Score
-from fedrecall.flower.client_state import Version
-from fedrecall.flower.codec import Malformed
-from fedrecall.flower.messages import Declined, Order, order_message, packed, read_answer
-from fedrecall.flower.nodes import Roll, sent
-from fedrecall.simulation.clients import World
+from fedrecall.flower.client_state import StateVersion
+from fedrecall.flower.codec import InvalidMessage
+from fedrecall.flower.messages import TaskFailed, TaskRequest, parse_reply, request_message, to_array_record
+from fedrecall.flower.nodes import NodeRegistry, send_and_collect
+from fedrecall.simulation.clients import SimulatedClients
 from fedrecall.simulation.cohort import commit
 
 
 @dataclass
-class Federation:
+class FlowerEngine:
     """All clients of a run, on their nodes."""
 
-    world: World
-    f: Flat
-    roll: Roll
-    run: str  # the key of this run, by which nodes know their memories of it
+    clients: SimulatedClients
+    f: FlatModel
+    nodes: NodeRegistry
+    run_id: str  # the key of this run, by which nodes know their memories of it
     timeout: float  # seconds that a task may take
     classes: tuple[str, ...]
-    faults: Faults = Faults()
-    memories: Memories = field(default_factory=Memories)  # receipts
-    oldest: Callable[[], int] = lambda: 0  # the round of the oldest checkpoint
+    faults: FailurePolicy = FailurePolicy()
+    client_state: ClientStateStore = field(default_factory=ClientStateStore)  # receipts
+    oldest_checkpoint_round: Callable[[], int] = lambda: 0  # the round of the oldest checkpoint
 
-    def cohort(self, t: int, clients: Sequence[int]) -> "Asked":
+    def cohort(self, t: int, clients: Sequence[int]) -> "FlowerCohort":
         """These clients, for round t."""
-        return Asked(self, t, clients)
+        return FlowerCohort(self, t, clients)
 
-    def exchange(self, version: Version, clients: Sequence[int], task: str, down: Payload) -> Iterator[Reply]:
+    def run_task(self, version: StateVersion, clients: Sequence[int], task: str, down: Payload) -> Iterator[Reply]:
         """Send all their tasks at once; replies are given out by the clients' sizes, the order of every engine."""
-        here = self.roll.here()
-        order = sorted(clients, key=lambda c: (-self.roll.members[c].n if c in self.roll.members else 0, c))
-        attendance = Attendance(self.faults, version.t, len(clients))
-        record, messages = packed(down), {}
+        here = self.nodes.connected_clients()
+        order = sorted(clients, key=lambda c: (-self.nodes.members[c].n if c in self.nodes.members else 0, c))
+        attendance = FailureTracker(self.faults, version.t, len(clients))
+        record, messages = to_array_record(down), {}
         for client in order:
             if client in here:
-                said = Order(task, client, version, self._receipt(client), self.oldest(), self.run, self.classes)
-                messages[client] = order_message(said, record, here[client].node, self.timeout)
+                said = TaskRequest(
+                    task,
+                    client,
+                    version,
+                    self._acknowledged_version(client),
+                    self.oldest_checkpoint_round(),
+                    self.run_id,
+                    self.classes,
+                )
+                messages[client] = request_message(said, record, here[client].node, self.timeout)
         came: dict[int, Message | None] = {client: None for client in order if client not in here}
-        answers = sent(self.roll.grid, messages, self.timeout)
+        answers = send_and_collect(self.nodes.grid, messages, self.timeout)
         for client in order:
             while client not in came:
                 key, message = next(answers)
@@ -62,33 +70,33 @@ class Federation:
             message = came.pop(client)
             try:
                 if client not in here:
-                    raise Declined("reply.not_connected", "its node is not connected")
+                    raise TaskFailed("reply.not_connected", "its node is not connected")
                 if message is None:
                     what = f"engine.timeout = {self.timeout:g}: no reply within {self.timeout:g} s"
-                    raise Declined("reply.timeout", what, "engine.timeout")
-                answer = read_answer(message)
+                    raise TaskFailed("reply.timeout", what, "engine.timeout")
+                answer = parse_reply(message)
                 if answer.client != client:
-                    raise Malformed("reply.wrong_client", f"client {answer.client} replied in its place")
-            except (Declined, Malformed) as error:
+                    raise InvalidMessage("reply.wrong_client", f"client {answer.client} replied in its place")
+            except (TaskFailed, InvalidMessage) as error:
                 reason = f"{error} (task {task})"
-                attendance.failed(
+                attendance.record(
                     client, reason, f"{error.code}: {reason}\n", cause=error, code=error.code, key=error.key
                 )
                 continue
-            receipt = {"version": torch.tensor(version)} if answer.remembers else {}
+            receipt = {"version": torch.tensor(version)} if answer.saved_state else {}
             yield Reply(answer.up, answer.n, receipt, answer.report, client)
 
-    def _receipt(self, client: int) -> Version | None:
-        receipt = self.memories.get(client)
-        return None if receipt is None else Version(*receipt["version"].tolist())
+    def _acknowledged_version(self, client: int) -> StateVersion | None:
+        receipt = self.client_state.get(client)
+        return None if receipt is None else StateVersion(*receipt["version"].tolist())
 
     def evaluate(self, state: Tensor) -> Score:
         """A complete model on the server's test set."""
-        return self.f.score(state, self.world.test)
+        return self.f.score(state, self.clients.test)
 
     def close(self) -> None:
         """Give back what the engine holds outside this process's memory."""
-        self.memories.close()
+        self.client_state.close()
 
     def __enter__(self) -> Self:
         return self
@@ -98,10 +106,10 @@ class Federation:
 
 
 @dataclass
-class Asked:
+class FlowerCohort:
     """The clients that take part in round t."""
 
-    engine: Federation
+    engine: FlowerEngine
     t: int
     clients: Sequence[int]
     _exchanges: Iterator[int] = field(default_factory=count)
@@ -115,13 +123,13 @@ class Asked:
     @property
     def population(self) -> int:
         """All clients there are."""
-        return self.engine.roll.population
+        return self.engine.nodes.population
 
     def run(self, task: str, down: Payload) -> Iterator[Reply]:
         """Every client's reply to a task; its memory is acknowledged with it, unless it is refused."""
-        version = Version(self.t, next(self._exchanges))
-        replies = self.engine.exchange(version, self.clients, task, down)
-        return commit(replies, self.engine.memories, self._refused)
+        version = StateVersion(self.t, next(self._exchanges))
+        replies = self.engine.run_task(version, self.clients, task, down)
+        return commit(replies, self.engine.client_state, self._refused)
 
     def refuse(self, client: int) -> None:
         """Keep the receipt of the client's memory before: its node goes back to that one, and removes the other."""

@@ -7,17 +7,24 @@ import torch
 from torch import Tensor
 
 from fedrecall.config.experiment import Experiment
-from fedrecall.core.flat_model import Flat
+from fedrecall.core.flat_model import FlatModel
 from fedrecall.data.catalog import Dataset
 from fedrecall.data.partition import Partition
 from fedrecall.data.tabular import read_table
 from fedrecall.errors import UserError, first_line
-from fedrecall.flower.app_config import Node
-from fedrecall.runs.setup import Dealt, build, deal, described, read, world_of
-from fedrecall.simulation.clients import World
+from fedrecall.flower.app_config import NodeConfig
+from fedrecall.runs.setup import (
+    FederatedData,
+    build_model,
+    load_and_partition,
+    make_simulated_clients,
+    read,
+    with_resolved_choices,
+)
+from fedrecall.simulation.clients import SimulatedClients
 
 
-def dealt_to(node: Node, experiment: Experiment, classes: tuple[str, ...] = ()) -> Dealt:
+def load_node_data(node: NodeConfig, experiment: Experiment, classes: tuple[str, ...] = ()) -> FederatedData:
     """What this node holds; labels are numbered by these names of the whole federation, once they are known."""
     clients = experiment.federation.clients
     if node.client >= clients:
@@ -27,29 +34,29 @@ def dealt_to(node: Node, experiment: Experiment, classes: tuple[str, ...] = ()) 
             "node-config.client",
             f"use 0 to {clients - 1}",
         )
-    if not node.own:
-        return deal(experiment)
+    if not node.has_own_data:
+        return load_and_partition(experiment)
     # The server alone has auxiliary examples.
     data = experiment.data.model_copy(update={"aux_per_class": 0})
     if node.index is None:
-        data = data.model_copy(update=_place(node, experiment))
+        data = data.model_copy(update=_data_keys(node, experiment))
     dataset = read(data)
     if classes and node.index is None:
-        dataset = renumbered(dataset, classes)
+        dataset = relabel(dataset, classes)
     samples = len(dataset.train_y)
     rows = np.arange(samples) if node.index is None else _rows(node, samples)
     offsets = np.where(np.arange(clients + 1) > node.client, len(rows), 0)
     partition = Partition(rows, offsets, samples, {"name": "node"}, 0)
-    return deal(experiment.model_copy(update={"data": data}), data=dataset, partition=partition)
+    return load_and_partition(experiment.model_copy(update={"data": data}), data=dataset, partition=partition)
 
 
-def settled(experiment: Experiment, dealt: Dealt) -> tuple[World, Flat]:
+def make_client_runner(experiment: Experiment, dealt: FederatedData) -> tuple[SimulatedClients, FlatModel]:
     """The node's world and model; the weights come with every order."""
-    experiment = described(experiment, dealt, None, None, None)
-    return world_of(experiment, dealt), Flat(build(experiment, dealt.dataset, None))
+    experiment = with_resolved_choices(experiment, dealt, None, None, None)
+    return make_simulated_clients(experiment, dealt), FlatModel(build_model(experiment, dealt.dataset, None))
 
 
-def renumbered(dataset: Dataset, classes: tuple[str, ...]) -> Dataset:
+def relabel(dataset: Dataset, classes: tuple[str, ...]) -> Dataset:
     """The same data, its labels numbered as everyone's. A node need not have examples of every class."""
     for name in dataset.classes:
         if name not in classes:
@@ -68,7 +75,7 @@ def renumbered(dataset: Dataset, classes: tuple[str, ...]) -> Dataset:
     return replace(dataset, classes=classes, train_y=told(dataset.train_y), test_y=told(dataset.test_y))
 
 
-def _place(node: Node, experiment: Experiment) -> dict[str, object]:
+def _data_keys(node: NodeConfig, experiment: Experiment) -> dict[str, object]:
     """The data section of a node that has a folder or a table."""
     none = {"root": None, "classes": None, "limit": None, "client": None, "label": None}
     if node.folder is not None:
@@ -86,7 +93,7 @@ def _place(node: Node, experiment: Experiment) -> dict[str, object]:
     return none | {"name": "table", "path": node.table, "label": label, "size": None}
 
 
-def _rows(node: Node, samples: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _rows(node: NodeConfig, samples: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     assert node.index is not None
     try:
         words = node.index.read_text().split()

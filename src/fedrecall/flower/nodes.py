@@ -9,59 +9,59 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fedrecall.errors import UserError
-from fedrecall.flower.codec import Malformed
-from fedrecall.flower.messages import HELLO, Declined, Order, order_message, packed, read_answer
+from fedrecall.flower.codec import InvalidMessage
+from fedrecall.flower.messages import REGISTER, TaskFailed, TaskRequest, parse_reply, request_message, to_array_record
 
-PAUSE = 0.25  # seconds between two looks for replies
+POLL_INTERVAL = 0.25  # seconds between two looks for replies
 
-HELLO_WITHIN = 120.0  # seconds, so that a node which hangs does not hold up a round for long
+HELLO_TIMEOUT = 120.0  # seconds, so that a node which hangs does not hold up a round for long
 
 
-class Member(NamedTuple):
+class RegisteredClient(NamedTuple):
     """A client that has said hello."""
 
     node: int
     n: int  # examples
-    own: bool  # its data are its own
+    has_own_data: bool  # its data are its own
 
 
 @dataclass
-class Roll:
+class NodeRegistry:
     """The clients of a federation that have been heard of."""
 
     grid: Grid
     population: int
     timeout: float  # seconds that a node may take to say hello
-    members: dict[int, Member] = field(default_factory=dict)
-    _greeted: set[int] = field(default_factory=set)
-    _silent: dict[int, str] = field(default_factory=dict)  # nodes that gave no useful answer, and why
+    members: dict[int, RegisteredClient] = field(default_factory=dict)
+    _registered: set[int] = field(default_factory=set)
+    _problems: dict[int, str] = field(default_factory=dict)  # nodes that gave no useful answer, and why
 
-    def here(self) -> dict[int, Member]:
+    def connected_clients(self) -> dict[int, RegisteredClient]:
         """The clients whose nodes are connected now. A node that is new, or back, is asked who it is."""
         online = set(self.grid.get_node_ids())
-        self._greeted &= online  # one that comes back is asked again
-        new = sorted(online - self._greeted)
+        self._registered &= online  # one that comes back is asked again
+        new = sorted(online - self._registered)
         if new:
-            heard: dict[int, Member] = {}
-            within = min(self.timeout / 3, HELLO_WITHIN)  # time to ask again: Flower can lose a message
-            orders = {node: order_message(Order(HELLO), packed({}), node, within) for node in new}
-            for node, message in sent(self.grid, orders, within):
-                self._greet(node, message, heard)
+            heard: dict[int, RegisteredClient] = {}
+            within = min(self.timeout / 3, HELLO_TIMEOUT)  # time to ask again: Flower can lose a message
+            orders = {node: request_message(TaskRequest(REGISTER), to_array_record({}), node, within) for node in new}
+            for node, message in send_and_collect(self.grid, orders, within):
+                self._register(node, message, heard)
             for client in heard.keys() & self.members.keys():
                 if self.members[client].node in online - {heard[client].node}:
                     taken = f"node {heard[client].node} has registered as client {client} in its place"
-                    self._silent[self.members[client].node] = taken
+                    self._problems[self.members[client].node] = taken
             self.members |= heard
         return {client: member for client, member in self.members.items() if member.node in online}
 
-    def gather(self, least: int) -> None:
+    def wait_for_clients(self, least: int) -> None:
         """Wait for all clients; when the time is over, `least` of them are enough."""
         deadline = time.monotonic() + self.timeout
-        while len(here := self.here()) < self.population and time.monotonic() < deadline:
-            time.sleep(PAUSE)
+        while len(here := self.connected_clients()) < self.population and time.monotonic() < deadline:
+            time.sleep(POLL_INTERVAL)
         if len(here) < least:
             missing = sorted(set(range(self.population)) - set(here))
-            why = "".join(f"; node {node}: {reason}" for node, reason in self._silent.items())
+            why = "".join(f"; node {node}: {reason}" for node, reason in self._problems.items())
             raise UserError(
                 "flower.too_few_clients",
                 f"engine.timeout = {self.timeout:g}: {len(here)} of {self.population} clients connected within "
@@ -69,8 +69,8 @@ class Roll:
                 "engine.timeout",
                 "start their nodes, each with client=NUMBER in its node-config, or raise engine.timeout",
             )
-        if len({member.own for member in here.values()}) > 1:
-            own = ", ".join(str(client) for client, member in sorted(here.items()) if member.own)
+        if len({member.has_own_data for member in here.values()}) > 1:
+            own = ", ".join(str(client) for client, member in sorted(here.items()) if member.has_own_data)
             raise UserError(
                 "flower.mixed_data",
                 "some nodes have their own data and others a part of the configured data set "
@@ -79,28 +79,28 @@ class Roll:
                 "set folder, table or index in the node-config of all nodes, or of none",
             )
 
-    def _greet(self, node: int, message: Message | None, heard: dict[int, Member]) -> None:
-        self._silent.pop(node, None)
+    def _register(self, node: int, message: Message | None, heard: dict[int, RegisteredClient]) -> None:
+        self._problems.pop(node, None)
         if message is None:  # it is asked again at the next opportunity
-            self._silent[node] = "it did not register in time"
+            self._problems[node] = "it did not register in time"
             return
-        self._greeted.add(node)
+        self._registered.add(node)
         try:
-            answer = read_answer(message)
+            answer = parse_reply(message)
             if not 0 <= answer.client < self.population:
                 what = f"client = {answer.client}: the clients are 0 to {self.population - 1}"
-                raise Declined("reply.wrong_client", what, "node-config")
-        except (Declined, Malformed) as error:
-            self._silent[node] = f"{error} ({error.code})"
+                raise TaskFailed("reply.wrong_client", what, "node-config")
+        except (TaskFailed, InvalidMessage) as error:
+            self._problems[node] = f"{error} ({error.code})"
             return
         if answer.client in heard:
             what = f"client = {answer.client}: two nodes have registered as this client"
             hint = "give each node its own client=NUMBER in the node-config"
             raise UserError("flower.duplicate_client", what, "node-config", hint)
-        heard[answer.client] = Member(node, answer.n, answer.own)
+        heard[answer.client] = RegisteredClient(node, answer.n, answer.has_own_data)
 
 
-def sent(grid: Grid, orders: Mapping[int, Message], timeout: float) -> Iterator[tuple[int, Message | None]]:
+def send_and_collect(grid: Grid, orders: Mapping[int, Message], timeout: float) -> Iterator[tuple[int, Message | None]]:
     """Send messages, and give the answers as they come, by the key of the order; None for those that are overdue.
 
     An error that Flower reports has the SuperLink as its source: answers are known by what they answer to.
@@ -117,6 +117,6 @@ def sent(grid: Grid, orders: Mapping[int, Message], timeout: float) -> Iterator[
         for message in grid.pull_messages(list(waiting)):
             yield waiting.pop(message.metadata.reply_to_message_id), message
         if waiting:
-            time.sleep(PAUSE)
+            time.sleep(POLL_INTERVAL)
     for key in waiting.values():
         yield key, None

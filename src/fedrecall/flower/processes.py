@@ -12,25 +12,25 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
-from fedrecall.errors import UserError, needs_extra
+from fedrecall.errors import UserError, missing_extra
 from fedrecall.flower.certificates import make_certificates
 
 LOOPBACK = "127.0.0.1"
 
-PROFILE = "here"  # the connection's name for `flwr`
+CONNECTION_NAME = "here"  # the connection's name for `flwr`
 
-QUIET = {
+FLOWER_ENVIRONMENT = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
 }
 
-GRACE = 10.0  # seconds to end in, before a process is killed
+STOP_TIMEOUT = 10.0  # seconds to end in, before a process is killed
 
-PATIENCE = 60.0  # seconds to start in
+START_TIMEOUT = 60.0  # seconds to start in
 
 
-class Daemons:
+class LocalDeployment:
     """A SuperLink and SuperNodes on loopback, with all their files in a folder; everything ends with the context.
 
     With `secure`, over TLS with an authority of its own, and nodes known by their keys.
@@ -48,10 +48,10 @@ class Daemons:
             if self.secure:
                 make_certificates(self.keys, [LOOPBACK], self.nodes)
             self._write_profile()
-            self.superlink()
+            self.start_superlink()
             if self.secure:
                 for number in range(self.nodes):
-                    self.flwr("supernode", "register", self.keys / f"node-{number}.pub", PROFILE)
+                    self.run_flwr("supernode", "register", self.keys / f"node-{number}.pub", CONNECTION_NAME)
         except BaseException:
             self.close()
             raise
@@ -60,7 +60,7 @@ class Daemons:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def superlink(self) -> None:
+    def start_superlink(self) -> None:
         """Start the SuperLink, and wait until it listens."""
         how: list[object] = ["--insecure"]
         if self.secure:
@@ -69,19 +69,19 @@ class Daemons:
         if self.database:
             how += ["--database", self.folder / "superlink.db"]
         self._start("superlink", "flower-superlink", "--host", LOOPBACK, "--port", self.port, *how)
-        deadline = time.monotonic() + PATIENCE
-        while not listens(self.port):
-            self.require("superlink")
+        deadline = time.monotonic() + START_TIMEOUT
+        while not is_listening(self.port):
+            self.check_alive("superlink")
             if time.monotonic() > deadline:
                 raise UserError(
                     "flower.process_failed",
-                    f"superlink: did not start within {PATIENCE:g} s",
+                    f"superlink: did not start within {START_TIMEOUT:g} s",
                     "superlink",
                     f"see {self.log('superlink')}",
                 )
             time.sleep(0.1)
 
-    def supernode(
+    def start_supernode(
         self, client: int, settings: str = "", *, key: Path | None = None, authority: Path | None = None
     ) -> str:
         """Start a client's node, with more settings for its node-config if need be; returns its name here."""
@@ -95,29 +95,36 @@ class Daemons:
         self._start(name, "flower-supernode", *where, *how, "--node-config", config)
         return name
 
-    def run(self, app: Path, changes: str = "") -> subprocess.Popen[bytes]:
+    def start_run(self, app: Path, changes: str = "") -> subprocess.Popen[bytes]:
         """Start `flwr run`; its output, with the run's log, can be read line by line."""
-        command = [program("flwr"), "run", str(app), PROFILE, "--stream", *(["-c", changes] if changes else [])]
+        command = [
+            flower_executable("flwr"),
+            "run",
+            str(app),
+            CONNECTION_NAME,
+            "--stream",
+            *(["-c", changes] if changes else []),
+        ]
         return self._spawn("run", command, subprocess.PIPE)
 
-    def flwr(self, *args: object) -> str:
+    def run_flwr(self, *args: object) -> str:
         """Call `flwr` for something short; returns what it said."""
-        command = [program("flwr"), *map(str, args)]
+        command = [flower_executable("flwr"), *map(str, args)]
         done = subprocess.run(
-            command, capture_output=True, text=True, env=self.environment("flwr"), timeout=PATIENCE, check=False
+            command, capture_output=True, text=True, env=self.environment("flwr"), timeout=START_TIMEOUT, check=False
         )
         if done.returncode:
             output = " ".join((done.stdout + done.stderr).split())[-300:]
             raise UserError("flower.process_failed", f"flwr {args[0]}: exit code {done.returncode}: {output}", "flwr")
         return done.stdout
 
-    def end(self, name: str, how: signal.Signals = signal.SIGTERM) -> None:
+    def stop(self, name: str, how: signal.Signals = signal.SIGTERM) -> None:
         """End a process and all that it started."""
         process = self.processes.pop(name)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, how)
         try:
-            process.wait(GRACE)
+            process.wait(STOP_TIMEOUT)
         except subprocess.TimeoutExpired:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -130,9 +137,9 @@ class Daemons:
     def close(self) -> None:
         """End everything: nodes first, so that they do not look for a SuperLink that is gone."""
         for name in sorted(self.processes, key=lambda name: name == "superlink"):
-            self.end(name)
+            self.stop(name)
 
-    def require(self, name: str) -> None:
+    def check_alive(self, name: str) -> None:
         """Raise if a process has ended by itself."""
         code = self.processes[name].poll()
         if code is not None:
@@ -150,11 +157,11 @@ class Daemons:
 
     def _start(self, name: str, script: str, *args: object) -> None:
         with self.log(name).open("ab") as out:
-            self._spawn(name, [program(script), *map(str, args)], out)
+            self._spawn(name, [flower_executable(script), *map(str, args)], out)
 
     def _spawn(self, name: str, command: list[str], out: int | IO[bytes]) -> subprocess.Popen[bytes]:
         if name in self.processes:
-            self.end(name)
+            self.stop(name)
         # A session of its own, so that it can be ended together with its children.
         process = subprocess.Popen(
             command,
@@ -172,21 +179,21 @@ class Daemons:
         """What a process finds in its environment: nothing is reported or installed, its files are apart."""
         home = "flwr" if name in ("flwr", "run") else name
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-        return {**os.environ, **QUIET, "PATH": path, "FLWR_HOME": str(self.folder / "homes" / home)}
+        return {**os.environ, **FLOWER_ENVIRONMENT, "PATH": path, "FLWR_HOME": str(self.folder / "homes" / home)}
 
     def _write_profile(self) -> None:
         home = self.folder / "homes" / "flwr"
         home.mkdir(parents=True, exist_ok=True)
         how = f'root-certificates = "{self.keys / "ca.crt"}"' if self.secure else "insecure = true"
-        (home / "config.toml").write_text(f'[superlink.{PROFILE}]\naddress = "{LOOPBACK}:{self.port}"\n{how}\n')
+        (home / "config.toml").write_text(f'[superlink.{CONNECTION_NAME}]\naddress = "{LOOPBACK}:{self.port}"\n{how}\n')
 
 
-def program(name: str) -> str:
+def flower_executable(name: str) -> str:
     """One of Flower's commands: of this environment, or else of the path."""
     beside = Path(sys.executable).parent / name
     found = str(beside) if beside.exists() else shutil.which(name)
     if found is None:
-        raise needs_extra("Flower", "flower")
+        raise missing_extra("Flower", "flower")
     return found
 
 
@@ -197,7 +204,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def listens(port: int) -> bool:
+def is_listening(port: int) -> bool:
     """Whether somebody takes connections there."""
     with socket.socket() as probe:
         probe.settimeout(1)

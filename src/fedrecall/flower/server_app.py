@@ -11,24 +11,24 @@ import numpy as np
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedrecall.config.choices import Own
+from fedrecall.config.choices import PythonObject
 from fedrecall.config.experiment import Experiment
 from fedrecall.data.partition import Partition
-from fedrecall.data.partitioners import PARTITIONS
+from fedrecall.data.partitioners import PARTITIONERS
 from fedrecall.errors import UserError
-from fedrecall.files import write
-from fedrecall.flower.app_config import OUT, configured
-from fedrecall.flower.engine import Federation
-from fedrecall.flower.nodes import Roll
+from fedrecall.files import write_atomic
+from fedrecall.flower.app_config import OUT_KEY, read_experiment
+from fedrecall.flower.engine import FlowerEngine
+from fedrecall.flower.nodes import NodeRegistry
 from fedrecall.runs.directory import RunDirectory
-from fedrecall.runs.records import Record
-from fedrecall.runs.run import Past, execute
-from fedrecall.runs.setup import Setup, setup
-from fedrecall.simulation import Failure, Faults, Memories
+from fedrecall.runs.records import RoundRecord
+from fedrecall.runs.run import RunState, execute
+from fedrecall.runs.setup import Setup, prepare_run
+from fedrecall.simulation import ClientFailure, ClientStateStore, FailurePolicy
 
-TIMEOUT = 600.0  # seconds that a task may take, where the configuration does not say
+DEFAULT_TASK_TIMEOUT = 600.0  # seconds that a task may take, where the configuration does not say
 
-KEY = "federation.json"  # in the run directory
+RUN_ID_FILE = "federation.json"  # in the run directory
 
 log = logging.getLogger("flwr.fedrecall")
 
@@ -36,7 +36,7 @@ log = logging.getLogger("flwr.fedrecall")
 def main(grid: Grid, context: Context) -> None:
     """Run the experiment of the app's configuration; one that was interrupted goes on from its last checkpoint."""
     try:
-        experiment = configured(context.run_config)
+        experiment = read_experiment(context.run_config)
         choice, federation = experiment.engine, experiment.federation
         if experiment.run.start is not None and experiment.method.personal:
             raise UserError(
@@ -45,14 +45,14 @@ def main(grid: Grid, context: Context) -> None:
                 "run.start",
                 "remove run.start",
             )
-        roll = Roll(grid, federation.clients, choice.timeout or TIMEOUT)
-        roll.gather(choice.min_replies or federation.clients)
-        own = any(member.own for member in roll.members.values())
-        ready = without_clients(experiment) if own else setup(experiment)
-        out = Path(str(context.run_config.get(OUT) or "run")).expanduser().absolute()
+        roll = NodeRegistry(grid, federation.clients, choice.timeout or DEFAULT_TASK_TIMEOUT)
+        roll.wait_for_clients(choice.min_replies or federation.clients)
+        own = any(member.has_own_data for member in roll.members.values())
+        ready = setup_without_client_data(experiment) if own else prepare_run(experiment)
+        out = Path(str(context.run_config.get(OUT_KEY) or "run")).expanduser().absolute()
         log.info("run directory: %s", out)
         resume = (out / "config.toml").exists()
-        result = execute(ready, out, partial(_tell, experiment), resume=resume, engine=partial(federate, roll))
+        result = execute(ready, out, partial(_log_round, experiment), resume=resume, engine=partial(make_engine, roll))
     except UserError as error:
         log.error("error: %s [%s]", error, error.code)
         raise
@@ -62,52 +62,52 @@ def main(grid: Grid, context: Context) -> None:
     )
 
 
-def federate(roll: Roll, ready: Setup, directory: RunDirectory | None, past: Past) -> Federation:
+def make_engine(roll: NodeRegistry, ready: Setup, directory: RunDirectory | None, past: RunState) -> FlowerEngine:
     """The engine of a run that is set up, with the receipts of its last checkpoint."""
     assert directory is not None
     choice = ready.experiment.engine
 
-    def keep(failure: Failure) -> str:
+    def keep(failure: ClientFailure) -> str:
         log.warning("round %d: client %d failed: %s [%s]", failure.t + 1, failure.client, failure.error, failure.code)
-        return directory.keep(failure)
+        return directory.save_traceback(failure)
 
-    return Federation(
-        world=ready.world,
+    return FlowerEngine(
+        clients=ready.clients,
         f=ready.server.f,
-        roll=roll,
-        run=_key(directory.path / KEY),
-        timeout=choice.timeout or TIMEOUT,
-        classes=ready.dealt.dataset.classes,
-        faults=Faults(choice.min_replies, keep),
-        memories=Memories(directory.checkpoints.memories, filed=past.filed),
-        oldest=directory.checkpoints.oldest,
+        nodes=roll,
+        run_id=_run_id(directory.path / RUN_ID_FILE),
+        timeout=choice.timeout or DEFAULT_TASK_TIMEOUT,
+        classes=ready.data.dataset.classes,
+        faults=FailurePolicy(choice.min_replies, keep),
+        client_state=ClientStateStore(directory.checkpoints.client_state_folder, files=past.client_state_files),
+        oldest_checkpoint_round=directory.checkpoints.oldest_round,
     )
 
 
-def without_clients(experiment: Experiment) -> Setup:
+def setup_without_client_data(experiment: Experiment) -> Setup:
     """A run whose clients' data are on their nodes: of the configured data the server uses test and auxiliary part."""
-    nominal = experiment.federation.model_copy(update={"partition": PARTITIONS["iid"]()})
-    ready = setup(experiment.model_copy(update={"federation": nominal}))
-    nobody = np.zeros(len(ready.dealt.partition) + 1, dtype=np.int64)
-    partition = Partition(nobody[:0], nobody, ready.dealt.partition.samples, {"name": "nodes"}, 0)
-    told = nominal.model_copy(update={"partition": Own("partition", "nodes")})
+    nominal = experiment.federation.model_copy(update={"partition": PARTITIONERS["iid"]()})
+    ready = prepare_run(experiment.model_copy(update={"federation": nominal}))
+    nobody = np.zeros(len(ready.data.partition) + 1, dtype=np.int64)
+    partition = Partition(nobody[:0], nobody, ready.data.partition.samples, {"name": "nodes"}, 0)
+    told = nominal.model_copy(update={"partition": PythonObject("partition", "nodes")})
     return Setup(
         ready.experiment.model_copy(update={"federation": told}),
-        ready.dealt._replace(partition=partition),
-        replace(ready.world, partition=partition),
+        ready.data._replace(partition=partition),
+        replace(ready.clients, partition=partition),
         ready.server,
-        ready.plan,
+        ready.schedule,
     )
 
 
-def _key(path: Path) -> str:
+def _run_id(path: Path) -> str:
     """What nodes know this run by, the same after every restart."""
     if not path.exists():
-        write(path, json.dumps({"run": secrets.token_hex(16)}).encode())
+        write_atomic(path, json.dumps({"run": secrets.token_hex(16)}).encode())
     return str(json.loads(path.read_text())["run"])
 
 
-def _tell(experiment: Experiment, line: Record) -> None:
+def _log_round(experiment: Experiment, line: RoundRecord) -> None:
     accuracy = "" if line["accuracy"] is None else f"  accuracy {100 * line['accuracy']:.2f} %"
     came = f"  {line['replies']} of {len(line['clients'])} replies"
     log.info("round %d/%d%s%s  %.2f s", line["round"], experiment.run.rounds, accuracy, came, line["seconds"])

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedrecall.core.losses import kl, soften
+from fedrecall.core.losses import kl, soft_targets
 from fedrecall.core.method import Method
 from fedrecall.core.types import Local, Step
 
@@ -23,7 +23,7 @@ class FedAvgKD(Method):
 
     def loss(self, s: Step, r: Local) -> Tensor:
         """CE + beta tau^2 KL(teacher || student)."""
-        distance = kl(s.z, soften(s.frozen["global"].z, self.tau), self.tau)
+        distance = kl(s.z, soft_targets(s.frozen["global"].z, self.tau), self.tau)
         return F.cross_entropy(s.z, s.y) + self.beta * self.tau**2 * distance.mean()
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fedrecall.core.method import Method
-from fedrecall.core.optim import Average
+from fedrecall.core.optim import ServerSGD
 from fedrecall.core.types import Cohort, Reply, Server
 
 
@@ -26,8 +26,8 @@ class FedAvgM(Method):
         super().__post_init__()
         self._require(self.beta_s < 1, "beta_s", "beta_s must be < 1")
 
-    def merge(self, server: Server, replies: Iterable[Reply], cohort: Cohort) -> Server:
+    def aggregate(self, server: Server, replies: Iterable[Reply], cohort: Cohort) -> Server:
         """v <- beta_s v + (w - wbar), w <- w - eta_s v."""
-        momentum = Average(self.eta_s, self.beta_s, self.damped, self.nesterov)
+        momentum = ServerSGD(self.eta_s, self.beta_s, self.damped, self.nesterov)
         target, extra = momentum.step(server.w, server.mean(replies)["w"], server.extra)
-        return server.step(target).keep(**extra)
+        return server.step(target).with_extra(**extra)

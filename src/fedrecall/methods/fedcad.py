@@ -13,8 +13,8 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedrecall.core.losses import blend, class_mean, prob_of, scale, soft_ce, soften
-from fedrecall.core.method import Hear, Method
+from fedrecall.core.losses import class_mean, convex_combination, kd_factor, label_probability, soft_ce, soft_targets
+from fedrecall.core.method import Method, TeacherOutputFn
 from fedrecall.core.types import Local, Payload, Server, Step
 
 
@@ -38,19 +38,23 @@ class FedCAD(Method):
         """For the estimate of the full version."""
         return self.estimate == "aux"
 
-    def brief(self, server: Server) -> Payload:
+    def broadcast(self, server: Server) -> Payload:
         """The trust in the teacher per class, from the auxiliary data."""
         if self.estimate == "local":
             return {}
-        return {"alpha": self.trust(server.f.hear(server.state, server.evidence).z, server.evidence.y)}
+        return {
+            "alpha": self.class_trust(
+                server.f.outputs(server.state, server.require_auxiliary).z, server.require_auxiliary.y
+            )
+        }
 
-    def prepare(self, r: Local, hear: Hear) -> Payload:
+    def prepare(self, r: Local, teacher_outputs: TeacherOutputFn) -> Payload:
         """The same from the client's own data; a class it lacks has no evidence, and no sample that asks."""
-        return {"alpha": self.trust(hear("global").z, r.y)} if self.estimate == "local" else {}
+        return {"alpha": self.class_trust(teacher_outputs("global").z, r.y)} if self.estimate == "local" else {}
 
-    def trust(self, z_g: Tensor, y: Tensor) -> Tensor:
+    def class_trust(self, z_g: Tensor, y: Tensor) -> Tensor:
         """alpha_y [K], between beta (the teacher never believes the label, or no sample shows it) and gamma."""
-        phi = 2 * prob_of(z_g, y, self.phi_tau or self.tau) - 1  # p_y - sum_{c != y} p_c
+        phi = 2 * label_probability(z_g, y, self.phi_tau or self.tau) - 1  # p_y - sum_{c != y} p_c
         half = (self.gamma - self.beta) / 2
         return self.beta + half * class_mean(phi + 1, y, z_g.shape[-1])  # Eq. (6)
 
@@ -58,12 +62,14 @@ class FedCAD(Method):
         """The received model."""
         return {"global": r.w}
 
-    def observe(self, s: Step, r: Local) -> Payload:
+    def sample_metrics(self, s: Step, r: Local) -> Payload:
         """The weight of the teacher."""
         return {"trust": r.down["alpha"][s.y]}
 
     def loss(self, s: Step, r: Local) -> Tensor:
         """(1 - alpha_y) CE + alpha_y L_d, each sample with the weight of its own label."""
         l_c = F.cross_entropy(s.z, s.y, reduction="none")  # Eq. (3)
-        l_d = scale(self.kd_scale, self.tau) * soft_ce(s.z, soften(s.frozen["global"].z, self.tau), self.tau)  # Eq. (2)
-        return blend(r.down["alpha"][s.y], l_c, l_d).mean()  # Eq. (5)
+        l_d = kd_factor(self.kd_scale, self.tau) * soft_ce(
+            s.z, soft_targets(s.frozen["global"].z, self.tau), self.tau
+        )  # Eq. (2)
+        return convex_combination(r.down["alpha"][s.y], l_c, l_d).mean()  # Eq. (5)

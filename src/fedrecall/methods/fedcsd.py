@@ -16,10 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from fedrecall.core.losses import class_mean, cosine, kl, prob_of, soft_ce, soften
-from fedrecall.core.method import Hear, Method
+from fedrecall.core.losses import class_mean, cosine, kl, label_probability, soft_ce, soft_targets
+from fedrecall.core.method import Method, TeacherOutputFn
 from fedrecall.core.reply_validation import Reason
-from fedrecall.core.types import Cohort, Local, Payload, Reply, Server, Step, mean
+from fedrecall.core.types import Cohort, Local, Payload, Reply, Server, Step, average_replies
 
 
 @dataclass(frozen=True)
@@ -63,41 +63,41 @@ class FedCSD(Method):
         down = {"w": server.w}
         if self.use_tma and self.teacher_at == "server":
             xi = torch.lerp(server.state, server.extra.get("teacher", server.state), self.alpha)  # Eq. (12)
-            server, down = server.keep(teacher=xi), down | {"teacher": xi}
+            server, down = server.with_extra(teacher=xi), down | {"teacher": xi}
         if self.use_similarity and self.prototypes == "global":
-            m = mean(cohort.run("prototype", down), "uniform")
+            m = average_replies(cohort.run("prototype", down), "uniform")
             down["P"] = m["P"] / torch.where(m["has"] > 0, m["has"], 1.0)[:, None]  # Eq. (7), over the holders
-        return self.merge(server, cohort.run("train", down), cohort)
+        return self.aggregate(server, cohort.run("train", down), cohort)
 
     def prototype(self, r: Local) -> Payload:
         """A client's rows P_k: the teacher's mean logits on each class it holds."""
         rng = Generator().manual_seed(r.seed) if self.prototype_images == "augmented" else None
-        teacher = self._complete(r)
-        said = r.f.hear(teacher, r.data, rng, batch_statistics=self.teacher_bn == "batch")
+        teacher = self._teacher_state(r)
+        said = r.f.outputs(teacher, r.data, rng, batch_statistics=self.teacher_bn == "batch")
         if rng is None:
-            r.f.keep(r.seed, teacher, r.data, said)  # the training will ask the same
+            r.f.cache_outputs(r.seed, teacher, r.data, said)  # the training will ask the same
         return {"P": class_mean(said.z, r.y, len(r.counts)), "has": (r.counts > 0).to(said.z.dtype)}  # Eq. (6)
 
-    def doubt(self, reply: Reply) -> str | None:
+    def validate_reply(self, reply: Reply) -> str | None:
         """A client has a class or has it not."""
         has = reply.up.get("has")
         if has is None or ((has == 0) | (has == 1)).all():
             return None
         return Reason("reply.invalid_value", "has must be zeros and ones")
 
-    def prepare(self, r: Local, hear: Hear) -> Payload:
+    def prepare(self, r: Local, teacher_outputs: TeacherOutputFn) -> Payload:
         """The client's own rows, where they are all that is used."""
         if not self.use_similarity or self.prototypes == "global":
             return {}
         if self.prototype_images == "plain":
-            return {"P": class_mean(hear("teacher").z, r.y, len(r.counts))}
+            return {"P": class_mean(teacher_outputs("teacher").z, r.y, len(r.counts))}
         return {"P": self.prototype(r)["P"]}
 
     def frozen(self, r: Local) -> dict[str, Tensor]:
         """The moving average of the global models."""
-        return {"teacher": self._complete(r)}
+        return {"teacher": self._teacher_state(r)}
 
-    def _complete(self, r: Local) -> Tensor:
+    def _teacher_state(self, r: Local) -> Tensor:
         state = r.f.join(r.w, r.down.get("b", r.b))
         if not self.use_tma:
             return state
@@ -112,7 +112,7 @@ class FedCSD(Method):
         if self.grad_through_target:
             csd = kl(s.z, F.softmax(refined / self.tau, -1), self.tau)
         else:
-            csd = soft_ce(s.z, soften(refined, self.tau), self.tau)  # Eq. (11)
+            csd = soft_ce(s.z, soft_targets(refined, self.tau), self.tau)  # Eq. (11)
         keep = 1 - self.mu if self.convex else 1
         csd = csd * self.mask(s, refined)
         return keep * F.cross_entropy(s.z, s.y) + self.mu * self.tau**2 * csd.mean()  # Eq. (14), (15)
@@ -132,12 +132,12 @@ class FedCSD(Method):
             return torch.ones_like(s.y, dtype=torch.bool)
         if self.use_mask == "hard":
             return judged.argmax(-1) == s.y
-        return prob_of(judged, s.y) > 1 / s.z.shape[-1]  # Eq. (13)
+        return label_probability(judged, s.y) > 1 / s.z.shape[-1]  # Eq. (13)
 
-    def observe(self, s: Step, r: Local) -> Payload:
+    def sample_metrics(self, s: Step, r: Local) -> Payload:
         """The target's entropy and distance from the student, and whether a wrong teacher is masked."""
         refined = self.refine(s, r)
-        q, wrong = soften(refined, self.tau), s.frozen["teacher"].z.argmax(-1) != s.y
+        q, wrong = soft_targets(refined, self.tau), s.frozen["teacher"].z.argmax(-1) != s.y
         return {
             "target_entropy": soft_ce(refined, q, self.tau),
             "target_kl": kl(s.z, q, self.tau),
@@ -146,4 +146,4 @@ class FedCSD(Method):
 
     def reply(self, w: Tensor, steps: int, r: Local) -> tuple[Payload, Payload]:
         """The weights go up; a teacher of one's own stays."""
-        return {"w": w}, {"teacher": self._complete(r)} if self.memory(w) else {}
+        return {"w": w}, {"teacher": self._teacher_state(r)} if self.memory(w) else {}

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedrecall.core.method import Hear, Method
+from fedrecall.core.method import Method, TeacherOutputFn
 from fedrecall.core.types import Cohort, Local, Payload, Reply, Server, Step
 
 
@@ -42,11 +42,11 @@ class FedCurv(Method):
         """The client's own part of them."""
         return self.init(w)
 
-    def brief(self, server: Server) -> Payload:
+    def broadcast(self, server: Server) -> Payload:
         """Both sums go down."""
         return dict(server.extra)
 
-    def prepare(self, r: Local, hear: Hear) -> Payload:
+    def prepare(self, r: Local, teacher_outputs: TeacherOutputFn) -> Payload:
         """P_k and Q_k: the sums over all other clients."""
         return {"P": r.down["u"] - r.memory["u"], "Q": r.down["v"] - r.memory["v"]}
 
@@ -62,8 +62,8 @@ class FedCurv(Method):
         v = u * w
         return {"w": w, "u": u - r.memory["u"], "v": v - r.memory["v"]}, {"u": u, "v": v}
 
-    def merge(self, server: Server, replies: Iterable[Reply], cohort: Cohort) -> Server:
+    def aggregate(self, server: Server, replies: Iterable[Reply], cohort: Cohort) -> Server:
         """Average the weights, add up the changes."""
-        m = server.mean(replies, uniform={"u", "v"})
+        m = server.mean(replies, unweighted={"u", "v"})
         change = {name: server.extra[name] + cohort.size * m[name] for name in ("u", "v")}
-        return server.step(m["w"]).keep(**change)
+        return server.step(m["w"]).with_extra(**change)

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedrecall.core.method import Method
-from fedrecall.core.types import Cohort, Local, Payload, Reply, Server, Step, mean
+from fedrecall.core.types import Cohort, Local, Payload, Reply, Server, Step, average_replies
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,11 @@ class FedDyn(Method):
         """The weights go up; g_k <- g_k - alpha (w_k - w^t) stays."""
         return {"w": w}, {"g": r.memory["g"] - self.alpha * (w - r.w)}
 
-    def merge(self, server: Server, replies: Iterable[Reply], cohort: Cohort) -> Server:
+    def aggregate(self, server: Server, replies: Iterable[Reply], cohort: Cohort) -> Server:
         """h <- h - alpha/N sum_k (w_k - w^t); w^{t+1} = mean_k w_k - h/alpha."""
-        m = mean((r._replace(up={"w": r.up["w"], "plain": r.up["w"]}) for r in replies), self.weights, {"plain"})
+        m = average_replies(
+            (r._replace(up={"w": r.up["w"], "plain": r.up["w"]}) for r in replies), self.weights, {"plain"}
+        )
         moved = cohort.size * (m["plain"] - server.w)
         h = server.extra["h"] - self.alpha / cohort.population * moved
-        return server.step(m["w"] - h / self.alpha if self.alpha else m["w"]).keep(h=h)
+        return server.step(m["w"] - h / self.alpha if self.alpha else m["w"]).with_extra(h=h)

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedrecall.core.losses import kl, soften
+from fedrecall.core.losses import kl, soft_targets
 from fedrecall.core.method import Method
 from fedrecall.core.types import Cohort, Local, Payload, Server, Step
 
@@ -34,7 +34,7 @@ class FedGKD(Method):
         """Take the model about to be sent into the buffer, then as always; the initial model is no aggregate."""
         if server.t > 0:
             past = [server.extra["buffer"]] if "buffer" in server.extra else []
-            server = server.keep(buffer=torch.cat([*past, server.state[None]])[-self.buffer :])
+            server = server.with_extra(buffer=torch.cat([*past, server.state[None]])[-self.buffer :])
         return super().round(server, cohort)
 
     @property
@@ -42,15 +42,15 @@ class FedGKD(Method):
         """For the vote."""
         return self.vote
 
-    def brief(self, server: Server) -> Payload:
+    def broadcast(self, server: Server) -> Payload:
         """The fused teacher; nothing where it is the model that is sent anyway."""
         models = server.extra.get("buffer")
         if models is None or len(models) < 2:
             return {}
         if not self.vote:
             return {"teacher": models.mean(0)}
-        aux = server.evidence
-        losses = torch.stack([F.cross_entropy(server.f.hear(model, aux).z, aux.y) for model in models])
+        aux = server.require_auxiliary
+        losses = torch.stack([F.cross_entropy(server.f.outputs(model, aux).z, aux.y) for model in models])
         return {"teachers": models, "votes": F.softmax(-losses, 0)}
 
     def frozen(self, r: Local) -> dict[str, Tensor]:
@@ -66,5 +66,5 @@ class FedGKD(Method):
         loss = F.cross_entropy(s.z, s.y)
         votes = r.down["votes"].tolist() if "votes" in r.down else [1.0] * len(s.frozen)
         for teacher, vote in zip(s.frozen.values(), votes, strict=True):
-            loss = loss + vote * self.coef * self.tau**2 * kl(s.z, soften(teacher.z, self.tau), self.tau).mean()
+            loss = loss + vote * self.coef * self.tau**2 * kl(s.z, soft_targets(teacher.z, self.tau), self.tau).mean()
         return loss

@@ -13,20 +13,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedrecall.core.losses import is_class, keep, kl, soften
+from fedrecall.core.losses import kl, mask_logits, one_hot_mask, soft_targets
 from fedrecall.core.method import Method
 from fedrecall.core.types import Local, Step
 
 
-def few_but_true(z_g: Tensor, y: Tensor, r: Local, tau: float) -> Tensor:
+def minority_targets(z_g: Tensor, y: Tensor, r: Local, tau: float) -> Tensor:
     """A teacher's distribution [B, K] over the minority labels but the true one."""
     minority = r.counts <= len(r.y) / len(r.counts)  # all but J_k, Eq. (2)
-    return soften(z_g, tau, minority & ~is_class(y, len(r.counts)))  # Eq. (3)
+    return soft_targets(z_g, tau, minority & ~one_hot_mask(y, len(r.counts)))  # Eq. (3)
 
 
-def distance(s: Step, q: Tensor, tau: float) -> Tensor:
+def not_true_kl(s: Step, q: Tensor, tau: float) -> Tensor:
     """KL per sample, of the student's distribution over all labels but the true one."""
-    return kl(keep(s.z, ~is_class(s.y, s.z.shape[-1])), q, tau)  # Eq. (4), (6)
+    return kl(mask_logits(s.z, ~one_hot_mask(s.y, s.z.shape[-1])), q, tau)  # Eq. (4), (6)
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class FedLMD(Method):
 
     def loss(self, s: Step, r: Local) -> Tensor:
         """CE + beta tau^2 L_lmd."""
-        lmd = distance(s, few_but_true(s.frozen["global"].z, s.y, r, self.tau), self.tau)
+        lmd = not_true_kl(s, minority_targets(s.frozen["global"].z, s.y, r, self.tau), self.tau)
         return F.cross_entropy(s.z, s.y) + self.beta * self.tau**2 * lmd.mean()  # Eq. (5)
 
 
@@ -61,12 +61,12 @@ class FedLMDTf(Method):
     def loss(self, s: Step, r: Local) -> Tensor:
         """CE + beta tau^2 L_lmd with equal logits for a teacher."""
         z_g = s.frozen["global"].z if "global" in s.frozen else None
-        q = self._equal(s.z, r)[s.y] if z_g is None else few_but_true(z_g, s.y, r, self.tau)
-        return F.cross_entropy(s.z, s.y) + self.beta * self.tau**2 * distance(s, q, self.tau).mean()  # Eq. (7)
+        q = self._uniform_targets(s.z, r)[s.y] if z_g is None else minority_targets(z_g, s.y, r, self.tau)
+        return F.cross_entropy(s.z, s.y) + self.beta * self.tau**2 * not_true_kl(s, q, self.tau).mean()  # Eq. (7)
 
-    def _equal(self, z: Tensor, r: Local) -> Tensor:
+    def _uniform_targets(self, z: Tensor, r: Local) -> Tensor:
         """The target of each true label [K, K], Eq. (8): the same in all of a client's round, so worked out once."""
-        if "equal" not in r.notes:
+        if "equal" not in r.scratch:
             y = torch.arange(z.shape[-1], device=z.device)
-            r.notes["equal"] = few_but_true(z.new_zeros(len(y), len(y)), y, r, self.tau)
-        return r.notes["equal"]
+            r.scratch["equal"] = minority_targets(z.new_zeros(len(y), len(y)), y, r, self.tau)
+        return r.scratch["equal"]

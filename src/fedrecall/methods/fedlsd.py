@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedrecall.core.losses import blend, scale, soft_ce, soften
+from fedrecall.core.losses import convex_combination, kd_factor, soft_ce, soft_targets
 from fedrecall.core.method import Method
 from fedrecall.core.types import Local, Step
 
@@ -37,5 +37,5 @@ class FedLSD(Method):
     def loss(self, s: Step, r: Local) -> Tensor:
         """(1 - alpha) CE + alpha L_d."""
         l_c = F.cross_entropy(s.z, s.y, reduction="none")
-        l_d = scale(self.kd_scale, self.tau) * soft_ce(s.z, soften(s.frozen["global"].z, self.tau), self.tau)
-        return blend(torch.full_like(l_c, self.alpha), l_c, l_d).mean()
+        l_d = kd_factor(self.kd_scale, self.tau) * soft_ce(s.z, soft_targets(s.frozen["global"].z, self.tau), self.tau)
+        return convex_combination(torch.full_like(l_c, self.alpha), l_c, l_d).mean()

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedrecall.core.method import Method
-from fedrecall.core.optim import reach
+from fedrecall.core.optim import effective_steps
 from fedrecall.core.reply_validation import Reason
 from fedrecall.core.types import Cohort, Local, Payload, Reply, Server
 
@@ -34,16 +34,16 @@ class FedNova(Method):
 
     def reply(self, w: Tensor, steps: int, r: Local) -> tuple[Payload, Payload]:
         """The weights and a_k = ||a_k||_1, Section 3."""
-        a = reach(steps, r.lr, r.momentum, r.prox)
+        a = effective_steps(steps, r.lr, r.momentum, r.prox)
         memory = {"d": (r.w - w) / (r.lr * a)} if self.ccvr_code and steps else r.memory
         return {"w": w, "a": w.new_tensor(a)}, memory
 
-    def doubt(self, reply: Reply) -> str | None:
+    def validate_reply(self, reply: Reply) -> str | None:
         """The last step counts as 1, so a_k is at least that, or 0: less would blow the direction up."""
         a = float(reply.up["a"])
         return None if a >= 1 or a == 0 else Reason("reply.invalid_value", f"a = {a:.3g}: it must be 0 or at least 1")
 
-    def merge(self, server: Server, replies: Iterable[Reply], cohort: Cohort) -> Server:
+    def aggregate(self, server: Server, replies: Iterable[Reply], cohort: Cohort) -> Server:
         """w - tau_eff sum_k p_k d_k; a client without a step is left out."""
 
         def normalised() -> Iterator[Reply]:

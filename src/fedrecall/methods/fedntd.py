@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedrecall.core.losses import is_class, keep, kl, soften
+from fedrecall.core.losses import kl, mask_logits, one_hot_mask, soft_targets
 from fedrecall.core.method import Method
 from fedrecall.core.types import Local, Step
 
@@ -31,6 +31,6 @@ class FedNTD(Method):
     def loss(self, s: Step, r: Local) -> Tensor:
         """CE + beta tau^2 KL over the not-true classes."""
         z_g = s.frozen["global"].z if self.teacher else torch.zeros_like(s.z)
-        not_true = ~is_class(s.y, s.z.shape[-1])
-        ntd = kl(keep(s.z, not_true), soften(z_g, self.tau, not_true), self.tau)
+        not_true = ~one_hot_mask(s.y, s.z.shape[-1])
+        ntd = kl(mask_logits(s.z, not_true), soft_targets(z_g, self.tau, not_true), self.tau)
         return F.cross_entropy(s.z, s.y) + self.beta * self.tau**2 * ntd.mean()

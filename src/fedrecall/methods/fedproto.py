@@ -38,10 +38,10 @@ class FedProto(Method):
 
     def round(self, server: Server, cohort: Cohort) -> Server:
         """As always, but that personal models stay where they are."""
-        down = ({"w": server.w} if self.share_weights else {}) | self.brief(server)
-        return self.merge(server, cohort.run("train", down), cohort)
+        down = ({"w": server.w} if self.share_weights else {}) | self.broadcast(server)
+        return self.aggregate(server, cohort.run("train", down), cohort)
 
-    def brief(self, server: Server) -> Payload:
+    def broadcast(self, server: Server) -> Payload:
         """The global prototypes G [K, D], once there are any."""
         return dict(server.extra)
 
@@ -52,8 +52,8 @@ class FedProto(Method):
     def loss(self, s: Step, r: Local) -> Tensor:
         """CE + lam mean ||h - G_y||^2 / D; a sample whose class has no prototype adds 0."""
         if self.collect == "last_epoch" and s.last:
-            r.notes["sum"] = r.notes.get("sum", 0) + class_sum(s.h.detach(), s.y, len(r.counts))
-            r.notes["seen"] = r.notes.get("seen", 0) + torch.bincount(s.y, minlength=len(r.counts))
+            r.scratch["sum"] = r.scratch.get("sum", 0) + class_sum(s.h.detach(), s.y, len(r.counts))
+            r.scratch["seen"] = r.scratch.get("seen", 0) + torch.bincount(s.y, minlength=len(r.counts))
         ce = F.cross_entropy(s.z, s.y)
         if "G" not in r.down:
             return ce
@@ -63,26 +63,26 @@ class FedProto(Method):
 
     def reply(self, w: Tensor, steps: int, r: Local) -> tuple[Payload, Payload]:
         """The mean feature of each class held; the weights go up or stay."""
-        if self.collect == "last_epoch" and "sum" in r.notes:
-            seen = r.notes["seen"]
-            prototypes = r.notes["sum"] / seen[:, None].clamp(min=1)
+        if self.collect == "last_epoch" and "sum" in r.scratch:
+            seen = r.scratch["seen"]
+            prototypes = r.scratch["sum"] / seen[:, None].clamp(min=1)
         else:
             seen = r.counts
-            prototypes = class_mean(r.f.hear(r.f.join(w, r.b), r.data).h, r.y, len(seen))
+            prototypes = class_mean(r.f.outputs(r.f.join(w, r.b), r.data).h, r.y, len(seen))
         # A row of zeros says "none": that a class is there must show even where all its features are dead.
         up = {"G": torch.where(seen[:, None] > 0, prototypes + 1e-30, 0.0)}
         if self.weighting == "size":
             up["counts"] = seen.to(w.dtype)
         return (up | {"w": w}, r.memory) if self.share_weights else (up, {"own": r.f.join(w, r.b)})
 
-    def doubt(self, reply: Reply) -> str | None:
+    def validate_reply(self, reply: Reply) -> str | None:
         """A client has no class fewer than 0 times, and all of them together no more often than it has examples."""
         counts = reply.up.get("counts")
         if counts is None or (counts.min() >= 0 and counts.sum() <= reply.n):
             return None
         return Reason("reply.invalid_value", f"counts must be >= 0 and add up to at most {reply.n} examples")
 
-    def merge(self, server: Server, replies: Iterable[Reply], cohort: Cohort) -> Server:
+    def aggregate(self, server: Server, replies: Iterable[Reply], cohort: Cohort) -> Server:
         """Average the prototypes over those who hold the class, and the weights if they are shared."""
 
         def weighed() -> Iterator[Reply]:
@@ -92,13 +92,13 @@ class FedProto(Method):
                 up = {k: t for k, t in r.up.items() if k == "w"}
                 yield r._replace(up=up | {"rows": share[:, None] * G, "share": share})
 
-        m = server.mean(weighed(), uniform={"rows", "share"})
+        m = server.mean(weighed(), unweighted={"rows", "share"})
         G = torch.where(m["share"][:, None] > 0, m["rows"] / m["share"][:, None], 0.0)
         if self.absent == "keep" and "G" in server.extra:
             G = torch.where(m["share"][:, None] > 0, G, server.extra["G"])
-        return (server.step(m["w"]) if self.share_weights else server).keep(G=G)
+        return (server.step(m["w"]) if self.share_weights else server).with_extra(G=G)
 
-    def judge(self, out: Output, down: Payload) -> Tensor:
+    def scoring_logits(self, out: Output, down: Payload) -> Tensor:
         """A personal model answers with the nearest prototype."""
         if self.share_weights or "G" not in down:
             return out.z

@@ -12,7 +12,7 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedrecall.core.losses import class_mean, confusion, credibility, prob_of
+from fedrecall.core.losses import class_mean, confusion_matrix, credibility, label_probability
 from fedrecall.core.method import Method
 from fedrecall.core.types import Local, Payload, Server, Step
 
@@ -31,29 +31,29 @@ class FedSSD(Method):
         """For the credibility matrix."""
         return True
 
-    def brief(self, server: Server) -> Payload:
+    def broadcast(self, server: Server) -> Payload:
         """The credibility matrix A[k1, k2]: how often class k1 is taken for k2, on the auxiliary data."""
-        z, y = server.f.hear(server.state, server.evidence).z, server.evidence.y
-        return {"A": confusion(z, y) if self.matrix == "hard" else class_mean(F.softmax(z, -1), y, z.shape[-1])}
+        z, y = server.f.outputs(server.state, server.require_auxiliary).z, server.require_auxiliary.y
+        return {"A": confusion_matrix(z, y) if self.matrix == "hard" else class_mean(F.softmax(z, -1), y, z.shape[-1])}
 
     def frozen(self, r: Local) -> dict[str, Tensor]:
         """The received model."""
         return {"global": r.w}
 
-    def trust(self, s: Step, r: Local) -> Tensor:
+    def logit_weights(self, s: Step, r: Local) -> Tensor:
         """M [B, K]: the teacher's credibility on each class and each sample."""
-        if "m_class" not in r.notes:
-            r.notes["m_class"] = credibility(r.down["A"])
-        m_sample = 1 - (1 - prob_of(s.frozen["global"].z, s.y)).clamp_min(0).sqrt()
-        return self.m_max * F.relu(r.notes["m_class"] * m_sample[:, None] - 0.1)  # Eq. (4)
+        if "m_class" not in r.scratch:
+            r.scratch["m_class"] = credibility(r.down["A"])
+        m_sample = 1 - (1 - label_probability(s.frozen["global"].z, s.y)).clamp_min(0).sqrt()
+        return self.m_max * F.relu(r.scratch["m_class"] * m_sample[:, None] - 0.1)  # Eq. (4)
 
-    def observe(self, s: Step, r: Local) -> Payload:
+    def sample_metrics(self, s: Step, r: Local) -> Payload:
         """The mean weight of a sample's logits."""
-        return {"trust": self.trust(s, r).mean(-1)}
+        return {"trust": self.logit_weights(s, r).mean(-1)}
 
     def loss(self, s: Step, r: Local) -> Tensor:
         """CE + sum_c (M_c (z_g,c - z_c))^2."""
-        z_g, m = s.frozen["global"].z, self.trust(s, r)
+        z_g, m = s.frozen["global"].z, self.logit_weights(s, r)
         error = (m * (z_g - s.z)).square() if self.weighting == "squared" else m * (z_g - s.z).square()
         ssd = error.sum(-1) if self.reduction == "sum" else error.mean(-1)
         return F.cross_entropy(s.z, s.y) + ssd.mean()  # Eq. (3), (6)

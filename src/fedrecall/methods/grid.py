@@ -11,20 +11,30 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedrecall.core.losses import blend, class_mean, confusion, credibility, is_class, keep, prob_of, scale, soften
+from fedrecall.core.losses import (
+    class_mean,
+    confusion_matrix,
+    convex_combination,
+    credibility,
+    kd_factor,
+    label_probability,
+    mask_logits,
+    one_hot_mask,
+    soft_targets,
+)
 from fedrecall.core.method import Method
 from fedrecall.core.types import Local, Output, Payload, Server, Step
 
 
 def _kl(z: Tensor, z_t: Tensor, tau: float, masks: tuple[Tensor, Tensor]) -> Tensor:
-    q = soften(z_t, tau, masks[0])
+    q = soft_targets(z_t, tau, masks[0])
     log_q = q.clamp_min(torch.finfo(q.dtype).tiny).log()
-    return q * (log_q - F.log_softmax(keep(z, masks[1]) / tau, -1))
+    return q * (log_q - F.log_softmax(mask_logits(z, masks[1]) / tau, -1))
 
 
 def _ce(z: Tensor, z_t: Tensor, tau: float, masks: tuple[Tensor, Tensor]) -> Tensor:
-    q = soften(z_t, tau, masks[0])
-    return -(q * F.log_softmax(keep(z, masks[1]) / tau, -1))
+    q = soft_targets(z_t, tau, masks[0])
+    return -(q * F.log_softmax(mask_logits(z, masks[1]) / tau, -1))
 
 
 def _l2(z: Tensor, z_t: Tensor, _: float, masks: tuple[Tensor, Tensor]) -> Tensor:
@@ -46,14 +56,14 @@ MASK: dict[str, Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]] = {  # (not t
 TRUST: dict[str, Callable[[Tensor, Tensor, Payload], Tensor]] = {  # (z_t, y, down) -> weights [B, 1] or [B, K]
     "one": lambda z, *_: torch.ones_like(z[:, :1]),
     "class": lambda _, y, down: down["alpha"][y][:, None],
-    "sample": lambda z, y, _: _sure(z, y),
-    "channel": lambda z, y, down: F.relu(credibility(down["A"]) * _sure(z, y) - 0.1),
-    "gate": lambda z, y, _: (prob_of(z, y) > 1 / z.shape[-1])[:, None].to(z.dtype),
+    "sample": lambda z, y, _: _sample_confidence(z, y),
+    "channel": lambda z, y, down: F.relu(credibility(down["A"]) * _sample_confidence(z, y) - 0.1),
+    "gate": lambda z, y, _: (label_probability(z, y) > 1 / z.shape[-1])[:, None].to(z.dtype),
 }
 
 
-def _sure(z: Tensor, y: Tensor) -> Tensor:
-    return 1 - (1 - prob_of(z, y)).clamp_min(0).sqrt()[:, None]
+def _sample_confidence(z: Tensor, y: Tensor) -> Tensor:
+    return 1 - (1 - label_probability(z, y)).clamp_min(0).sqrt()[:, None]
 
 
 @dataclass(frozen=True)
@@ -76,14 +86,16 @@ class Grid(Method):
         """For a trust that is measured."""
         return self.trust in {"class", "channel"}
 
-    def brief(self, server: Server) -> Payload:
+    def broadcast(self, server: Server) -> Payload:
         """What the trust needs of the auxiliary data."""
         if not self.needs_aux:
             return {}
-        z, y = server.f.hear(server.state, server.evidence).z, server.evidence.y
+        z, y = server.f.outputs(server.state, server.require_auxiliary).z, server.require_auxiliary.y
         if self.trust == "channel":
-            return {"A": confusion(z, y)}
-        return {"alpha": self.low + (self.high - self.low) * class_mean(prob_of(z, y, self.tau), y, z.shape[-1])}
+            return {"A": confusion_matrix(z, y)}
+        return {
+            "alpha": self.low + (self.high - self.low) * class_mean(label_probability(z, y, self.tau), y, z.shape[-1])
+        }
 
     def frozen(self, r: Local) -> dict[str, Tensor]:
         """The received model, if anything listens to it."""
@@ -96,7 +108,7 @@ class Grid(Method):
         trust = self.beta * TRUST[self.trust](g.z, s.y, r.down)
         ce = F.cross_entropy(s.z, s.y, reduction="none")
         if self.convex:  # one weight a sample
-            return blend(trust.mean(-1), ce, self._terms(s, r, g).sum(-1)).mean()
+            return convex_combination(trust.mean(-1), ce, self._terms(s, r, g).sum(-1)).mean()
         return ce.mean() + (trust * self._terms(s, r, g)).sum(-1).mean()
 
     def _terms(self, s: Step, r: Local, g: Output) -> Tensor:
@@ -104,6 +116,6 @@ class Grid(Method):
             return (s.h - g.h).square().mean(-1, keepdim=True)
         z_t = g.z if self.teacher == "global" else torch.zeros_like(g.z)
         majority = r.counts > len(r.y) / len(r.counts)
-        masks = MASK[self.mask](~is_class(s.y, s.z.shape[-1]), ~majority)
-        factor = scale(self.kd_scale, self.tau) if self.divergence != "l2" else 1.0
+        masks = MASK[self.mask](~one_hot_mask(s.y, s.z.shape[-1]), ~majority)
+        factor = kd_factor(self.kd_scale, self.tau) if self.divergence != "l2" else 1.0
         return factor * DIVERGENCE[self.divergence](s.z, z_t, self.tau, masks)

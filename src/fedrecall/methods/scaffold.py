@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedrecall.core.method import Method
-from fedrecall.core.optim import reach
+from fedrecall.core.optim import effective_steps
 from fedrecall.core.types import Cohort, Local, Payload, Reply, Server
 
 
@@ -34,7 +34,7 @@ class Scaffold(Method):
         """The client's control variate."""
         return {"c": torch.zeros_like(w)}
 
-    def brief(self, server: Server) -> Payload:
+    def broadcast(self, server: Server) -> Payload:
         """The global control variate goes down."""
         return {"c": server.extra["c"]}
 
@@ -42,7 +42,7 @@ class Scaffold(Method):
         """g - c_k + c, inside the gradient."""
         return g - r.memory["c"] + r.down["c"] if self.mode == "grad" else g  # Algorithm 1, line 10
 
-    def drift(self, r: Local) -> Tensor | None:
+    def step_correction(self, r: Local) -> Tensor | None:
         """c - c_k, beside the optimiser's step."""
         return r.down["c"] - r.memory["c"] if self.mode == "post_step" else None
 
@@ -50,12 +50,12 @@ class Scaffold(Method):
         """The weights and the change of the variate; without a step nothing changes."""
         if steps == 0:
             return {"w": w, "dc": torch.zeros_like(w)}, r.memory
-        k_eff = reach(steps, r.lr, r.momentum) if self.mode == "grad" else steps
+        k_eff = effective_steps(steps, r.lr, r.momentum) if self.mode == "grad" else steps
         dc = (r.w - w) / (r.lr * k_eff) - r.down["c"]  # line 12, option II
         return {"w": w, "dc": dc}, {"c": r.memory["c"] + dc}
 
-    def merge(self, server: Server, replies: Iterable[Reply], cohort: Cohort) -> Server:
+    def aggregate(self, server: Server, replies: Iterable[Reply], cohort: Cohort) -> Server:
         """Average the models, and move c by the share of clients that took part."""
-        m = server.mean(replies, uniform={"dc"})
+        m = server.mean(replies, unweighted={"dc"})
         c = server.extra["c"] + cohort.size / cohort.population * m["dc"]  # line 17
-        return server.step(m["w"]).keep(c=c)
+        return server.step(m["w"]).with_extra(c=c)

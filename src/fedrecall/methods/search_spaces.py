@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 Number = float | int
 
-OURS = "ours: no paper prints a grid"
+OWN_CHOICE = "ours: no paper prints a grid"
 
 
 @dataclass(frozen=True)
-class Values:
+class GridValues:
     """A grid: one of these."""
 
     of: tuple[Number, ...]
@@ -25,7 +25,7 @@ class Values:
 
 
 @dataclass(frozen=True)
-class Between:
+class FloatRange:
     """A range: any number from low to high, on a logarithmic scale where they differ by ten times or more."""
 
     low: float
@@ -43,49 +43,49 @@ class Between:
         return f"{self.low:g}..{self.high:g}"
 
 
-class Space(NamedTuple):
+class SearchSpace(NamedTuple):
     """What is tried for a method, and who says so."""
 
     source: str
-    over: dict[str, Values | Between]
+    dimensions: dict[str, GridValues | FloatRange]
 
 
-_RATE = Space(OURS, {"local.lr": Between(0.001, 0.3)})
+_RATE = SearchSpace(OWN_CHOICE, {"local.lr": FloatRange(0.001, 0.3)})
 
-_WEIGHT_AND_TEMPERATURE: dict[str, Values | Between] = {
-    "method.beta": Values((0.1, 0.5, 1.0, 2.0, 5.0)),
-    "method.tau": Values((0.5, 1.0, 2.0, 3.0, 5.0)),
+_WEIGHT_AND_TEMPERATURE: dict[str, GridValues | FloatRange] = {
+    "method.beta": GridValues((0.1, 0.5, 1.0, 2.0, 5.0)),
+    "method.tau": GridValues((0.5, 1.0, 2.0, 3.0, 5.0)),
 }
 
-SPACES: dict[str, Space] = {
+SEARCH_SPACES: dict[str, SearchSpace] = {
     "fedavg": _RATE,
-    "fedprox": Space("FedCAD", {"method.mu": Values((0.001, 0.01, 0.1))}),
-    "fedavgm": Space(OURS, {"method.beta_s": Values((0.5, 0.7, 0.9, 0.97))}),
+    "fedprox": SearchSpace("FedCAD", {"method.mu": GridValues((0.001, 0.01, 0.1))}),
+    "fedavgm": SearchSpace(OWN_CHOICE, {"method.beta_s": GridValues((0.5, 0.7, 0.9, 0.97))}),
     "scaffold": _RATE,
     "fednova": _RATE,
-    "feddyn": Space(OURS, {"method.alpha": Values((0.001, 0.01, 0.1, 1.0))}),
-    "fedcurv": Space(OURS, {"method.lam": Between(1e-5, 1.0)}),  # from FedSSD's settings to FedLMD's
-    "moon": Space("MOON", {"method.mu": Values((0.1, 1.0, 5.0, 10.0))}),
-    "fedproto": Space(OURS, {"method.lam": Values((0.01, 0.1, 1.0, 10.0))}),
-    "fedrs": Space(OURS, {"method.alpha": Values((0.0, 0.25, 0.5, 0.75, 1.0))}),
-    "fedlsd": Space("FedCAD", {"method.alpha": Values((0.1, 0.3, 0.5))}),
-    "fedntd": Space(OURS, _WEIGHT_AND_TEMPERATURE),
-    "fedgkd": Space("FedCSD", {"method.coef": Values((0.001, 0.01, 0.1, 1.0))}),
-    "fedcad": Space(
-        "FedCAD", {"method.beta": Values((0.0, 0.3, 0.5, 0.7)), "method.gamma": Values((0.0, 0.3, 0.5, 0.7))}
+    "feddyn": SearchSpace(OWN_CHOICE, {"method.alpha": GridValues((0.001, 0.01, 0.1, 1.0))}),
+    "fedcurv": SearchSpace(OWN_CHOICE, {"method.lam": FloatRange(1e-5, 1.0)}),  # from FedSSD's settings to FedLMD's
+    "moon": SearchSpace("MOON", {"method.mu": GridValues((0.1, 1.0, 5.0, 10.0))}),
+    "fedproto": SearchSpace(OWN_CHOICE, {"method.lam": GridValues((0.01, 0.1, 1.0, 10.0))}),
+    "fedrs": SearchSpace(OWN_CHOICE, {"method.alpha": GridValues((0.0, 0.25, 0.5, 0.75, 1.0))}),
+    "fedlsd": SearchSpace("FedCAD", {"method.alpha": GridValues((0.1, 0.3, 0.5))}),
+    "fedntd": SearchSpace(OWN_CHOICE, _WEIGHT_AND_TEMPERATURE),
+    "fedgkd": SearchSpace("FedCSD", {"method.coef": GridValues((0.001, 0.01, 0.1, 1.0))}),
+    "fedcad": SearchSpace(
+        "FedCAD", {"method.beta": GridValues((0.0, 0.3, 0.5, 0.7)), "method.gamma": GridValues((0.0, 0.3, 0.5, 0.7))}
     ),
-    "fedssd": Space(OURS, {"method.m_max": Between(1e-4, 1.0)}),
-    "fedcsd": Space(
+    "fedssd": SearchSpace(OWN_CHOICE, {"method.m_max": FloatRange(1e-4, 1.0)}),
+    "fedcsd": SearchSpace(
         "FedCSD",
         {
-            "method.mu": Values((0.001, 0.01, 0.1, 1.0)),
-            "method.tau": Values((1.0, 4.0, 10.0, 20.0)),
-            "method.alpha": Values((0.0, 0.8, 0.9, 0.99)),
+            "method.mu": GridValues((0.001, 0.01, 0.1, 1.0)),
+            "method.tau": GridValues((1.0, 4.0, 10.0, 20.0)),
+            "method.alpha": GridValues((0.0, 0.8, 0.9, 0.99)),
         },
     ),
-    "fedlmd": Space("ours: the paper draws a grid without its values", _WEIGHT_AND_TEMPERATURE),
-    "fedlmd-tf": Space("ours: the paper draws a grid without its values", _WEIGHT_AND_TEMPERATURE),
-    "fedavg-kd": Space(OURS, _WEIGHT_AND_TEMPERATURE),
-    "fedavg-ls": Space(OURS, {"method.smoothing": Values((0.05, 0.1, 0.2, 0.3))}),
-    "grid": Space(OURS, _WEIGHT_AND_TEMPERATURE),
+    "fedlmd": SearchSpace("ours: the paper draws a grid without its values", _WEIGHT_AND_TEMPERATURE),
+    "fedlmd-tf": SearchSpace("ours: the paper draws a grid without its values", _WEIGHT_AND_TEMPERATURE),
+    "fedavg-kd": SearchSpace(OWN_CHOICE, _WEIGHT_AND_TEMPERATURE),
+    "fedavg-ls": SearchSpace(OWN_CHOICE, {"method.smoothing": GridValues((0.05, 0.1, 0.2, 0.3))}),
+    "grid": SearchSpace(OWN_CHOICE, _WEIGHT_AND_TEMPERATURE),
 }

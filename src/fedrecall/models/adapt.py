@@ -9,7 +9,7 @@ from torch.nn.parameter import is_lazy
 
 from fedrecall.errors import UserError
 
-ADVICE = "return (features, logits) from its forward"
+FORWARD_HINT = "return (features, logits) from its forward"
 
 
 def adapt(
@@ -25,18 +25,18 @@ def adapt(
     module = _copied(module) if copy else module
     if any(is_lazy(value) for value in (*module.parameters(), *module.buffers())):
         _materialise(module, sample)
-    catch = _Catch()
+    catch = _FeatureHooks()
     # Hooks rather than a wrapper: parameters keep their names, and hooks are copied and pickled with the module.
     for part in module.modules():
         if isinstance(part, nn.Linear):
             part.register_forward_pre_hook(catch.before_linear)
     module.register_forward_hook(catch.after_module)
     if sample is not None:
-        _try_out(module, sample, classes)
+        _check_output(module, sample, classes)
     return module
 
 
-class _Catch:
+class _FeatureHooks:
     """The hooks, and what they remember between the last linear layer and the end of the module's forward."""
 
     def __init__(self) -> None:
@@ -59,14 +59,14 @@ class _Catch:
                 h = seen[0]
             case Tensor():
                 what = f"{name}: the logits are not the output of a torch.nn.Linear"
-                raise UserError("model.invalid_output", what, "model", ADVICE)
+                raise UserError("model.invalid_output", what, "model", FORWARD_HINT)
             case _:
                 what = f"{name}: forward returns {_kind(output)}, neither logits nor two tensors"
-                raise UserError("model.invalid_output", what, "model", ADVICE)
+                raise UserError("model.invalid_output", what, "model", FORWARD_HINT)
         if z.ndim != 2 or h.ndim < 2 or len(h) != len(z):
             shapes = f"features {tuple(h.shape)} and logits {tuple(z.shape)}"
             what = f"{name}: forward returns {shapes}, but they must be [B, D] and [B, K]"
-            raise UserError("model.invalid_output", what, "model", ADVICE)
+            raise UserError("model.invalid_output", what, "model", FORWARD_HINT)
         return h.flatten(1), z
 
 
@@ -86,15 +86,15 @@ def _materialise(module: nn.Module, sample: Tensor | None) -> None:
         what = f"{name}: the sizes of its lazy layers are not known yet"
         raise UserError("model.lazy_layers", what, "model", "call the module once on a batch before")
     training = module.training
-    _pass(module.eval(), sample)
+    _forward(module.eval(), sample)
     module.train(training)
     if any(is_lazy(value) for value in (*module.parameters(), *module.buffers())):
         what = f"{name}: forward does not use some of its lazy layers"
         raise UserError("model.lazy_layers", what, "model", "remove these layers")
 
 
-def _try_out(module: nn.Module, sample: Tensor, classes: int | None) -> None:
-    _, z = _pass(deepcopy(module).eval(), sample)  # whatever the trial changes is thrown away
+def _check_output(module: nn.Module, sample: Tensor, classes: int | None) -> None:
+    _, z = _forward(deepcopy(module).eval(), sample)  # whatever the trial changes is thrown away
     if classes is not None and z.shape[1] != classes:
         raise UserError(
             "model.wrong_class_count",
@@ -104,7 +104,7 @@ def _try_out(module: nn.Module, sample: Tensor, classes: int | None) -> None:
         )
 
 
-def _pass(module: nn.Module, sample: Tensor) -> Any:
+def _forward(module: nn.Module, sample: Tensor) -> Any:
     name, shape = type(module).__name__, tuple(sample.shape[1:])
     try:
         with torch.no_grad():

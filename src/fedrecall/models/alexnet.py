@@ -7,7 +7,13 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from fedrecall.models.base import BnStats, Net, batch_norm2d, image, tracked
+from fedrecall.models.base import (
+    BnStats,
+    FeatureClassifier,
+    batch_norm2d,
+    keeps_running_statistics,
+    require_image_shape,
+)
 
 
 @dataclass(frozen=True)
@@ -16,9 +22,9 @@ class AlexNet:
 
     bn_stats: BnStats = "running"  # "batch": no running statistics
 
-    def build(self, shape: tuple[int, ...], classes: int) -> Net:
+    def build(self, shape: tuple[int, ...], classes: int) -> FeatureClassifier:
         """Build it for images of this shape."""
-        channels, _, _ = image("alexnet", shape, smallest=63)
+        channels, _, _ = require_image_shape("alexnet", shape, smallest=63)
         features = nn.Sequential(
             *self._conv(channels, 64, 11, stride=4, padding=2),
             nn.MaxPool2d(3, 2),
@@ -33,11 +39,11 @@ class AlexNet:
             *self._linear(9216, 4096),
             *self._linear(4096, 4096),
         )
-        return Net(features, 4096, classes)
+        return FeatureClassifier(features, 4096, classes)
 
     def _conv(self, channels: int, out: int, kernel: int, *, stride: int = 1, padding: int) -> list[nn.Module]:
         return [nn.Conv2d(channels, out, kernel, stride, padding), batch_norm2d(out, self.bn_stats), nn.ReLU()]
 
     def _linear(self, width: int, out: int) -> list[nn.Module]:
-        norm = nn.BatchNorm1d(out, track_running_stats=tracked(self.bn_stats))
+        norm = nn.BatchNorm1d(out, track_running_stats=keeps_running_statistics(self.bn_stats))
         return [nn.Linear(width, out), norm, nn.ReLU()]

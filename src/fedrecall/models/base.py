@@ -4,14 +4,14 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from fedrecall.errors import UserError, unknown
+from fedrecall.errors import UserError, unknown_name
 
 BnStats = Literal["running", "batch"]
 
 """Test-time statistics of batch normalisation: running means, or the test batch's own (FedNTD's and FedLMD's code)."""
 
 
-class Net(nn.Module):
+class FeatureClassifier(nn.Module):
     """A model: `forward` returns the features h, which enter the last linear layer, and the logits z."""
 
     def __init__(self, features: nn.Module, width: int, classes: int) -> None:
@@ -25,30 +25,30 @@ class Net(nn.Module):
         return h, self.classifier(h)
 
 
-HEAD = 256
+PROJECTION_DIM = 256
 
 
-def with_head(features: nn.Sequential, width: int) -> nn.Sequential:
+def with_projection_head(features: nn.Sequential, width: int) -> nn.Sequential:
     """Append MOON's projection, d -> d -> 256, on whose output the classifier then sits.
 
     "Model-Contrastive Federated Learning", Li, He, Song, CVPR 2021, section 3.2.
     """
-    return nn.Sequential(*features, nn.Linear(width, width), nn.ReLU(), nn.Linear(width, HEAD))
+    return nn.Sequential(*features, nn.Linear(width, width), nn.ReLU(), nn.Linear(width, PROJECTION_DIM))
 
 
 def batch_norm2d(channels: int, bn_stats: BnStats) -> nn.BatchNorm2d:
     """Batch normalisation of images, with running statistics or without."""
-    return nn.BatchNorm2d(channels, track_running_stats=tracked(bn_stats))
+    return nn.BatchNorm2d(channels, track_running_stats=keeps_running_statistics(bn_stats))
 
 
-def tracked(bn_stats: BnStats) -> bool:
+def keeps_running_statistics(bn_stats: BnStats) -> bool:
     """Whether batch normalisation keeps running statistics."""
     if bn_stats not in ("running", "batch"):
-        raise unknown("model.bn_stats", bn_stats, ("running", "batch"))
+        raise unknown_name("model.bn_stats", bn_stats, ("running", "batch"))
     return bn_stats == "running"
 
 
-def image(model: str, shape: tuple[int, ...], smallest: int) -> tuple[int, int, int]:
+def require_image_shape(model: str, shape: tuple[int, ...], smallest: int) -> tuple[int, int, int]:
     """Return channels, height and width of images that the model supports; raise an error for others."""
     if len(shape) != 3:
         kind = f"{shape[0]} numbers" if len(shape) == 1 else f"of shape {'x'.join(map(str, shape))}"

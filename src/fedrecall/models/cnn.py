@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from fedrecall.models.base import HEAD, Net, image, with_head
-from fedrecall.models.pool import MaxPool2
+from fedrecall.models.base import PROJECTION_DIM, FeatureClassifier, require_image_shape, with_projection_head
+from fedrecall.models.pool import FastMaxPool2d
 
 
 @dataclass(frozen=True)
@@ -21,16 +21,16 @@ class Cnn:
 
     head: bool = False  # MOON's projection head: h then has 256 dimensions
 
-    def build(self, shape: tuple[int, ...], classes: int) -> Net:
+    def build(self, shape: tuple[int, ...], classes: int) -> FeatureClassifier:
         """Build it for images of this shape."""
-        channels, height, width = image("cnn", shape, smallest=16)
+        channels, height, width = require_image_shape("cnn", shape, smallest=16)
         rows, columns = (((side - 4) // 2 - 4) // 2 for side in (height, width))
         features = nn.Sequential(
             nn.Conv2d(channels, 6, 5),
-            MaxPool2(),
+            FastMaxPool2d(),
             nn.ReLU(),
             nn.Conv2d(6, 16, 5),
-            MaxPool2(),
+            FastMaxPool2d(),
             nn.ReLU(),
             nn.Flatten(),
             nn.Linear(16 * rows * columns, 120),
@@ -39,8 +39,8 @@ class Cnn:
             nn.ReLU(),
         )
         if self.head:
-            return Net(with_head(features, 84), HEAD, classes)
-        return Net(features, 84, classes)
+            return FeatureClassifier(with_projection_head(features, 84), PROJECTION_DIM, classes)
+        return FeatureClassifier(features, 84, classes)
 
 
 @dataclass(frozen=True)
@@ -50,18 +50,18 @@ class Cnn3264:
     "Preservation of the Global Knowledge by Not-True Distillation in Federated Learning", Lee et al., NeurIPS 2022.
     """
 
-    def build(self, shape: tuple[int, ...], classes: int) -> Net:
+    def build(self, shape: tuple[int, ...], classes: int) -> FeatureClassifier:
         """Build it for images of this shape."""
-        channels, height, width = image("cnn-32-64", shape, smallest=4)
+        channels, height, width = require_image_shape("cnn-32-64", shape, smallest=4)
         features = nn.Sequential(
             nn.Conv2d(channels, 32, 5, padding=2),
-            MaxPool2(),
+            FastMaxPool2d(),
             nn.ReLU(),
             nn.Conv2d(32, 64, 5, padding=2),
-            MaxPool2(),
+            FastMaxPool2d(),
             nn.ReLU(),
             nn.Flatten(),
             nn.Linear(64 * (height // 4) * (width // 4), 512),
             nn.ReLU(),
         )
-        return Net(features, 512, classes)
+        return FeatureClassifier(features, 512, classes)

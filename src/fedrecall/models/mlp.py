@@ -7,7 +7,7 @@ from math import prod
 from torch import nn
 
 from fedrecall.errors import UserError
-from fedrecall.models.base import Net
+from fedrecall.models.base import FeatureClassifier
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class Mlp:
             key = "model.hidden"
             raise UserError("config.invalid_value", f"{key} = {list(self.hidden)}: each width must be at least 1", key)
 
-    def build(self, shape: tuple[int, ...], classes: int) -> Net:
+    def build(self, shape: tuple[int, ...], classes: int) -> FeatureClassifier:
         """Build it for samples of this shape."""
         widths = (prod(shape), *self.hidden)
         layers = [layer for a, b in pairwise(widths) for layer in (nn.Linear(a, b), nn.ReLU())]
-        return Net(nn.Sequential(nn.Flatten(), *layers), widths[-1], classes)
+        return FeatureClassifier(nn.Sequential(nn.Flatten(), *layers), widths[-1], classes)

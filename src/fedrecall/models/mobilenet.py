@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from fedrecall.models.base import BnStats, Net, batch_norm2d, image
+from fedrecall.models.base import BnStats, FeatureClassifier, batch_norm2d, require_image_shape
 
 BLOCKS = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *5 * ((512, 1),), (1024, 2), (1024, 1))
 
@@ -21,16 +21,16 @@ class MobileNet:
 
     bn_stats: BnStats = "running"  # "batch": no running statistics
 
-    def build(self, shape: tuple[int, ...], classes: int) -> Net:
+    def build(self, shape: tuple[int, ...], classes: int) -> FeatureClassifier:
         """Build it for images of this shape."""
-        channels, _, _ = image("mobilenet", shape, smallest=16)
+        channels, _, _ = require_image_shape("mobilenet", shape, smallest=16)
         layers = self._conv(channels, 32, 3, 1, 1)
         channels = 32
         for width, stride in BLOCKS:
             layers += self._conv(channels, channels, 3, stride, channels)  # depthwise
             layers += self._conv(channels, width, 1, 1, 1)  # pointwise
             channels = width
-        return Net(nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()), channels, classes)
+        return FeatureClassifier(nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()), channels, classes)
 
     def _conv(self, channels: int, out: int, kernel: int, stride: int, groups: int) -> list[nn.Module]:
         conv = nn.Conv2d(channels, out, kernel, stride, kernel // 2, groups=groups, bias=False)

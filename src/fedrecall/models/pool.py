@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-class MaxPool2(nn.Module):
+class FastMaxPool2d(nn.Module):
     """`nn.MaxPool2d(2)`, to the same bits.
 
     Torch looks at one window after the other and notes where its maximum was, which only a gradient needs to know.

@@ -9,8 +9,15 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from fedrecall.errors import unknown
-from fedrecall.models.base import HEAD, BnStats, Net, batch_norm2d, image, with_head
+from fedrecall.errors import unknown_name
+from fedrecall.models.base import (
+    PROJECTION_DIM,
+    BnStats,
+    FeatureClassifier,
+    batch_norm2d,
+    require_image_shape,
+    with_projection_head,
+)
 
 Norm = Callable[[int], nn.Module]
 
@@ -41,9 +48,9 @@ class ResNet50:
     head: bool = False  # MOON's projection head: h then has 256 dimensions
     bn_stats: BnStats = "running"  # "batch": no running statistics
 
-    def build(self, shape: tuple[int, ...], classes: int) -> Net:
+    def build(self, shape: tuple[int, ...], classes: int) -> FeatureClassifier:
         """Build it for images of this shape."""
-        channels, _, _ = image("resnet50", shape, smallest=8)
+        channels, _, _ = require_image_shape("resnet50", shape, smallest=8)
 
         def norm(width: int) -> nn.Module:
             return batch_norm2d(width, self.bn_stats)
@@ -59,8 +66,8 @@ class ResNet50:
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
         if self.head:
-            return Net(with_head(features, channels), HEAD, classes)
-        return Net(features, channels, classes)
+            return FeatureClassifier(with_projection_head(features, channels), PROJECTION_DIM, classes)
+        return FeatureClassifier(features, channels, classes)
 
 
 @dataclass(frozen=True)
@@ -73,11 +80,11 @@ class ResNet8:
     norm: Literal["batch", "group"] = "batch"
     bn_stats: BnStats = "running"  # "batch": no running statistics
 
-    def build(self, shape: tuple[int, ...], classes: int) -> Net:
+    def build(self, shape: tuple[int, ...], classes: int) -> FeatureClassifier:
         """Build it for images of this shape."""
-        channels, _, _ = image("resnet8", shape, smallest=4)
+        channels, _, _ = require_image_shape("resnet8", shape, smallest=4)
         if self.norm not in ("batch", "group"):
-            raise unknown("model.norm", self.norm, ("batch", "group"))
+            raise unknown_name("model.norm", self.norm, ("batch", "group"))
 
         def norm(width: int) -> nn.Module:
             return nn.GroupNorm(width // 16, width) if self.norm == "group" else batch_norm2d(width, self.bn_stats)
@@ -91,7 +98,7 @@ class ResNet8:
             nn.AdaptiveAvgPool2d(1),
             nn.Flatten(),
         )
-        return Net(features, 64, classes)
+        return FeatureClassifier(features, 64, classes)
 
 
 def _conv(channels: int, out: int, kernel: int, stride: int, norm: Norm) -> nn.Sequential:

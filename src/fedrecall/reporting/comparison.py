@@ -12,20 +12,20 @@ from rich.console import Console
 from torch import nn
 
 from fedrecall.config.experiment import Experiment
-from fedrecall.errors import UserError, unknown
-from fedrecall.reporting.tables import Table, comparison, paper_tables, write_tables
-from fedrecall.reporting.tables.render import show, to_latex, to_markdown
-from fedrecall.runs.directory import require_free
-from fedrecall.runs.setup import MODEL, begin_with, build
+from fedrecall.errors import UserError, unknown_name
+from fedrecall.reporting.tables import ReportTable, comparison_table, paper_tables, write_tables
+from fedrecall.reporting.tables.render import print_table, to_latex, to_markdown
+from fedrecall.runs.directory import require_empty
+from fedrecall.runs.setup import MODEL_FILE, build_model, load_weights
 from fedrecall.studies import compare as comparing
-from fedrecall.studies.compare import SEEDS, AnyConfig, AnyMethod, AnyModel
-from fedrecall.studies.given import NOTHING, Given
+from fedrecall.studies.compare import DEFAULT_SEEDS, ConfigLike, MethodLike, ModelLike
+from fedrecall.studies.given import NO_OBJECTS, PythonObjects
 from fedrecall.studies.notebook import study_progress
-from fedrecall.studies.reproduce import reproduction
-from fedrecall.studies.results import Outcome, Results
-from fedrecall.studies.results import load as load_results
-from fedrecall.studies.runner import sweep
-from fedrecall.studies.study import Picture, Study, Tables, merged
+from fedrecall.studies.reproduce import reproduction_study
+from fedrecall.studies.results import FinishedRun, StudyResults
+from fedrecall.studies.results import load_results as load_results
+from fedrecall.studies.runner import run_study
+from fedrecall.studies.study import FigureSpec, Study, Tables, merge_tables
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -44,11 +44,11 @@ class Comparison:
     [1, 2]
     """
 
-    def __init__(self, results: Results, given: Given = NOTHING) -> None:
+    def __init__(self, results: StudyResults, given: PythonObjects = NO_OBJECTS) -> None:
         self._results, self._given = results, given
 
     @property
-    def results(self) -> Results:
+    def study_results(self) -> StudyResults:
         """The study and its finished runs, as tables, figures and reports read them."""
         return self._results
 
@@ -63,23 +63,23 @@ class Comparison:
         return list(self._results.study.rows)
 
     @property
-    def runs(self) -> list[Outcome]:
+    def runs(self) -> list[FinishedRun]:
         """Every finished run: its `summary`, its `records` round by round, its `path`, its `curve(key)`."""
-        return self._results.outcomes()
+        return self._results.finished_runs()
 
-    def tables(self, *, brief: bool = False) -> list[Table]:
+    def tables(self, *, brief: bool = False) -> list[ReportTable]:
         """Rows compared with the first, a table a column; of a paper's experiment, beside what it printed."""
         if self._results.study.paper is not None:
             return paper_tables(self._results)
-        return [comparison(self._results, column, brief=brief) for column in self._results.study.columns]
+        return [comparison_table(self._results, column, brief=brief) for column in self._results.study.columns]
 
     def model(self, method: str | None = None, seed: int | None = None) -> nn.Module:
         """The global model that a run ended with; its forward gives (features, logits)."""
         method = self.methods[0] if method is None else method
         if method not in self.methods:
-            raise unknown("method of this comparison", method, self.methods, key="method")
-        runs = [run for run in self._results.outcomes(method) if seed is None or run.cell.seed == seed]
-        if not runs or not (runs[0].path / MODEL).exists():
+            raise unknown_name("method of this comparison", method, self.methods, key="method")
+        runs = [run for run in self._results.finished_runs(method) if seed is None or run.cell.seed == seed]
+        if not runs or not (runs[0].path / MODEL_FILE).exists():
             which = method if seed is None else f"{method}, seed = {seed}"
             raise UserError(
                 "study.no_model",
@@ -87,28 +87,32 @@ class Comparison:
                 "method" if seed is None else "seed",
                 "choose a method and a seed of a finished run",
             )
-        tables = runs[0].cell.tables if not self._results.single else comparing.tables_of(runs[0].path / "config.toml")
+        tables = (
+            runs[0].cell.config
+            if not self._results.is_single_run
+            else comparing.load_tables(runs[0].path / "config.toml")
+        )
         ready = self._given.setup(runs[0].cell, Experiment(**tables))
-        module = build(ready.experiment, ready.dealt.dataset, self._given.model)
-        begin_with(module, runs[0].path)
+        module = build_model(ready.experiment, ready.data.dataset, self._given.model)
+        load_weights(module, runs[0].path)
         return module
 
     def plot(self, y: str = "accuracy", *, title: str | None = None) -> "Figure":
         """Curves over rounds with a band of one deviation over seeds: accuracy, loss, local_accuracy, forgetting."""
         from fedrecall.reporting.figures import draw
-        from fedrecall.reporting.figures.layout import on_screen
-        from fedrecall.reporting.figures.style import styled
+        from fedrecall.reporting.figures.layout import for_display
+        from fedrecall.reporting.figures.style import figure_style
 
-        with styled():
+        with figure_style():
             title = self._results.study.title if title is None else title
-            return on_screen(draw(self._results, Picture(form="curves", title=title, options={"y": y})))
+            return for_display(draw(self._results, FigureSpec(form="curves", title=title, options={"y": y})))
 
     def to_dataframe(self, of: Literal["rounds", "runs"] = "rounds") -> "DataFrame":
         """A pandas DataFrame with one line a round of every run, or one line a run."""
         from pandas import DataFrame
 
         if of not in ("rounds", "runs"):
-            raise unknown("kind of line", of, ["rounds", "runs"], key="of")
+            raise unknown_name("kind of line", of, ["rounds", "runs"], key="of")
         columns = len(self._results.study.columns) > 1
         lines = []
         for run in self.runs:
@@ -141,7 +145,7 @@ class Comparison:
         from fedrecall.reporting.figures import draw_all
 
         if folder is not None and Path(folder) != self.folder:
-            require_free(Path(folder))
+            require_empty(Path(folder))
             try:
                 shutil.copytree(self.folder, folder, dirs_exist_ok=True)
             except OSError as error:
@@ -161,30 +165,30 @@ class Comparison:
     def __str__(self) -> str:
         console = Console(file=StringIO(), width=Console().width, force_jupyter=False, color_system=None)
         for table in self.tables(brief=True):
-            show(table, console)
+            print_table(table, console)
         assert isinstance(console.file, StringIO)
         return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        from fedrecall.reporting.html.parts import plain_table
+        from fedrecall.reporting.html.parts import notebook_table
 
-        return "".join(plain_table(table) for table in self.tables(brief=True))
+        return "".join(notebook_table(table) for table in self.tables(brief=True))
 
 
 def compare(
-    methods: Sequence[AnyMethod] | Mapping[str, AnyMethod] = (),
+    methods: Sequence[MethodLike] | Mapping[str, MethodLike] = (),
     *,
     data: object = None,
-    model: AnyModel | None = None,
+    model: ModelLike | None = None,
     partition: object = None,
     clients: int | None = None,
     sample: int | None = None,
     alpha: float | None = None,
     rounds: int | None = None,
-    seeds: int = SEEDS,
-    config: AnyConfig | None = None,
+    seeds: int = DEFAULT_SEEDS,
+    config: ConfigLike | None = None,
     overrides: Sequence[str] = (),
     out: str | Path | None = None,
     progress: bool | None = None,
@@ -230,7 +234,7 @@ def compare(
         partition=partition,
         settings={key: table for key, table in said.items() if table},
     )
-    return _run(study, given, out, progress)
+    return _run_study(study, given, out, progress)
 
 
 def reproduce(
@@ -253,8 +257,8 @@ def reproduce(
     fedrecall.errors.UserError: unknown experiment "fedlmd-table-9" (valid: ...): did you mean ...
     """
     rows, columns = (None if names is None else ",".join(names) for names in (methods, cells))
-    study = reproduction(which, fraction=fraction, rows=rows, columns=columns, seeds=seeds, overrides=overrides)
-    return _run(study, NOTHING, out, progress)
+    study = reproduction_study(which, fraction=fraction, rows=rows, columns=columns, seeds=seeds, overrides=overrides)
+    return _run_study(study, NO_OBJECTS, out, progress)
 
 
 def load(folder: str | Path) -> Comparison:
@@ -269,15 +273,15 @@ def load(folder: str | Path) -> Comparison:
     return Comparison(load_results(Path(folder)))
 
 
-def _run(study: Study, given: Given, out: str | Path | None, progress: bool | None) -> Comparison:
+def _run_study(study: Study, given: PythonObjects, out: str | Path | None, progress: bool | None) -> Comparison:
     if out is None:  # nobody can go on with it: no checkpoints
         lengths = [study.experiment(cell).run.rounds for cell in study.cells()]
-        changed = merged(study.base, {"run": {"checkpoint_every": max(lengths)}})
+        changed = merge_tables(study.base, {"run": {"checkpoint_every": max(lengths)}})
         study = study.model_copy(update={"base": changed})
     folder = Path(mkdtemp(prefix="fedrecall-")) if out is None else Path(out)
     try:
         with study_progress(study, progress) as watch:
-            refused = sweep(study, folder, watch, given)
+            refused = run_study(study, folder, watch, given)
         if refused.first is not None:
             raise refused.first
     except BaseException:

@@ -16,36 +16,36 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from safetensors import SafetensorError
 from fedrecall.core.types import Payload, Server
-from fedrecall.core.client_state import Memories, packed, unpacked
-from fedrecall.files import sync, write
+from fedrecall.core.client_state import ClientStateStore, packed, unpacked
+from fedrecall.files import fsync_path, write_atomic
 
 
-KEPT = 2
+KEEP_LAST = 2
 
 FOLDER = "checkpoints"
 
-MEMORIES = "memories"  # in it: what clients remember
+CLIENT_STATE_FOLDER = "memories"  # in it: what clients remember
 
 log = logging.getLogger(__name__)
 
 
-class Saved(NamedTuple):
+class Checkpoint(NamedTuple):
     """A checkpoint, read back."""
 
     tensors: Payload
-    filed: dict[int, str]  # the clients' memories, by file
+    client_state_files: dict[int, str]  # the clients' memories, by file
     manifest: dict[str, Any]
 
-    def server(self, fresh: Server) -> Server:
+    def restore_server(self, fresh: Server) -> Server:
         """The server as it was, put into one that has been set up anew."""
         own, moments = self._part("server"), self._part("moments")
         extra = fresh.extra | self._part("extra")  # of another method, by force, there may be less than it needs
         t = self.manifest["round"]
-        return replace(fresh, w=own["w"], b=own["b"], counters=own["counters"], moments=moments, extra=extra, t=t)
+        return replace(fresh, w=own["w"], b=own["b"], int_buffers=own["counters"], optimiser_state=moments, extra=extra, t=t)
 
-    def fits(self, fresh: Server) -> bool:
+    def matches(self, fresh: Server) -> bool:
         """Whether it is of the same model."""
-        own, now = self._part("server"), {"w": fresh.w, "b": fresh.b, "counters": fresh.counters}
+        own, now = self._part("server"), {"w": fresh.w, "b": fresh.b, "counters": fresh.int_buffers}
         return {name: t.shape for name, t in own.items()} == {name: t.shape for name, t in now.items()}
 
     def _part(self, part: str) -> Payload:
@@ -59,39 +59,39 @@ class Checkpoints:
     folder: Path
 
     @property
-    def memories(self) -> Path:
+    def client_state_folder(self) -> Path:
         """Where the clients' memories are."""
-        return self.folder / MEMORIES
+        return self.folder / CLIENT_STATE_FOLDER
 
-    def save(self, server: Server, memories: Memories, record: Iterable[Path], notes: Mapping[str, Any]) -> None:
+    def save(self, server: Server, memories: ClientStateStore, logs: Iterable[Path], extra: Mapping[str, Any]) -> None:
         """Keep the state after round server.t.
 
         `record` are the files, beside the folder, to which lines are added; `notes` is what else the run wants to know
         when it goes on.
         """
         self.folder.mkdir(exist_ok=True)
-        filed = memories.persist()
-        before = self._newest(KEPT - 1)
+        filed = memories.flush()
+        before = self._recent_manifests(KEEP_LAST - 1)
         known = before[0]["memories"] if before else {}  # files never change, and are not hashed again
         content = packed(_tensors(server))
-        write(self._file(server.t, "safetensors"), content)
-        lines = {path: path.read_bytes() for path in record}
-        for path in [*lines, *([self.memories] if filed else [])]:
-            sync(path)
+        write_atomic(self._file(server.t, "safetensors"), content)
+        lines = {path: path.read_bytes() for path in logs}
+        for path in [*lines, *([self.client_state_folder] if filed else [])]:
+            fsync_path(path)
         manifest: dict[str, Any] = {
             "round": server.t,
             "tensors": sha256(content).hexdigest(),
-            "memories": {name: known.get(name) or _checksum(self.memories / name) for name in filed.values()},
+            "memories": {name: known.get(name) or _checksum(self.client_state_folder / name) for name in filed.values()},
             "record": {
                 str(path.relative_to(self.folder.parent)): [len(text), sha256(text).hexdigest()]
                 for path, text in lines.items()
             },
             "clients": {str(client): name for client, name in filed.items()},
-            **notes,
+            **extra,
         }
-        manifest["checksum"] = _signature(manifest)
-        write(self._file(server.t, "json"), json.dumps(manifest).encode())
-        sync(self.folder)  # before anything older goes
+        manifest["checksum"] = _manifest_checksum(manifest)
+        write_atomic(self._file(server.t, "json"), json.dumps(manifest).encode())
+        fsync_path(self.folder)  # before anything older goes
         kept = [manifest, *before]
         memories.pin({name for m in kept for name in m["memories"]})
         rounds = {m["round"] for m in kept}
@@ -99,40 +99,40 @@ class Checkpoints:
             if _round(path) not in rounds:
                 path.unlink(missing_ok=True)
 
-    def latest(self) -> Saved | None:
+    def latest(self) -> Checkpoint | None:
         """The last checkpoint that is whole."""
         for path in sorted(self.folder.glob("round-*.json"), key=_round, reverse=True):
             reason = ""
             try:
                 manifest = json.loads(path.read_text())
                 content = path.with_suffix(".safetensors").read_bytes()
-                reason = self._wrong(manifest, content)
+                reason = self._integrity_error(manifest, content)
                 if not reason:
                     filed = {int(client): name for client, name in manifest["clients"].items()}
-                    return Saved(unpacked(content), filed, manifest)
+                    return Checkpoint(unpacked(content), filed, manifest)
             except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
                 reason = str(error)
             log.warning("skip the damaged checkpoint of round %s: %s", _round(path), reason)
         return None
 
-    def oldest(self) -> int:
+    def oldest_round(self) -> int:
         """The round of the oldest one: what may still be needed is what was there then, and later."""
         return min(map(_round, self.folder.glob("round-*.json")), default=0)
 
-    def rewind(self, saved: Saved | None) -> None:
+    def discard_newer(self, saved: Checkpoint | None) -> None:
         """Forget what is newer than this checkpoint, or all; and what a process left behind that was killed."""
         last = saved.manifest["round"] if saved else -1
         for path in self.folder.glob("round-*"):
             if _round(path) > last:
                 path.unlink()
-        needed = {name for manifest in self._newest(KEPT) for name in manifest["memories"]}
-        for path in [*self.folder.glob(".round-*"), *self.memories.glob("*")]:
+        needed = {name for manifest in self._recent_manifests(KEEP_LAST) for name in manifest["memories"]}
+        for path in [*self.folder.glob(".round-*"), *self.client_state_folder.glob("*")]:
             if path.name not in needed:
                 path.unlink()
 
-    def _wrong(self, manifest: dict[str, Any], content: bytes) -> str:
+    def _integrity_error(self, manifest: dict[str, Any], content: bytes) -> str:
         """What is not as it was written; an empty text if all is."""
-        if manifest.get("checksum") != _signature(manifest):
+        if manifest.get("checksum") != _manifest_checksum(manifest):
             return "its manifest was altered"
         if sha256(content).hexdigest() != manifest["tensors"]:
             return "its tensors were altered"
@@ -141,7 +141,7 @@ class Checkpoints:
         for name, checksum in manifest["memories"].items():
             if Path(name).name != name:  # whoever made it wants another file read, or removed
                 return f"it names a file that is not its own: {name}"
-            if _checksum(self.memories / name) != checksum:
+            if _checksum(self.client_state_folder / name) != checksum:
                 return f"the memory {name} was altered"
         for name, (size, checksum) in manifest["record"].items():
             file = self.folder.parent / ("probes" if name.startswith("probes/") else "") / Path(name).name
@@ -149,13 +149,13 @@ class Checkpoints:
                 return f"{file} was altered"
         return ""
 
-    def _newest(self, number: int) -> list[dict[str, Any]]:
+    def _recent_manifests(self, number: int) -> list[dict[str, Any]]:
         """The manifests of the last checkpoints, newest first; without those that were damaged since."""
         found = []
         for path in sorted(self.folder.glob("round-*.json"), key=_round, reverse=True):
             with suppress(OSError, ValueError):
                 manifest = json.loads(path.read_text())
-                if isinstance(manifest, dict) and manifest.get("checksum") == _signature(manifest):
+                if isinstance(manifest, dict) and manifest.get("checksum") == _manifest_checksum(manifest):
                     found.append(manifest)
         return found[:number]
 
@@ -165,12 +165,12 @@ class Checkpoints:
 
 def _tensors(server: Server) -> Payload:
     """The server's state under names that tell its parts."""
-    own = {"server.w": server.w, "server.b": server.b, "server.counters": server.counters}
-    moments = {f"moments.{name}": t for name, t in server.moments.items()}
+    own = {"server.w": server.w, "server.b": server.b, "server.counters": server.int_buffers}
+    moments = {f"moments.{name}": t for name, t in server.optimiser_state.items()}
     return own | moments | {f"extra.{name}": t for name, t in server.extra.items()}
 
 
-def _signature(manifest: Mapping[str, Any]) -> str:
+def _manifest_checksum(manifest: Mapping[str, Any]) -> str:
     text = json.dumps({k: v for k, v in manifest.items() if k != "checksum"}, sort_keys=True)
     return sha256(text.encode()).hexdigest()
 

@@ -21,14 +21,14 @@ import torch
 from filelock import FileLock, Timeout
 from torch import Tensor
 import fedrecall
-from fedrecall.simulation import Failure
+from fedrecall.simulation import ClientFailure
 from fedrecall.errors import UserError
 from fedrecall.runs.checkpoints import FOLDER, Checkpoints
-from fedrecall.config.choices import Own
-from fedrecall.runs.records import Record
-from fedrecall.config.tables import dotted
+from fedrecall.config.choices import PythonObject
+from fedrecall.runs.records import RoundRecord
+from fedrecall.config.tables import flatten
 from fedrecall.runs.setup import Setup
-from fedrecall.files import write
+from fedrecall.files import write_atomic
 
 
 log = logging.getLogger(__name__)
@@ -39,22 +39,22 @@ ROUNDS = "rounds.jsonl"
 
 LOCK = "run.lock"
 
-PATIENCE = 3.0  # seconds: the workers of a process that was killed hold its lock until they have noticed
+LOCK_TIMEOUT = 3.0  # seconds: the workers of a process that was killed hold its lock until they have noticed
 
 # Keys that change no bit of the result; of a model to start with the values count, not the path.
-FREE = ("engine.", "ray.", "data.root", "run.track", "run.checkpoint_every", "run.start")
+RESULT_NEUTRAL_KEYS = ("engine.", "ray.", "data.root", "run.track", "run.checkpoint_every", "run.start")
 
-MUST_MATCH = ("fedrecall", "torch", "numpy", "data", "partition", "parameters", "start")  # of the environment
+ENVIRONMENT_KEYS = ("fedrecall", "torch", "numpy", "data", "partition", "parameters", "start")  # of the environment
 
 
-def fresh(name: str) -> Path:
+def new_run_path(name: str) -> Path:
     """Where a run goes that is given no folder: named by the time, and by a number if others began in that second."""
     first = Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{name}"
     others = (first.with_name(f"{first.name}-{number}") for number in count(2))
     return next(path for path in chain([first], others) if not path.exists())
 
 
-def require_free(path: Path) -> None:
+def require_empty(path: Path) -> None:
     """Refuse an output directory that holds anything, or is none."""
     if path.is_file():
         raise UserError(
@@ -68,7 +68,7 @@ def require_free(path: Path) -> None:
 
 
 @contextmanager
-def alone(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
     """No other process in this run directory, which is made if need be, for as long as the context lasts.
 
     The lock's file goes when the run is finished. Before, it must stay: whoever waits for a removed file and whoever
@@ -77,7 +77,7 @@ def alone(path: Path) -> Iterator[None]:
     try:
         path.mkdir(parents=True, exist_ok=True)
         lock = FileLock(path / LOCK)
-        lock.acquire(timeout=PATIENCE)
+        lock.acquire(timeout=LOCK_TIMEOUT)
     except Timeout:
         message = f"{path}: another process is running in this directory"
         raise UserError("run.directory_in_use", message, str(path), "wait for it, or set another --out") from None
@@ -103,10 +103,10 @@ class RunDirectory:
         """What an interrupted run goes on from."""
         return Checkpoints(self.path / FOLDER)
 
-    def begin(self, setup: Setup) -> None:
+    def initialise(self, setup: Setup) -> None:
         """Write down all that is known before the first round."""
-        write(self.path / "config.toml", _toml(setup).encode())
-        setup.dealt.partition.save(self.path, setup.dealt.clients.y.numpy(), setup.dealt.dataset.num_classes)
+        write_atomic(self.path / "config.toml", _toml(setup).encode())
+        setup.data.partition.save(self.path, setup.data.client_examples.y.numpy(), setup.data.dataset.num_classes)
         self.write_json("environment.json", environment(setup))  # the last: with it a run can be resumed
 
     def clear(self) -> None:
@@ -115,7 +115,7 @@ class RunDirectory:
             if path.name != LOCK:
                 path.unlink()
 
-    def check(self, setup: Setup) -> list[str]:
+    def differences(self, setup: Setup) -> list[str]:
         """What differs between the run that was begun here and the one that is set up, key by key."""
         old, now = self._environment(), environment(setup)
         if old.get("cpu") != now["cpu"]:
@@ -125,15 +125,15 @@ class RunDirectory:
                 old.get("cpu"),
                 now["cpu"],
             )
-        keys = [key for key in {**old["config"], **now["config"]} if not key.startswith(FREE)]
+        keys = [key for key in {**old["config"], **now["config"]} if not key.startswith(RESULT_NEUTRAL_KEYS)]
         pairs = [(key, old["config"].get(key), now["config"].get(key)) for key in keys]
-        pairs += [(f"{key} (environment)", old.get(key), now[key]) for key in MUST_MATCH]
+        pairs += [(f"{key} (environment)", old.get(key), now[key]) for key in ENVIRONMENT_KEYS]
         return [f"{key} was {_short(was)}, is {_short(now)}" for key, was, now in pairs if was != now]
 
-    def admit(self, setup: Setup, differences: list[str], after: int) -> None:
+    def record_forced_resume(self, setup: Setup, differences: list[str], after: int) -> None:
         """Say that from here on the run is another one than it was."""
         forced = [*self._environment().get("forced", []), {"after": after, "changed": differences}]
-        write(self.path / "config.toml", _toml(setup).encode())
+        write_atomic(self.path / "config.toml", _toml(setup).encode())
         self.write_json("environment.json", environment(setup) | {"forced": forced})
 
     def _environment(self) -> dict[str, Any]:
@@ -151,26 +151,26 @@ class RunDirectory:
         return found
 
     @property
-    def record(self) -> list[Path]:
+    def log_files(self) -> list[Path]:
         """The files to which every round adds a line."""
         return [self.path / ROUNDS, *sorted((self.path / "probes").glob("*.jsonl"))]
 
-    def append(self, line: Record, file: str = ROUNDS) -> None:
+    def append_record(self, line: RoundRecord, file: str = ROUNDS) -> None:
         """One more round."""
         path = self.path / file
         path.parent.mkdir(exist_ok=True)
         with path.open("a") as out:
             out.write(json.dumps(line) + "\n")
 
-    def rewind(self, rounds: int) -> dict[str, list[Record]]:
+    def truncate_logs(self, rounds: int) -> dict[str, list[RoundRecord]]:
         """Forget what was noted of later rounds; returns the lines that stay, by file."""
         kept = {}
-        for path in self.record:
+        for path in self.log_files:
             text = path.read_text(errors="replace") if path.exists() else ""
-            lines = [_parsed(line) for line in text.split("\n")]
+            lines = [_parse_line(line) for line in text.split("\n")]
             whole = [line for line in lines if line is not None and line["round"] <= rounds]
             kept[path.name] = whole
-            write(path, "".join(json.dumps(line) + "\n" for line in whole).encode())
+            write_atomic(path, "".join(json.dumps(line) + "\n" for line in whole).encode())
         (self.path / SUMMARY).unlink(missing_ok=True)
         return kept
 
@@ -187,29 +187,29 @@ class RunDirectory:
             return False
         return not failed or not self.checkpoints.folder.exists()
 
-    def finish(self, summary: Mapping[str, Any], *, resumable: bool) -> None:
+    def write_summary(self, summary: Mapping[str, Any], *, resumable: bool) -> None:
         """Say that the run is complete; there is nothing to resume then."""
         self.write_json(SUMMARY, summary)
         if not resumable:
             shutil.rmtree(self.path / FOLDER, ignore_errors=True)
 
-    def keep(self, failure: Failure) -> str:
+    def save_traceback(self, failure: ClientFailure) -> str:
         """The traceback of a client that failed; returns where it is."""
         folder = self.path / "failures"
         folder.mkdir(exist_ok=True)
         path = folder / f"round-{failure.t + 1}-client-{failure.client}.txt"
-        write(path, failure.traceback.encode())
+        write_atomic(path, failure.traceback.encode())
         return str(path)
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         """A JSON file, whole or not at all."""
-        write(self.path / name, (json.dumps(content, indent=2) + "\n").encode())
+        write_atomic(self.path / name, (json.dumps(content, indent=2) + "\n").encode())
 
     def write_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> None:
         """Tensors under their names: the global model, for one."""
         path = self.path / name
         path.parent.mkdir(exist_ok=True)
-        write(path, safetensors.torch.save(dict(tensors)))
+        write_atomic(path, safetensors.torch.save(dict(tensors)))
 
 
 def environment(setup: Setup) -> dict[str, Any]:
@@ -222,24 +222,24 @@ def environment(setup: Setup) -> dict[str, Any]:
         "platform": platform.platform(),
         "cpu": torch.backends.cpu.get_cpu_capability(),
         "cores": os.cpu_count(),
-        "data": setup.dealt.dataset.fingerprint,
-        "partition": setup.dealt.partition.hash,
+        "data": setup.data.dataset.fingerprint,
+        "partition": setup.data.partition.hash,
         "parameters": len(setup.server.w),
-        "config": dotted(tomllib.loads(_toml(setup))),  # config.toml may be edited, and then tells it no more
-        "start": sha256(setup.server.w.numpy().tobytes()).hexdigest() if _given_weights(setup) else None,
+        "config": flatten(tomllib.loads(_toml(setup))),  # config.toml may be edited, and then tells it no more
+        "start": sha256(setup.server.w.numpy().tobytes()).hexdigest() if _has_custom_weights(setup) else None,
     }
 
 
-def _given_weights(setup: Setup) -> bool:
+def _has_custom_weights(setup: Setup) -> bool:
     """Whether the first weights are not the seed's: those of another run, or of a module given in Python."""
-    return setup.experiment.run.start is not None or isinstance(setup.experiment.model, Own)
+    return setup.experiment.run.start is not None or isinstance(setup.experiment.model, PythonObject)
 
 
 def _toml(setup: Setup) -> str:
-    return tomli_w.dumps(setup.experiment.tables())
+    return tomli_w.dumps(setup.experiment.to_tables())
 
 
-def _parsed(line: str) -> Record | None:
+def _parse_line(line: str) -> RoundRecord | None:
     """A line of a file that may have been cut off in the middle of one, or damaged."""
     try:
         found = json.loads(line)

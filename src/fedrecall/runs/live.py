@@ -7,34 +7,34 @@ from time import monotonic
 from typing import Any
 from rich.console import Console, RenderableType
 from fedrecall.runs.progress import RunProgress
-from fedrecall.runs.records import Record
+from fedrecall.runs.records import RoundRecord
 
 
-FRESH = 4  # times a second that an output is drawn
+REFRESH_RATE = 4  # times a second that an output is drawn
 
-WIDTH = 100  # letters of a line in a notebook
+NOTEBOOK_COLUMNS = 100  # letters of a line in a notebook
 
 
-def visible(console: Console, progress: bool | None) -> bool:
+def should_show(console: Console, progress: bool | None) -> bool:
     """Whether progress is shown: as the caller says, or else where it can be live."""
     return console.is_jupyter or console.is_terminal if progress is None else progress
 
 
 @contextmanager
-def run_progress(rounds: int, title: str, progress: bool | None) -> Iterator[Callable[[Record], None]]:
+def run_progress(rounds: int, title: str, progress: bool | None) -> Iterator[Callable[[RoundRecord], None]]:
     """Someone who shows how a run goes on; with None, only where it can be live."""
     console = Console(stderr=True)
-    if not visible(console, progress):
+    if not should_show(console, progress):
         yield lambda _: None
     elif console.is_jupyter:
-        with NotebookRun(rounds, title) as shown:
+        with NotebookRunProgress(rounds, title) as shown:
             yield shown
     else:
         with RunProgress(rounds, title, console) as shown:
             yield shown
 
 
-class Output:
+class NotebookOutput:
     """A place in a notebook's cell that is drawn anew; it needs IPython, which is there, and no widgets."""
 
     def __init__(self, content: Callable[[], RenderableType]) -> None:
@@ -45,7 +45,7 @@ class Output:
 
     def refresh(self) -> None:
         """Draw it anew, unless that has just been done."""
-        if monotonic() - self._drawn > 1 / FRESH:
+        if monotonic() - self._drawn > 1 / REFRESH_RATE:
             self._drawn = monotonic()
             self._handle.update(self._rendered(), raw=True)
 
@@ -54,7 +54,7 @@ class Output:
         self._handle.update(self._rendered(), raw=True)
 
     def _rendered(self) -> dict[str, str]:
-        console = Console(file=StringIO(), record=True, width=WIDTH, force_jupyter=False)
+        console = Console(file=StringIO(), record=True, width=NOTEBOOK_COLUMNS, force_jupyter=False)
         console.print(self._content())
         text = console.export_text(clear=False)
         style = "white-space: pre; overflow-x: auto; line-height: normal; font-family: monospace"
@@ -64,20 +64,20 @@ class Output:
         }
 
 
-class NotebookRun(RunProgress):
+class NotebookRunProgress(RunProgress):
     """The line of a run in a notebook's cell."""
 
     def __init__(self, rounds: int, title: str) -> None:
         super().__init__(rounds, title, Console(force_terminal=True))
 
-    def __enter__(self) -> "NotebookRun":
-        self._output = Output(self._bar.get_renderable)
+    def __enter__(self) -> "NotebookRunProgress":
+        self._output = NotebookOutput(self._bar.get_renderable)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._output.close()
 
-    def __call__(self, line: Record) -> None:
+    def __call__(self, line: RoundRecord) -> None:
         """One more round is done."""
         super().__call__(line)
         self._output.refresh()

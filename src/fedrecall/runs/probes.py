@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 import torch
 from torch import Tensor
-from fedrecall.core.rounds import Round
+from fedrecall.core.rounds import RoundResult
 from fedrecall.core.types import Payload
 from fedrecall.data.examples import Examples
 from fedrecall.data.partition import Partition
-from fedrecall.core.client_report import SHIFTS, Observe, some
+from fedrecall.core.client_report import SHIFT_METRICS, ReportRequest, feature_examples
 
 
-Line = dict[str, Any]  # plain data, ready for JSON
+ProbeRecord = dict[str, Any]  # plain data, ready for JSON
 
 
 @dataclass(frozen=True)
-class View:
+class ProbeContext:
     """What probes look at beside a round."""
 
     train: Examples  # all that the clients hold together
@@ -29,7 +29,7 @@ class View:
 
     def labels(self, client: int) -> Tensor:
         """A client's training examples of each class [K]."""
-        return self.train.take(torch.from_numpy(self.partition.rows(client))).counts(self.classes)
+        return self.train.subset(torch.from_numpy(self.partition.rows(client))).class_counts(self.classes)
 
     def count(self, labels: Tensor) -> Tensor:
         """How often each class occurs [K]."""
@@ -46,23 +46,23 @@ class Probe(NamedTuple):
 
     about: str
     cost: str  # beside the training, a round
-    asks: Collection[str]  # what clients must report: fields of Observe
-    read: Callable[[View, Round], Line | None]  # None: nothing to say of this round
+    required_reports: Collection[str]  # what clients must report: fields of Observe
+    read: Callable[[ProbeContext, RoundResult], ProbeRecord | None]  # None: nothing to say of this round
 
 
-def _confusion(view: View, r: Round) -> Line | None:
+def _confusion(view: ProbeContext, r: RoundResult) -> ProbeRecord | None:
     return None if r.score is None else {"confusion": view.confusion(r.score.predicted).tolist()}
 
 
-def _local(view: View, r: Round) -> Line:
-    clients = [int(report["client"]) for report in r.reports]
+def _local(view: ProbeContext, r: RoundResult) -> ProbeRecord:
+    clients = [int(report["client"]) for report in r.client_metrics]
     labels = torch.stack([view.labels(client) for client in clients])
-    predicted = [report["predicted"] for report in r.reports]
+    predicted = [report["predicted"] for report in r.client_metrics]
     correct = torch.stack([view.count(view.test.y[p == view.test.y]) for p in predicted])
     test = view.count(view.test.y)
     accuracy = float((correct.sum(1).double() / test.sum()).mean())
-    inside, outside = _by_distribution(labels, correct, test)
-    line: Line = {
+    inside, outside = _in_and_out_of_distribution(labels, correct, test)
+    line: ProbeRecord = {
         "clients": clients,
         "labels": labels.tolist(),
         "correct": correct.tolist(),
@@ -77,7 +77,7 @@ def _local(view: View, r: Round) -> Line:
     return line
 
 
-def _by_distribution(labels: Tensor, correct: Tensor, test: Tensor) -> tuple[float, float]:
+def _in_and_out_of_distribution(labels: Tensor, correct: Tensor, test: Tensor) -> tuple[float, float]:
     """Class-wise accuracy weighted by each client's label shares, and by what is missing from them; mean over clients.
 
     Classes without test examples have no accuracy: the weights of the others are made to sum to one.
@@ -94,53 +94,53 @@ def _by_distribution(labels: Tensor, correct: Tensor, test: Tensor) -> tuple[flo
     return average(inside), average(outside)
 
 
-def _local_confusion(view: View, r: Round) -> Line:
+def _local_confusion(view: ProbeContext, r: RoundResult) -> ProbeRecord:
     return {
-        "clients": [int(report["client"]) for report in r.reports],
-        "confusion": [view.confusion(report["predicted"]).tolist() for report in r.reports],
+        "clients": [int(report["client"]) for report in r.client_metrics],
+        "confusion": [view.confusion(report["predicted"]).tolist() for report in r.client_metrics],
     }
 
 
-def _cohort(view: View, r: Round) -> Line:
+def _cohort(view: ProbeContext, r: RoundResult) -> ProbeRecord:
     return {"labels": torch.stack([view.labels(client) for client in r.clients]).sum(0).tolist()}
 
 
-def _shift(_: View, r: Round) -> Line:
-    parts = [report["shift"].T.tolist() for report in r.reports]
-    named = {name: [part[i] for part in parts] for i, name in enumerate(SHIFTS)}
-    return {"clients": [int(report["client"]) for report in r.reports], **named}
+def _shift(_: ProbeContext, r: RoundResult) -> ProbeRecord:
+    parts = [report["shift"].T.tolist() for report in r.client_metrics]
+    named = {name: [part[i] for part in parts] for i, name in enumerate(SHIFT_METRICS)}
+    return {"clients": [int(report["client"]) for report in r.client_metrics], **named}
 
 
-def _distillation(_: View, r: Round) -> Line | None:
-    line: Line = {}
-    names = {key for report in r.reports for key in report if key.startswith("observed.")}
+def _distillation(_: ProbeContext, r: RoundResult) -> ProbeRecord | None:
+    line: ProbeRecord = {}
+    names = {key for report in r.client_metrics for key in report if key.startswith("observed.")}
     for name in sorted(names):
-        total, number = torch.stack([report[name] for report in r.reports if name in report]).sum(0).tolist()
+        total, number = torch.stack([report[name] for report in r.client_metrics if name in report]).sum(0).tolist()
         line[name.removeprefix("observed.")] = total / number if number else None
-    if "alpha" in r.sent:
-        line["alpha"] = r.sent["alpha"].tolist()
-    if "A" in r.sent:
-        line["credibility"] = r.sent["A"].tolist()
+    if "alpha" in r.tensors_sent:
+        line["alpha"] = r.tensors_sent["alpha"].tolist()
+    if "A" in r.tensors_sent:
+        line["credibility"] = r.tensors_sent["A"].tolist()
     return line or None
 
 
-def _own_data(_: View, r: Round) -> Line:
-    both = torch.stack([report["own_data"] for report in r.reports])
-    clients = [int(report["client"]) for report in r.reports]
+def _own_data(_: ProbeContext, r: RoundResult) -> ProbeRecord:
+    both = torch.stack([report["own_data"] for report in r.client_metrics])
+    clients = [int(report["client"]) for report in r.client_metrics]
     return {"clients": clients, "global": both[:, 0].tolist(), "local": both[:, 1].tolist()}
 
 
-def _nothing(_: View, __: Round) -> None:
+def _nothing(_: ProbeContext, __: RoundResult) -> None:
     """Features are no line of JSON: see `features`."""
 
-_PASS = "a pass over the test set for each participant"
+_TEST_PASS_COST = "a pass over the test set for each participant"
 
 PROBES: dict[str, Probe] = {
     "confusion": Probe("the global model's confusion matrix", "nothing", (), _confusion),
-    "local": Probe("class-wise accuracy of local models, forgetting", _PASS, ("predictions",), _local),
-    "local_confusion": Probe("local models' confusion matrices", _PASS, ("predictions",), _local_confusion),
+    "local": Probe("class-wise accuracy of local models, forgetting", _TEST_PASS_COST, ("predictions",), _local),
+    "local_confusion": Probe("local models' confusion matrices", _TEST_PASS_COST, ("predictions",), _local_confusion),
     "cohort": Probe("labels in the cohort's training data", "nothing", (), _cohort),
-    "shift": Probe("distance of local models from the received one", f"{_PASS} and epoch", ("shift",), _shift),
+    "shift": Probe("distance of local models from the received one", f"{_TEST_PASS_COST} and epoch", ("shift",), _shift),
     "distillation": Probe("weights and targets of the distillation", "little", ("distillation",), _distillation),
     "own_data": Probe(
         "accuracy on the clients' own data", "two passes over each participant's data", ("own_data",), _own_data
@@ -149,10 +149,10 @@ PROBES: dict[str, Probe] = {
 }
 
 
-def observed(probes: Collection[str], *, local_accuracy: bool, last: int) -> Observe:
+def report_request(probes: Collection[str], *, local_accuracy: bool, last: int) -> ReportRequest:
     """What clients must report for these probes; `last` is the last round, from 0."""
-    asked = {field for name in probes for field in PROBES[name].asks}
-    return Observe(
+    asked = {field for name in probes for field in PROBES[name].required_reports}
+    return ReportRequest(
         predictions=local_accuracy or "predictions" in asked,
         own_data="own_data" in asked,
         shift="shift" in asked,
@@ -161,14 +161,14 @@ def observed(probes: Collection[str], *, local_accuracy: bool, last: int) -> Obs
     )
 
 
-def look(probes: Collection[str], view: View, r: Round) -> dict[str, Line]:
+def run_probes(probes: Collection[str], view: ProbeContext, r: RoundResult) -> dict[str, ProbeRecord]:
     """What the probes see in a round."""
     seen = {name: PROBES[name].read(view, r) for name in probes}
     return {name: {"round": r.number, **line} for name, line in seen.items() if line is not None}
 
 
-def features(view: View, r: Round) -> Payload:
+def feature_tensors(view: ProbeContext, r: RoundResult) -> Payload:
     """Penultimate features of some test examples: the global model's, and those that local models reported."""
-    examples = some(view.test)
-    said = {f"local-{int(report['client'])}": report["features"] for report in r.reports if "features" in report}
-    return {"global": r.server.f.hear(r.server.state, examples).h, **said, "y": examples.y}
+    examples = feature_examples(view.test)
+    said = {f"local-{int(report['client'])}": report["features"] for report in r.client_metrics if "features" in report}
+    return {"global": r.server.f.outputs(r.server.state, examples).h, **said, "y": examples.y}

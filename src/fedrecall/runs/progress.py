@@ -3,8 +3,8 @@
 from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from fedrecall.cli.output import can_redraw
-from fedrecall.runs.records import Record
+from fedrecall.cli.output import is_interactive
+from fedrecall.runs.records import RoundRecord
 
 
 
@@ -23,7 +23,7 @@ class RunProgress:
             TextColumn("left"),
             TimeRemainingColumn(compact=True),
             console=self._console,
-            disable=not can_redraw(self._console),
+            disable=not is_interactive(self._console),
         )
         self._task = self._bar.add_task(title, total=rounds, accuracy="-", seconds="-")
 
@@ -34,10 +34,10 @@ class RunProgress:
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
-    def __call__(self, line: Record) -> None:
+    def __call__(self, line: RoundRecord) -> None:
         """One more round is done."""
         accuracy = "-" if line["accuracy"] is None else f"{100 * line['accuracy']:.2f} %"
-        if can_redraw(self._console):
+        if is_interactive(self._console):
             self._bar.update(self._task, advance=1, accuracy=accuracy, seconds=f"{line['seconds']:.2f}")
         else:
             width = len(str(self._rounds))

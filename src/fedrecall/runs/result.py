@@ -7,8 +7,8 @@ from torch import nn
 from fedrecall.core.types import Server
 from fedrecall.errors import UserError
 from fedrecall.config.experiment import CHOICES, Experiment
-from fedrecall.runs.probes import Line
-from fedrecall.runs.records import Record
+from fedrecall.runs.probes import ProbeRecord
+from fedrecall.runs.records import RoundRecord
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
@@ -30,16 +30,16 @@ class Result:
     """
 
     experiment: Experiment  # complete
-    rounds: list[Record]  # one per round, as in rounds.jsonl
+    rounds: list[RoundRecord]  # one per round, as in rounds.jsonl
     summary: dict[str, Any]  # final, best, last10, ... as in summary.json
     directory: Path | None
     server: Server
-    probes: dict[str, list[Line]] = field(default_factory=dict)  # what run.probes saw, as in probes/<name>.jsonl
+    probes: dict[str, list[ProbeRecord]] = field(default_factory=dict)  # what run.probes saw, as in probes/<name>.jsonl
 
     @property
     def title(self) -> str:
         """The method and the data."""
-        return title(self.experiment)
+        return run_title(self.experiment)
 
     def model(self) -> nn.Module:
         """The global model after the last round; its forward gives (features, logits)."""
@@ -50,18 +50,18 @@ class Result:
                 "clients; there is no global model",
                 "method",
             )
-        return self.server.f.module(self.server.w, self.server.b, self.server.counters)
+        return self.server.f.to_module(self.server.w, self.server.b, self.server.int_buffers)
 
     def plot(self, y: str = "accuracy") -> "Figure":
         """The curve over rounds of something that every round records: accuracy, loss, train_loss, local_accuracy."""
-        from fedrecall.reporting.figures.curves import one_curve
-        from fedrecall.reporting.figures.layout import on_screen
-        from fedrecall.reporting.figures.style import styled
+        from fedrecall.reporting.figures.curves import single_curve
+        from fedrecall.reporting.figures.layout import for_display
+        from fedrecall.reporting.figures.style import figure_style
 
         name = CHOICES["method"].dump(self.experiment.method)["name"]
         curve = [(line["round"], line[y]) for line in self.rounds if line.get(y) is not None]
-        with styled():
-            return on_screen(one_curve(curve, y, name=name, title=self.title))
+        with figure_style():
+            return for_display(single_curve(curve, y, name=name, title=self.title))
 
     def to_dataframe(self) -> "DataFrame":
         """A pandas DataFrame with one line a round."""
@@ -77,7 +77,7 @@ class Result:
         return f"{rounds}\naccuracy: {accuracy or 'not measured'}"
 
 
-def title(experiment: Experiment) -> str:
+def run_title(experiment: Experiment) -> str:
     """The method and the data of an experiment, in words."""
     method = CHOICES["method"].dump(experiment.method)
     return f"{method.get('of', method['name'])} on {experiment.data.name.replace('own', 'your data')}"

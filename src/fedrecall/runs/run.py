@@ -8,40 +8,40 @@ from typing import Any, NamedTuple, Protocol, Self
 import torch
 from fedrecall.core.exchange import Diverged
 from fedrecall.core.method import Method
-from fedrecall.core.rounds import Round, rounds
+from fedrecall.core.rounds import RoundResult, run_rounds
 from fedrecall.core.types import Engine, Server
 from fedrecall.data.catalog import DATASETS
-from fedrecall.simulation import Faults, Memories, Pool, Serial
+from fedrecall.simulation import FailurePolicy, ClientStateStore, PoolEngine, SerialEngine
 from fedrecall.errors import UserError
 from fedrecall.config.experiment import Experiment
-from fedrecall.runs.directory import ROUNDS, RunDirectory, alone, require_free
+from fedrecall.runs.directory import ROUNDS, RunDirectory, locked, require_empty
 from fedrecall.runs.live import run_progress
-from fedrecall.runs.probes import Line, View, features, look
-from fedrecall.runs.records import Record, record, summarise
-from fedrecall.runs.result import Result, title
-from fedrecall.runs.safeguards import attended, guard, rehearse_privacy, spent
-from fedrecall.runs.setup import MODEL, OwnModel, Setup, setup
-from fedrecall.runs.trackers import Tracking
+from fedrecall.runs.probes import ProbeRecord, ProbeContext, feature_tensors, run_probes
+from fedrecall.runs.records import RoundRecord, make_record, summarise
+from fedrecall.runs.result import Result, run_title
+from fedrecall.runs.safeguards import with_unreliable_clients, make_reply_policy, check_privacy, epsilon_spent
+from fedrecall.runs.setup import MODEL_FILE, UserModel, Setup, prepare_run
+from fedrecall.runs.trackers import SafeTracker
 
 
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # the disk, the user's share of it, or the largest file allowed
+DISK_FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # the disk, the user's share of it, or the largest file allowed
 
 
-class Past(NamedTuple):
+class RunState(NamedTuple):
     """Where a run stands when it begins or goes on."""
 
     server: Server
-    records: list[Record]
-    probes: dict[str, list[Line]]
-    filed: dict[int, str]  # the clients' memories
+    records: list[RoundRecord]
+    probes: dict[str, list[ProbeRecord]]
+    client_state_files: dict[int, str]  # the clients' memories
     initial: float | None  # accuracy before the first round, once it is known
 
 
-class Running(Engine, Protocol):
+class ManagedEngine(Engine, Protocol):
     """An engine, from its start to its end."""
 
     @property
-    def memories(self) -> Memories:
+    def client_state(self) -> ClientStateStore:
         """What clients remember, as it is kept in checkpoints."""
         ...
 
@@ -55,11 +55,11 @@ def run(
     *,
     method: Method | Mapping[str, Any] | str | None = None,
     data: object = None,
-    model: OwnModel | None = None,
+    model: UserModel | None = None,
     partition: object = None,
     rounds: int | None = None,
     out: str | Path | None = None,
-    watch: Callable[[Record], None] | None = None,
+    watch: Callable[[RoundRecord], None] | None = None,
     resume: bool = False,
     force: bool = False,
     progress: bool | None = None,
@@ -88,11 +88,11 @@ def run(
         data, changes["data"] = None, dict(experiment.data) | {"name": data}
     experiment = Experiment(**dict(experiment) | changes)
     if out is not None and not resume:
-        require_free(Path(out))
-    ready = setup(experiment, data=data, model=model, partition=partition)
-    with run_progress(ready.plan.rounds, title(ready.experiment), progress) as shown:
+        require_empty(Path(out))
+    ready = prepare_run(experiment, data=data, model=model, partition=partition)
+    with run_progress(ready.schedule.rounds, run_title(ready.experiment), progress) as shown:
 
-        def told(line: Record) -> None:
+        def told(line: RoundRecord) -> None:
             shown(line)
             if watch is not None:
                 watch(line)
@@ -103,43 +103,43 @@ def run(
 def execute(
     ready: Setup,
     out: str | Path | None = None,
-    watch: Callable[[Record], None] | None = None,
+    watch: Callable[[RoundRecord], None] | None = None,
     *,
     resume: bool = False,
     force: bool = False,
-    engine: "Callable[[Setup, RunDirectory | None, Past], Running] | None" = None,
+    engine: "Callable[[Setup, RunDirectory | None, RunState], ManagedEngine] | None" = None,
 ) -> Result:
     """Run what is set up, on the engine that the experiment names or the one that is made here."""
     if out is None and (resume or ready.experiment.run.track is not None):
         key = "resume" if resume else "run.track"
         message = f"{key} = {resume or ready.experiment.run.track}: needs a run directory"
         raise UserError("run.needs_directory", message, key, "set out (--out)")
-    rehearse_privacy(ready)
+    check_privacy(ready)
     with ExitStack() as stack:
-        tracking = stack.enter_context(Tracking(ready.experiment.run.track))
-        directory, past = None, Past(ready.server, [], {}, {}, None)
+        tracking = stack.enter_context(SafeTracker(ready.experiment.run.track))
+        directory, past = None, RunState(ready.server, [], {}, {}, None)
         if out is not None:
-            stack.enter_context(alone(Path(out)))
+            stack.enter_context(locked(Path(out)))
             directory = RunDirectory(Path(out))
-            stack.enter_context(room(directory))
-            past = reopen(directory, ready, past, force=force) if resume else begin(directory, ready, past)
-        stack.enter_context(one_thread())
+            stack.enter_context(disk_full_as_user_error(directory))
+            past = resume_run(directory, ready, past, force=force) if resume else start_run(directory, ready, past)
+        stack.enter_context(single_threaded())
         try:
-            running = stack.enter_context((engine or engine_for)(ready, directory, past))
+            running = stack.enter_context((engine or make_engine)(ready, directory, past))
         except UserError:
             if directory is not None and not resume:
                 directory.clear()
             raise
         if directory is not None:
-            tracking.start(ready.experiment.tables(), directory.path, past.server.t)
+            tracking.start(ready.experiment.to_tables(), directory.path, past.server.t)
         return _Run(ready, running, directory, tracking, watch).go(past)
 
 
-def begin(directory: RunDirectory, ready: Setup, past: Past) -> Past:
+def start_run(directory: RunDirectory, ready: Setup, past: RunState) -> RunState:
     """A new run in a free directory."""
-    require_free(directory.path)
+    require_empty(directory.path)
     try:
-        directory.begin(ready)
+        directory.initialise(ready)
     except OSError as error:
         directory.clear()
         raise UserError(
@@ -151,9 +151,9 @@ def begin(directory: RunDirectory, ready: Setup, past: Past) -> Past:
     return past
 
 
-def reopen(directory: RunDirectory, ready: Setup, past: Past, *, force: bool) -> Past:
+def resume_run(directory: RunDirectory, ready: Setup, past: RunState, *, force: bool) -> RunState:
     """The past of an interrupted run; if it was interrupted before its first checkpoint, there is none."""
-    differences = directory.check(ready)
+    differences = directory.differences(ready)
     if differences and not force:
         raise UserError(
             "run.cannot_resume",
@@ -170,7 +170,7 @@ def reopen(directory: RunDirectory, ready: Setup, past: Past, *, force: bool) ->
             "set another --out for a new run",
         )
     saved = directory.checkpoints.latest()
-    if saved is not None and not saved.fits(ready.server):
+    if saved is not None and not saved.matches(ready.server):
         raise UserError(
             "run.other_model",
             f"cannot resume {directory.path}: its checkpoints are of another model",
@@ -178,18 +178,18 @@ def reopen(directory: RunDirectory, ready: Setup, past: Past, *, force: bool) ->
             "restore the model; --force cannot replace it",
         )
     done = saved.manifest["round"] if saved else 0
-    directory.checkpoints.rewind(saved)
-    kept = directory.rewind(done)
+    directory.checkpoints.discard_newer(saved)
+    kept = directory.truncate_logs(done)
     if differences:
-        directory.admit(ready, differences, after=done)
+        directory.record_forced_resume(ready, differences, after=done)
     records = kept.pop(ROUNDS)
     seen = {name.removesuffix(".jsonl"): lines for name, lines in kept.items() if lines}
     if saved is None:
         return past
-    return Past(saved.server(ready.server), records, seen, saved.filed, saved.manifest["initial"])
+    return RunState(saved.restore_server(ready.server), records, seen, saved.client_state_files, saved.manifest["initial"])
 
 
-def engine_for(ready: Setup, directory: RunDirectory | None, past: Past) -> Running:
+def make_engine(ready: Setup, directory: RunDirectory | None, past: RunState) -> ManagedEngine:
     """The engine that the experiment names; what clients leave behind goes to the run directory."""
     choice = ready.experiment.engine
     if choice.name == "flower":
@@ -200,16 +200,16 @@ def engine_for(ready: Setup, directory: RunDirectory | None, past: Past) -> Runn
             "make one with fedrecall flower new DIR --config CONFIG.toml, or simulate the same configuration with "
             '--set engine.name="pool"',
         )
-    faults = Faults(choice.min_replies, directory.keep if directory else None)
-    memories = Memories(directory.checkpoints.memories if directory else None, filed=past.filed)
+    faults = FailurePolicy(choice.min_replies, directory.save_traceback if directory else None)
+    memories = ClientStateStore(directory.checkpoints.client_state_folder if directory else None, files=past.client_state_files)
     if choice.name == "ray":
-        from fedrecall.simulation.ray import Ray
+        from fedrecall.simulation.ray import RayEngine
 
         address = ready.experiment.ray.address
-        return Ray(ready.world, ready.server.f, faults, memories, address=address, workers=choice.workers)
+        return RayEngine(ready.clients, ready.server.f, faults, memories, address=address, workers=choice.workers)
     if choice.name == "serial":
-        return Serial(ready.world, ready.server.f, faults, memories)
-    return Pool(ready.world, ready.server.f, faults, memories, workers=choice.workers)
+        return SerialEngine(ready.clients, ready.server.f, faults, memories)
+    return PoolEngine(ready.clients, ready.server.f, faults, memories, workers=choice.workers)
 
 
 class _Run:
@@ -218,28 +218,28 @@ class _Run:
     def __init__(
         self,
         ready: Setup,
-        engine: Running,
+        engine: ManagedEngine,
         directory: RunDirectory | None,
-        tracking: Tracking,
-        watch: Callable[[Record], None] | None,
+        tracking: SafeTracker,
+        watch: Callable[[RoundRecord], None] | None,
     ) -> None:
         self._ready, self._engine, self._directory = ready, engine, directory
         self._tracking, self._watch = tracking, watch
-        self._view = View(ready.dealt.clients, ready.dealt.test, ready.dealt.partition, ready.world.classes)
+        self._view = ProbeContext(ready.data.client_examples, ready.data.test, ready.data.partition, ready.clients.classes)
 
-    def go(self, past: Past) -> Result:
+    def go(self, past: RunState) -> Result:
         """All rounds that are left, and the result of all of them."""
         run, server, records, seen = self._ready.experiment.run, past.server, list(past.records), dict(past.probes)
         failed, done = None, None
-        engine = attended(self._engine, self._ready)
+        engine = with_unreliable_clients(self._engine, self._ready)
         initial = past.initial
         if initial is None:
             initial = self._engine.evaluate(server.state).accuracy
         try:
-            for done in rounds(self._ready.world.method, server, engine, self._ready.plan, guard(self._ready)):
+            for done in run_rounds(self._ready.clients.method, server, engine, self._ready.schedule, make_reply_policy(self._ready)):
                 server = done.server
-                records.append(record(done, self._ready.dealt.dataset, spent(self._ready, done.number)))
-                lines = look(run.probes, self._view, done)
+                records.append(make_record(done, self._ready.data.dataset, epsilon_spent(self._ready, done.number)))
+                lines = run_probes(run.probes, self._view, done)
                 for name, line in lines.items():
                     seen.setdefault(name, []).append(line)
                 if done.train_loss is None:
@@ -251,7 +251,7 @@ class _Run:
                         "local.drop_last",
                         "set a smaller local.batch, or local.drop_last = false",
                     )
-                self._tell(done, records[-1], lines, initial)
+                self._log_round(done, records[-1], lines, initial)
         except UserError as error:
             failed = error
         summary = summarise(records, initial, run.targets)
@@ -265,40 +265,40 @@ class _Run:
             raise failed
         return result
 
-    def _tell(self, done: Round, line: Record, lines: dict[str, Line], initial: float) -> None:
+    def _log_round(self, done: RoundResult, line: RoundRecord, lines: dict[str, ProbeRecord], initial: float) -> None:
         every = self._ready.experiment.run.checkpoint_every
         if self._directory is not None:
-            self._directory.append(line)
+            self._directory.append_record(line)
             for name, probed in lines.items():
-                self._directory.append(probed, f"probes/{name}.jsonl")
-            if done.number % every == 0 and done.number < self._ready.plan.rounds:
-                checkpoints, record = self._directory.checkpoints, self._directory.record
-                checkpoints.save(done.server, self._engine.memories, record, {"initial": initial})
+                self._directory.append_record(probed, f"probes/{name}.jsonl")
+            if done.number % every == 0 and done.number < self._ready.schedule.rounds:
+                checkpoints, record = self._directory.checkpoints, self._directory.log_files
+                checkpoints.save(done.server, self._engine.client_state, record, {"initial": initial})
         self._tracking.round(line)
         if self._watch is not None:
             self._watch(line)
 
-    def _finish(self, result: Result, done: Round | None, failed: UserError | None) -> None:
+    def _finish(self, result: Result, done: RoundResult | None, failed: UserError | None) -> None:
         if self._directory is None:
             return
-        if not self._ready.world.method.personal:
+        if not self._ready.clients.method.personal:
             values = {name: t.clone() for name, t in result.model().state_dict().items()}
-            self._directory.write_tensors(MODEL, values)
+            self._directory.write_tensors(MODEL_FILE, values)
         if "features" in self._ready.experiment.run.probes and failed is None and done is not None:
-            self._directory.write_tensors("probes/features.safetensors", features(self._view, done))
+            self._directory.write_tensors("probes/features.safetensors", feature_tensors(self._view, done))
         # A simulation that diverged would diverge again; one that lost its clients, say, may be resumed.
         again = isinstance(failed, Diverged) and self._ready.experiment.engine.name != "flower"
         resumable = failed is not None and not again
-        self._directory.finish(result.summary, resumable=resumable)
+        self._directory.write_summary(result.summary, resumable=resumable)
 
 
 @contextmanager
-def room(directory: RunDirectory) -> Iterator[None]:
+def disk_full_as_user_error(directory: RunDirectory) -> Iterator[None]:
     """A disk that fills up inside is no fault of the code."""
     try:
         yield
     except OSError as error:
-        if error.errno not in FULL:
+        if error.errno not in DISK_FULL_ERRORS:
             raise
         raise UserError(
             "run.disk_full",
@@ -309,7 +309,7 @@ def room(directory: RunDirectory) -> Iterator[None]:
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
+def single_threaded() -> Iterator[None]:
     """One intra-op thread inside: what every engine computes with, so that all give the same bits."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -8,41 +8,41 @@ import safetensors.torch
 from safetensors import SafetensorError
 from torch import nn
 from fedrecall.core import seeds
-from fedrecall.core.flat_model import Flat
-from fedrecall.core.training import Training
-from fedrecall.core.optim import SGD, Adaptive, Average, ServerOptimiser
-from fedrecall.core.rounds import Plan
+from fedrecall.core.flat_model import FlatModel
+from fedrecall.core.training import LocalTraining
+from fedrecall.core.optim import ClientSGD, AdaptiveServer, ServerSGD, ServerOptimiser
+from fedrecall.core.rounds import RoundSchedule
 from fedrecall.core.types import Server
-from fedrecall.data.transforms import transform_for
-from fedrecall.data.splits import auxiliary
-from fedrecall.data.catalog import Dataset, load
+from fedrecall.data.transforms import resolve_transform
+from fedrecall.data.splits import split_auxiliary
+from fedrecall.data.catalog import Dataset, load_named
 from fedrecall.data.examples import Examples
-from fedrecall.data.partitioners import Ints, Law
+from fedrecall.data.partitioners import Ints, Partitioner
 from fedrecall.data.custom import as_dataset, from_folder
-from fedrecall.data.partition import Partition, from_flower, make_partition
+from fedrecall.data.partition import Partition, from_flower_partitioner, make_partition
 from fedrecall.data.tabular import from_table
-from fedrecall.simulation.clients import World
+from fedrecall.simulation.clients import SimulatedClients
 from fedrecall.errors import UserError
-from fedrecall.config.choices import Own
-from fedrecall.config.experiment import Data, Experiment, ServerStep
-from fedrecall.runs.probes import observed
+from fedrecall.config.choices import PythonObject
+from fedrecall.config.experiment import DataSection, Experiment, ServerSection
+from fedrecall.runs.probes import report_request
 from fedrecall.models import MODELS, Model
 from fedrecall.models.adapt import adapt
 
 
 T = TypeVar("T")
 
-OwnModel = nn.Module | Callable[[], nn.Module]  # a module with its weights, or what makes one, whose weights are seeded
+UserModel = nn.Module | Callable[[], nn.Module]  # a module with its weights, or what makes one, whose weights are seeded
 
-MODEL = "model.safetensors"  # the global model in a run directory
+MODEL_FILE = "model.safetensors"  # the global model in a run directory
 
 
-class Dealt(NamedTuple):
+class FederatedData(NamedTuple):
     """Examples in their places."""
 
     dataset: Dataset
-    clients: Examples  # all that the clients hold together, of which the partition gives rows
-    aux: Examples  # the server's
+    client_examples: Examples  # all that the clients hold together, of which the partition gives rows
+    auxiliary: Examples  # the server's
     test: Examples
     partition: Partition
 
@@ -52,23 +52,23 @@ class Setup:
     """A federation that is ready to run."""
 
     experiment: Experiment  # complete: the model is named
-    dealt: Dealt
-    world: World
+    data: FederatedData
+    clients: SimulatedClients
     server: Server
-    plan: Plan
+    schedule: RoundSchedule
 
 
-def setup(
-    experiment: Experiment, *, data: object = None, model: OwnModel | None = None, partition: object = None
+def prepare_run(
+    experiment: Experiment, *, data: object = None, model: UserModel | None = None, partition: object = None
 ) -> Setup:
     """Load the data, deal it out, build the model; `data`, `model` and `partition` are a Python user's own."""
-    dealt = deal(experiment, data=data, partition=partition)
-    return prepare(described(experiment, dealt, data, model, partition), dealt, model)
+    dealt = load_and_partition(experiment, data=data, partition=partition)
+    return build_setup(with_resolved_choices(experiment, dealt, data, model, partition), dealt, model)
 
 
-def prepare(experiment: Experiment, dealt: Dealt, model: OwnModel | None = None) -> Setup:
+def build_setup(experiment: Experiment, dealt: FederatedData, model: UserModel | None = None) -> Setup:
     """Build the model and the server for examples that have been dealt out."""
-    if experiment.method.needs_aux and not len(dealt.aux):
+    if experiment.method.needs_aux and not len(dealt.auxiliary):
         raise UserError(
             "config.conflict",
             f"data.aux_per_class = {experiment.data.aux_per_class}: {type(experiment.method).__name__} needs auxiliary "
@@ -76,59 +76,59 @@ def prepare(experiment: Experiment, dealt: Dealt, model: OwnModel | None = None)
             "data.aux_per_class",
             "set data.aux_per_class, such as 32",
         )
-    module, run = build(experiment, dealt.dataset, model), experiment.run
+    module, run = build_model(experiment, dealt.dataset, model), experiment.run
     if run.start is not None:
-        begin_with(module, run.start)
-    f = Flat(module)
+        load_weights(module, run.start)
+    f = FlatModel(module)
     seed, method = run.seed, experiment.method
     server = Server(
         f=f,
         w=f.w,
         b=f.b,
-        counters=f.counters,
+        int_buffers=f.int_buffers,
         optimiser=server_optimiser(experiment.server),
         extra=method.init(f.w),
         weights=experiment.server.weights,
-        aux=dealt.aux,
+        auxiliary=dealt.auxiliary,
     )
-    plan = Plan(
+    plan = RoundSchedule(
         rounds=run.rounds,
         population=len(dealt.partition),
-        sample=experiment.federation.asked,
+        sample=experiment.federation.clients_sampled,
         seed=_or(run.sample_seed, seed),
         evaluate_every=run.evaluate_every,
     )
-    return Setup(experiment, dealt, world_of(experiment, dealt), server, plan)
+    return Setup(experiment, dealt, make_simulated_clients(experiment, dealt), server, plan)
 
 
-def world_of(experiment: Experiment, dealt: Dealt) -> World:
+def make_simulated_clients(experiment: Experiment, dealt: FederatedData) -> SimulatedClients:
     """What every client's task may look at."""
     run = experiment.run
-    return World(
+    return SimulatedClients(
         method=experiment.method,
         training=training(experiment),
-        train=dealt.clients,
+        train=dealt.client_examples,
         test=dealt.test,
         partition=dealt.partition,
         classes=dealt.dataset.num_classes,
         seed=run.seed,
-        observe=observed(run.probes, local_accuracy=run.local_accuracy, last=run.rounds - 1),
+        report=report_request(run.probes, local_accuracy=run.local_accuracy, last=run.rounds - 1),
         attack=experiment.federation.attack,
     )
 
 
-def deal(experiment: Experiment, *, data: object = None, partition: object = None) -> Dealt:
+def load_and_partition(experiment: Experiment, *, data: object = None, partition: object = None) -> FederatedData:
     """Load the data, set the server's auxiliary examples aside or not, deal the rest out to the clients."""
     dataset = read(experiment.data) if data is None else as_dataset(data)
     seed = _or(experiment.run.partition_seed, experiment.run.seed)
-    aux, left = auxiliary(
+    aux, left = split_auxiliary(
         dataset.train_y, experiment.data.aux_per_class, experiment.data.aux, seeds.numpy_generator(seed, "auxiliary")
     )
-    transform = transform_for(experiment.data.augment, dataset.name, dataset.plain)
+    transform = resolve_transform(experiment.data.augment, dataset.name, dataset.test_transform)
     train = Examples(dataset.train_x, dataset.train_y, transform)
-    clients = train.take(left)
+    clients = train.subset(left)
     groups = None if dataset.train_groups is None else dataset.train_groups[left].numpy()
-    dealt = divide(experiment, clients.y.numpy(), groups, seed, partition)
+    dealt = make_partition_for(experiment, clients.y.numpy(), groups, seed, partition)
     if dealt.samples != len(clients):
         raise UserError(
             "partition.other_data",
@@ -143,21 +143,21 @@ def deal(experiment: Experiment, *, data: object = None, partition: object = Non
             "federation.clients",
             f"set federation.clients = {len(dealt)}",
         )
-    return Dealt(dataset, clients, train.take(aux), Examples(dataset.test_x, dataset.test_y, transform), dealt)
+    return FederatedData(dataset, clients, train.subset(aux), Examples(dataset.test_x, dataset.test_y, transform), dealt)
 
 
-def divide(experiment: Experiment, labels: Ints, groups: Ints | None, seed: int, partition: object) -> Partition:
+def make_partition_for(experiment: Experiment, labels: Ints, groups: Ints | None, seed: int, partition: object) -> Partition:
     """Who has which of the clients' examples: by the configured law, or by a Python user's own object."""
     if isinstance(partition, Partition):
         return partition
     if partition is not None and not hasattr(partition, "assign"):
-        return from_flower(partition, labels, groups, seed=seed)
-    law = experiment.federation.partition if partition is None else cast(Law, partition)
+        return from_flower_partitioner(partition, labels, groups, seed=seed)
+    law = experiment.federation.partition if partition is None else cast(Partitioner, partition)
     rng = seeds.numpy_generator(seed, "partition")
     return make_partition(law, labels, groups, experiment.federation.clients, rng=rng, seed=seed)
 
 
-def read(data: Data) -> Dataset:
+def read(data: DataSection) -> Dataset:
     """The examples that a configuration names."""
     if data.name == "own":
         raise UserError(
@@ -174,10 +174,10 @@ def read(data: Data) -> Dataset:
         return from_table(
             _required(data.path, "path", data), _required(data.label, "label", data), client=data.client, test=data.test
         )
-    return load(data.name, root=data.root, classes=data.classes, size=data.size, limit=data.limit)
+    return load_named(data.name, root=data.root, classes=data.classes, size=data.size, limit=data.limit)
 
 
-def described(experiment: Experiment, dealt: Dealt, data: object, model: object, partition: object) -> Experiment:
+def with_resolved_choices(experiment: Experiment, dealt: FederatedData, data: object, model: object, partition: object) -> Experiment:
     """The experiment as it is really run: what was given in Python is named, and where no model is, one is chosen.
 
     A small CNN for images that allow it, else an MLP.
@@ -186,26 +186,26 @@ def described(experiment: Experiment, dealt: Dealt, data: object, model: object,
     if data is not None:
         changes["data"] = experiment.data.model_copy(update={"name": "own"})
     if partition is not None:
-        own = Own("partition", str(dealt.partition.law["name"]))
+        own = PythonObject("partition", str(dealt.partition.partitioner["name"]))
         changes["federation"] = experiment.federation.model_copy(update={"partition": own})
     if model is not None:
-        changes["model"] = Own("model", getattr(model, "__name__", type(model).__name__))
+        changes["model"] = PythonObject("model", getattr(model, "__name__", type(model).__name__))
     elif experiment.model is None:
         image = len(dealt.dataset.shape) == 3 and min(dealt.dataset.shape[1:]) >= 16
         changes["model"] = MODELS["cnn" if image else "mlp"]()
     return experiment.model_copy(update=changes)
 
 
-def build(experiment: Experiment, dataset: Dataset, model: OwnModel | None) -> nn.Module:
+def build_model(experiment: Experiment, dataset: Dataset, model: UserModel | None) -> nn.Module:
     """A module whose initial weights depend on the seed alone, not on the method or on what ran before."""
-    with seeds.fork(_or(experiment.run.init_seed, experiment.run.seed), "init"):
+    with seeds.seeded_rng(_or(experiment.run.init_seed, experiment.run.seed), "init"):
         if model is None:
             return cast(Model, experiment.model).build(dataset.shape, dataset.num_classes)
-        sample = Examples(dataset.train_x, dataset.train_y, dataset.plain).batch(slice(0, 2))
-        return adapt(made(model), sample, dataset.num_classes, copy=isinstance(model, nn.Module))
+        sample = Examples(dataset.train_x, dataset.train_y, dataset.test_transform).batch(slice(0, 2))
+        return adapt(instantiate(model), sample, dataset.num_classes, copy=isinstance(model, nn.Module))
 
 
-def made(model: OwnModel) -> nn.Module:
+def instantiate(model: UserModel) -> nn.Module:
     """A Python user's own module, or what the class or function makes that was given in its place."""
     module: object = model() if callable(model) and not isinstance(model, nn.Module) else model
     if not isinstance(module, nn.Module):
@@ -218,9 +218,9 @@ def made(model: OwnModel) -> nn.Module:
     return module
 
 
-def begin_with(module: nn.Module, path: Path) -> None:
+def load_weights(module: nn.Module, path: Path) -> None:
     """Take over the values of a model that a run left behind."""
-    file = path / MODEL if path.is_dir() else path
+    file = path / MODEL_FILE if path.is_dir() else path
     try:
         module.load_state_dict(safetensors.torch.load_file(file))
     except (OSError, SafetensorError) as error:
@@ -236,21 +236,21 @@ def begin_with(module: nn.Module, path: Path) -> None:
         ) from None
 
 
-def training(experiment: Experiment) -> Training:
+def training(experiment: Experiment) -> LocalTraining:
     """How every client trains."""
     local = experiment.local
-    sgd = SGD(local.lr, local.momentum, local.weight_decay, local.prox, local.lr_decay)
-    return Training(local.epochs, local.batch, sgd, local.drop_last)
+    sgd = ClientSGD(local.lr, local.momentum, local.weight_decay, local.prox, local.lr_decay)
+    return LocalTraining(local.epochs, local.batch, sgd, local.drop_last)
 
 
-def server_optimiser(server: ServerStep) -> ServerOptimiser:
+def server_optimiser(server: ServerSection) -> ServerOptimiser:
     """How the server moves towards the clients' mean."""
     if server.optimiser == "average":
-        return Average(_or(server.lr, 1.0), server.momentum, server.damped, server.nesterov)
-    return Adaptive(server.optimiser, _or(server.lr, 0.01), server.beta1, server.beta2, server.tau)
+        return ServerSGD(_or(server.lr, 1.0), server.momentum, server.damped, server.nesterov)
+    return AdaptiveServer(server.optimiser, _or(server.lr, 0.01), server.beta1, server.beta2, server.tau)
 
 
-def _required(value: T | None, key: str, data: Data) -> T:
+def _required(value: T | None, key: str, data: DataSection) -> T:
     if value is None:
         raise UserError(
             "config.missing_key",

@@ -16,23 +16,23 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 import tomli_w
-from fedrecall.errors import needs_extra, unknown
-from fedrecall.runs.records import Record
-from fedrecall.config.tables import dotted
-from fedrecall.files import write
+from fedrecall.errors import missing_extra, unknown_name
+from fedrecall.runs.records import RoundRecord
+from fedrecall.config.tables import flatten
+from fedrecall.files import write_atomic
 
 
 log = logging.getLogger(__name__)
 
 PROJECT = "fedrecall"  # what MLflow calls an experiment, and Weights & Biases a project
 
-METRICS = ("accuracy", "loss", "train_loss", "local_accuracy", "seconds", "bytes_up", "bytes_down")  # of a round
+ROUND_METRICS = ("accuracy", "loss", "train_loss", "local_accuracy", "seconds", "bytes_up", "bytes_down")  # of a round
 
-RESULTS = ("initial", "final", "best", "best_round", "last10", "seconds", "bytes_up", "bytes_down")  # of a run
+SUMMARY_METRICS = ("initial", "final", "best", "best_round", "last10", "seconds", "bytes_up", "bytes_down")  # of a run
 
-KNOWN = "tracker.json"  # in the run directory: the run's name in each tool
+TRACKER_FILE = "tracker.json"  # in the run directory: the run's name in each tool
 
-NO_NAME = r"[^\w. -]"  # what MLflow refuses in the name of a metric
+INVALID_METRIC_CHARACTERS = r"[^\w. -]"  # what MLflow refuses in the name of a metric
 
 Tables = Mapping[str, Any]
 
@@ -47,7 +47,7 @@ class Tracker(Protocol):
     def start(self, tables: Tables, directory: Path, done: int) -> None:
         """A run begins, or goes on after so many rounds, with this complete configuration."""
 
-    def round(self, record: Record) -> None:
+    def round(self, record: RoundRecord) -> None:
         """A round is done."""
 
     def finish(self, summary: Tables) -> None:
@@ -62,7 +62,7 @@ class TensorBoard:
             from torch.utils.tensorboard import SummaryWriter
             from torch.utils.tensorboard.summary import hparams
         except ImportError as error:
-            raise needs_extra("tensorboard", "tensorboard") from error
+            raise missing_extra("tensorboard", "tensorboard") from error
         self._open, self._hparams = SummaryWriter, hparams
         self._writer: Any = None
 
@@ -80,11 +80,11 @@ class TensorBoard:
         self._writer = self._open(str(folder), purge_step=done + 1 if folder.exists() else None)
         indented = "".join(f"    {line}\n" for line in tomli_w.dumps(tables).splitlines())  # Markdown for: as it is
         self._writer.add_text("configuration", indented)
-        for part in self._hparams(dotted(tables), {"accuracy": 0.0}):
+        for part in self._hparams(flatten(tables), {"accuracy": 0.0}):
             self._writer.file_writer.add_summary(part)
         self._writer.flush()
 
-    def round(self, record: Record) -> None:
+    def round(self, record: RoundRecord) -> None:
         """Scalars; the writer sends them to the disk from time to time, so at the latest when it is closed."""
         for name, value in _metrics(record).items():
             self._writer.add_scalar(name, value, record["round"])
@@ -105,7 +105,7 @@ class MLflow:
             from mlflow import MlflowClient
             from mlflow.entities import Metric, Param
         except ImportError as error:
-            raise needs_extra("mlflow", "mlflow") from error
+            raise missing_extra("mlflow", "mlflow") from error
         self._connect, self._metric, self._param = MlflowClient, Metric, Param
         self._client: Any = None
         self._run, self._status, self._heard = "", "FAILED", 0
@@ -133,13 +133,13 @@ class MLflow:
         project = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
         there = self._client.get_experiment_by_name(project)
         number = there.experiment_id if there else self._client.create_experiment(project)
-        self._run = self._client.create_run(number, run_name=_title(directory)).info.run_id
+        self._run = self._client.create_run(number, run_name=_run_name(directory)).info.run_id
         _keep(directory, "mlflow", self._run)
-        params = [self._param(name, str(value)) for name, value in dotted(tables).items()]
+        params = [self._param(name, str(value)) for name, value in flatten(tables).items()]
         for first in range(0, len(params), 100):  # as many as MLflow takes at once
             self._client.log_batch(self._run, params=params[first : first + 100])
 
-    def round(self, record: Record) -> None:
+    def round(self, record: RoundRecord) -> None:
         """All metrics of the round at once; it has those of a round that is made again."""
         if record["round"] > self._heard:
             self._log(_metrics(record), record["round"])
@@ -165,7 +165,7 @@ class WeightsAndBiases:
         try:
             import wandb
         except ImportError as error:
-            raise needs_extra("wandb", "wandb") from error
+            raise missing_extra("wandb", "wandb") from error
         self._wandb, self._broken = wandb, True
         self._run: Any = None
 
@@ -182,7 +182,7 @@ class WeightsAndBiases:
         known = _known(directory).get("wandb")
         self._run = self._wandb.init(
             project=os.environ.get("WANDB_PROJECT", PROJECT),
-            name=_title(directory),
+            name=_run_name(directory),
             id=known,
             resume=None if known is None else "allow",
             dir=str(directory),
@@ -192,7 +192,7 @@ class WeightsAndBiases:
         )
         _keep(directory, "wandb", self._run.id)
 
-    def round(self, record: Record) -> None:
+    def round(self, record: RoundRecord) -> None:
         """One step of its history."""
         self._run.log(_metrics(record), step=record["round"])
 
@@ -208,12 +208,12 @@ TRACKERS: dict[str, type[Tracker]] = {
 }
 
 
-class Tracking:
+class SafeTracker:
     """A tracker that cannot end a run: when it fails it is said once, and the run goes on without it."""
 
     def __init__(self, name: str | None) -> None:
         if name is not None and name not in TRACKERS:
-            raise unknown("tracker", name, TRACKERS, key="run.track")
+            raise unknown_name("tracker", name, TRACKERS, key="run.track")
         self._name = name
         self._tracker = None if name is None else TRACKERS[name]()
 
@@ -229,7 +229,7 @@ class Tracking:
         """A run begins, or goes on after so many rounds, with this complete configuration."""
         self._do("start", tables, directory, done)
 
-    def round(self, record: Record) -> None:
+    def round(self, record: RoundRecord) -> None:
         """A round is done."""
         self._do("round", record)
 
@@ -251,27 +251,27 @@ class Tracking:
                     tracker.__exit__(type(error), error, error.__traceback__)
 
 
-def _metrics(record: Record) -> dict[str, float]:
+def _metrics(record: RoundRecord) -> dict[str, float]:
     """What a round measured, without what it did not; accuracies on parts of the test set are named groups/<part>."""
-    parts = {f"groups/{re.sub(NO_NAME, '_', name)}": value for name, value in record.get("groups", {}).items()}
-    return {name: record[name] for name in METRICS if record.get(name) is not None} | parts
+    parts = {f"groups/{re.sub(INVALID_METRIC_CHARACTERS, '_', name)}": value for name, value in record.get("groups", {}).items()}
+    return {name: record[name] for name in ROUND_METRICS if record.get(name) is not None} | parts
 
 
 def _results(summary: Tables) -> dict[str, float]:
-    return {name: summary[name] for name in RESULTS if summary.get(name) is not None}
+    return {name: summary[name] for name in SUMMARY_METRICS if summary.get(name) is not None}
 
 
 def _known(directory: Path) -> dict[str, str]:
     """The run's name in each tool that has heard of it."""
-    file = directory / KNOWN
+    file = directory / TRACKER_FILE
     return {str(tool): str(name) for tool, name in json.loads(file.read_text()).items()} if file.exists() else {}
 
 
 def _keep(directory: Path, tool: str, name: str) -> None:
-    write(directory / KNOWN, json.dumps(_known(directory) | {tool: name}).encode())
+    write_atomic(directory / TRACKER_FILE, json.dumps(_known(directory) | {tool: name}).encode())
 
 
-def _title(directory: Path) -> str:
+def _run_name(directory: Path) -> str:
     """A run's name: its directory's; in a study, its cell."""
     parts = directory.absolute().parts
     return "/".join(parts[parts.index("cells") + 1 :]) if "cells" in parts else parts[-1]

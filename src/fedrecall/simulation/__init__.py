@@ -1,14 +1,22 @@
 """Where clients run. An engine knows no method, a method no engine."""
 
-from fedrecall.core.client_state import Memories
-from fedrecall.core.failures import Failure, Faults
-from fedrecall.simulation.clients import World
-from fedrecall.simulation.pool import Pool
-from fedrecall.simulation.serial import Serial
+from fedrecall.core.client_state import ClientStateStore
+from fedrecall.core.failures import ClientFailure, FailurePolicy
+from fedrecall.simulation.clients import SimulatedClients
+from fedrecall.simulation.pool import PoolEngine
+from fedrecall.simulation.serial import SerialEngine
 
-ENGINES: dict[str, type[Pool] | type[Serial]] = {
-    "pool": Pool,
-    "serial": Serial,
+ENGINES: dict[str, type[PoolEngine] | type[SerialEngine]] = {
+    "pool": PoolEngine,
+    "serial": SerialEngine,
 }
 
-__all__ = ["ENGINES", "Failure", "Faults", "Memories", "Pool", "Serial", "World"]
+__all__ = [
+    "ENGINES",
+    "ClientFailure",
+    "ClientStateStore",
+    "FailurePolicy",
+    "PoolEngine",
+    "SerialEngine",
+    "SimulatedClients",
+]

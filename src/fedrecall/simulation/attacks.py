@@ -18,11 +18,11 @@ class Attack(Protocol):
         """Of all clients, how many are hostile."""
         ...
 
-    def poison(self, data: Examples, classes: int) -> Examples:
+    def poison_data(self, data: Examples, classes: int) -> Examples:
         """The examples that it trains on."""
         ...
 
-    def bend(self, up: Payload, down: Payload) -> Payload:
+    def poison_update(self, up: Payload, down: Payload) -> Payload:
         """The reply that it sends."""
         ...
 
@@ -41,13 +41,13 @@ class Scaling:
     def __post_init__(self) -> None:
         _require(self.share, self.scale)
 
-    def poison(self, data: Examples, classes: int) -> Examples:
+    def poison_data(self, data: Examples, classes: int) -> Examples:
         """Train on what there is."""
         return data
 
-    def bend(self, up: Payload, down: Payload) -> Payload:
+    def poison_update(self, up: Payload, down: Payload) -> Payload:
         """w^t + scale (w - w^t)."""
-        return _moved(up, down, self.scale)
+        return _scale_update(up, down, self.scale)
 
 
 @dataclass(frozen=True)
@@ -64,13 +64,13 @@ class SignFlip:
     def __post_init__(self) -> None:
         _require(self.share, self.scale)
 
-    def poison(self, data: Examples, classes: int) -> Examples:
+    def poison_data(self, data: Examples, classes: int) -> Examples:
         """Train on what there is."""
         return data
 
-    def bend(self, up: Payload, down: Payload) -> Payload:
+    def poison_update(self, up: Payload, down: Payload) -> Payload:
         """w^t - scale (w - w^t)."""
-        return _moved(up, down, -self.scale)
+        return _scale_update(up, down, -self.scale)
 
 
 @dataclass(frozen=True)
@@ -86,11 +86,11 @@ class LabelFlip:
     def __post_init__(self) -> None:
         _require(self.share)
 
-    def poison(self, data: Examples, classes: int) -> Examples:
+    def poison_data(self, data: Examples, classes: int) -> Examples:
         """The same inputs with other labels."""
         return Examples(data.x, classes - 1 - data.labels, data.transform, data.rows)
 
-    def bend(self, up: Payload, down: Payload) -> Payload:
+    def poison_update(self, up: Payload, down: Payload) -> Payload:
         """Send what was learned."""
         return up
 
@@ -102,18 +102,18 @@ ATTACKS: dict[str, type[Scaling | SignFlip | LabelFlip]] = {
 }
 
 
-def hostile(attack: Attack, population: int, seed: int) -> frozenset[int]:
+def malicious_clients(attack: Attack, population: int, seed: int) -> frozenset[int]:
     """The clients that are hostile, the same for the whole run."""
-    number = attackers(attack, population)
+    number = num_malicious(attack, population)
     return frozenset(seeds.numpy_generator(seed, "attack").choice(population, number, replace=False).tolist())
 
 
-def attackers(attack: Attack, population: int) -> int:
+def num_malicious(attack: Attack, population: int) -> int:
     """How many they are."""
     return round(attack.share * population)
 
 
-def _moved(up: Payload, down: Payload, factor: float) -> Payload:
+def _scale_update(up: Payload, down: Payload, factor: float) -> Payload:
     """The reply with its update of the weights scaled; what else it carries stays."""
     if "w" not in up or "w" not in down:
         return up

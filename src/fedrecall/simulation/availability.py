@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedrecall.core import seeds
-from fedrecall.core.types import Engine, Payload, Reply, Sample, Score
+from fedrecall.core.types import Engine, EngineCohort, Payload, Reply, Score
 from fedrecall.errors import UserError
 
 
 @dataclass(frozen=True)
-class Straggler:
+class StragglerModel:
     """How long clients take, and how long the server waits.
 
     The unit of time is a round of a client of average size and median speed. A client's time is its number of
@@ -31,7 +31,7 @@ class Straggler:
         _require(self.over >= 0, "over", self.over, "it must be at least 0")
         _require(self.deadline is None or self.deadline > 0, "deadline", self.deadline, "it must be above 0")
 
-    def time(self, seed: int, t: int, client: int, size: float) -> float:
+    def response_time(self, seed: int, t: int, client: int, size: float) -> float:
         """When a client of so many examples, in units of the average, answers in round t."""
         speed = seeds.numpy_generator(seed, "absence", client).standard_normal()
         luck = seeds.numpy_generator(seed, "absence", client, t).standard_normal()
@@ -44,11 +44,11 @@ def _require(holds: bool, name: str, value: float | None, what: str) -> None:
         raise UserError("config.invalid_value", f"{key} = {value}: {what}", key)
 
 
-LATENESS: dict[str, type[Straggler]] = {"lognormal": Straggler}
+STRAGGLER_MODELS: dict[str, type[StragglerModel]] = {"lognormal": StragglerModel}
 
 
 @dataclass(frozen=True)
-class Absence:
+class UnreliableClients:
     """An engine, some of whose clients do not answer: nothing but the seed, the round and the client decides.
 
     An absent client does not run, so its memory stays what it was. Whoever is absent is so for all exchanges of the
@@ -58,20 +58,20 @@ class Absence:
 
     engine: Engine
     sizes: Sequence[int]  # examples of every client
-    wanted: int  # replies a round
+    target_replies: int  # replies a round
     seed: int
     dropout: float = 0.0  # the chance that a client which is asked does not answer
-    straggler: Straggler | None = None
+    straggler: StragglerModel | None = None
 
-    def cohort(self, t: int, clients: Sequence[int]) -> Sample:
+    def cohort(self, t: int, clients: Sequence[int]) -> EngineCohort:
         """Those of the clients that answer in time."""
-        return Asked(self.engine.cohort(t, self.present(t, clients)), len(clients))
+        return PartialCohort(self.engine.cohort(t, self.responding_clients(t, clients)), len(clients))
 
     def evaluate(self, state: Tensor) -> Score:
         """As the engine does."""
         return self.engine.evaluate(state)
 
-    def present(self, t: int, clients: Sequence[int]) -> list[int]:
+    def responding_clients(self, t: int, clients: Sequence[int]) -> list[int]:
         """Who answers in round t, the first ones first; at least one."""
         luck = {k: seeds.numpy_generator(self.seed, "absence", k, t, 1).random() for k in clients}
         there = [k for k in clients if luck[k] >= self.dropout] or [max(clients, key=lambda k: luck[k])]
@@ -79,17 +79,17 @@ class Absence:
             return there
         average = sum(self.sizes) / len(self.sizes)
         sizes = {k: self.sizes[k] / average if average else 1.0 for k in there}  # unknown where nodes have the data
-        times = {k: self.straggler.time(self.seed, t, k, sizes[k]) for k in there}
+        times = {k: self.straggler.response_time(self.seed, t, k, sizes[k]) for k in there}
         first = sorted(there, key=lambda k: (times[k], k))
         deadline = math.inf if self.straggler.deadline is None else self.straggler.deadline
-        return [k for k in first[: self.wanted] if times[k] <= deadline] or first[:1]
+        return [k for k in first[: self.target_replies] if times[k] <= deadline] or first[:1]
 
 
 @dataclass(frozen=True)
-class Asked:
+class PartialCohort:
     """The clients that answer, among those that were asked."""
 
-    cohort: Sample
+    cohort: EngineCohort
     size: int
 
     @property

@@ -4,31 +4,31 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from fedrecall.core.client_state import Memories
+from fedrecall.core.client_state import ClientStateStore
 from fedrecall.core.types import Payload, Reply
-from fedrecall.simulation.clients import World
+from fedrecall.simulation.clients import SimulatedClients
 
 
 class Exchanges(Protocol):
     """What such an engine can do."""
 
     @property
-    def world(self) -> World:
+    def clients(self) -> SimulatedClients:
         """What every client's task may look at."""
         ...
 
     @property
-    def memories(self) -> Memories:
+    def client_state(self) -> ClientStateStore:
         """What clients remember."""
         ...
 
-    def exchange(self, t: int, clients: list[int], task: str, down: Payload) -> Iterator[Reply]:
+    def run_task(self, t: int, clients: list[int], task: str, down: Payload) -> Iterator[Reply]:
         """The replies of these clients, in this order; what they would remember is in them."""
         ...
 
 
 @dataclass(frozen=True)
-class Sampled:
+class SimulatedCohort:
     """The clients that take part in round t."""
 
     engine: Exchanges
@@ -44,18 +44,18 @@ class Sampled:
     @property
     def population(self) -> int:
         """All clients there are."""
-        return len(self.engine.world.partition)
+        return len(self.engine.clients.partition)
 
     def run(self, task: str, down: Payload) -> Iterator[Reply]:
         """Every client's reply to a task; its memory is committed with it, unless it is refused."""
-        return commit(self.engine.exchange(self.t, self.clients, task, down), self.engine.memories, self._refused)
+        return commit(self.engine.run_task(self.t, self.clients, task, down), self.engine.client_state, self._refused)
 
     def refuse(self, client: int) -> None:
         """Leave this client's memory as it was before the reply that was given out last."""
         self._refused.add(client)
 
 
-def commit(replies: Iterator[Reply], memories: Memories, refused: set[int]) -> Iterator[Reply]:
+def commit(replies: Iterator[Reply], memories: ClientStateStore, refused: set[int]) -> Iterator[Reply]:
     """Give replies out; a client remembers what it did once its reply has been looked at and is not in `refused`."""
     for reply in replies:
         assert reply.client is not None

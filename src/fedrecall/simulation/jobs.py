@@ -7,41 +7,41 @@ from typing import NamedTuple
 
 import torch
 
-from fedrecall.core.client_state import Memories
-from fedrecall.core.failures import CLIENT_FAILED, described
-from fedrecall.core.flat_model import Flat
+from fedrecall.core.client_state import ClientStateStore
+from fedrecall.core.failures import CLIENT_FAILED, format_exception
+from fedrecall.core.flat_model import FlatModel
 from fedrecall.core.types import Payload
 from fedrecall.errors import UserError
-from fedrecall.simulation.clients import World
+from fedrecall.simulation.clients import SimulatedClients
 from fedrecall.simulation.shared_memory import Message
 
 
-class Task(NamedTuple):
+class TaskJob(NamedTuple):
     """A client's task."""
 
     task: str
     client: int  # the worker that did its last job of the round may have kept what helps with the next
     t: int
-    memories: Memories
+    memories: ClientStateStore
 
     @property
-    def order(self) -> Message:
+    def message(self) -> Message:
         """What is to be done."""
         return {"task": self.task, "client": self.client, "t": self.t}
 
-    def luggage(self) -> dict[str, Payload]:
+    def client_payloads(self) -> dict[str, Payload]:
         """What goes along with it to its worker alone; asked for when the job is given out."""
         memory = self.memories.get(self.client)
         return {} if memory is None else {"memory": memory}
 
 
-class Part(NamedTuple):
+class ScoreJob(NamedTuple):
     """Some rows of the test set, to be scored."""
 
     ranges: list[list[int]]
 
     @property
-    def order(self) -> Message:
+    def message(self) -> Message:
         """What is to be done."""
         return {"score": self.ranges}
 
@@ -50,39 +50,41 @@ class Part(NamedTuple):
         """It is nobody's."""
         return None
 
-    def luggage(self) -> dict[str, Payload]:
+    def client_payloads(self) -> dict[str, Payload]:
         """Nothing."""
         return {}
 
 
-Job = Task | Part
+Job = TaskJob | ScoreJob
 
 
-class Answer(NamedTuple):
+class JobResult(NamedTuple):
     """What came of a job."""
 
     message: Message
     payloads: dict[str, Payload]
 
 
-def carry_out(world: World, f: Flat, order: Message, given: dict[str, Payload]) -> Answer:
+def run_job(world: SimulatedClients, f: FlatModel, order: Message, payloads: dict[str, Payload]) -> JobResult:
     """Do a job. An error is an answer too, in words: an exception of the user's own may not survive the way."""
     try:
-        return _score(world, f, order, given) if "score" in order else _perform(world, f, order, given)
+        return _score(world, f, order, payloads) if "score" in order else _run_task(world, f, order, payloads)
     except UserError as error:
-        return Answer({"refused": [error.code, error.message, error.key, error.hint], "kind": type(error).__name__}, {})
+        return JobResult(
+            {"refused": [error.code, error.message, error.key, error.hint], "kind": type(error).__name__}, {}
+        )
     except Exception as error:
-        line, text = described(error)
-        return Answer({"error": line, "traceback": text, "code": CLIENT_FAILED}, {})
+        line, text = format_exception(error)
+        return JobResult({"error": line, "traceback": text, "code": CLIENT_FAILED}, {})
 
 
-def _perform(world: World, f: Flat, order: Message, given: dict[str, Payload]) -> Answer:
-    reply = world.perform(f, order["task"], order["client"], order["t"], given["down"], given.get("memory"))
-    return Answer({"n": reply.n}, {"up": reply.up, "memory": reply.memory, "report": reply.report})
+def _run_task(world: SimulatedClients, f: FlatModel, order: Message, given: dict[str, Payload]) -> JobResult:
+    reply = world.run_task(f, order["task"], order["client"], order["t"], given["down"], given.get("memory"))
+    return JobResult({"n": reply.n}, {"up": reply.up, "memory": reply.memory, "report": reply.metrics})
 
 
-def _score(world: World, f: Flat, order: Message, given: dict[str, Payload]) -> Answer:
+def _score(world: SimulatedClients, f: FlatModel, order: Message, given: dict[str, Payload]) -> JobResult:
     state = given["down"]["state"].to(f.w.device)
-    scores = [f.score(state, world.test.take(torch.arange(*rows))) for rows in order["score"]]
+    scores = [f.score(state, world.test.subset(torch.arange(*rows))) for rows in order["score"]]
     predicted = torch.cat([score.predicted for score in scores])
-    return Answer({"losses": [score.loss for score in scores]}, {"said": {"predicted": predicted}})
+    return JobResult({"losses": [score.loss for score in scores]}, {"said": {"predicted": predicted}})

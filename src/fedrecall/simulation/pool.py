@@ -1,26 +1,26 @@
 """The default engine: worker processes with one thread each. The same bits as `serial`, for any number of workers."""
 
-from fedrecall.core.client_state import Memories
-from fedrecall.core.failures import Faults
-from fedrecall.core.flat_model import Flat
-from fedrecall.simulation.clients import World
-from fedrecall.simulation.crewed import BUFFER, Crewed
-from fedrecall.simulation.processes import ProcessCrew, ProcessHand, Start, cores
+from fedrecall.core.client_state import ClientStateStore
+from fedrecall.core.failures import FailurePolicy
+from fedrecall.core.flat_model import FlatModel
+from fedrecall.simulation.clients import SimulatedClients
+from fedrecall.simulation.crewed import REPLY_BUFFER_BYTES, WorkerEngine
+from fedrecall.simulation.processes import ProcessPool, ProcessWorker, StartMethod, available_cores
 
 
-class Pool(Crewed[ProcessHand]):
+class PoolEngine(WorkerEngine[ProcessWorker]):
     """All clients of a run, and what each remembers; the workers start when there is something to do."""
 
     def __init__(
         self,
-        world: World,
-        f: Flat,
-        faults: Faults | None = None,
-        memories: Memories | None = None,
+        world: SimulatedClients,
+        f: FlatModel,
+        faults: FailurePolicy | None = None,
+        memories: ClientStateStore | None = None,
         *,
         workers: int | None = None,
-        start: Start | None = None,
-        buffer: int = BUFFER,
+        start: StartMethod | None = None,
+        buffer: int = REPLY_BUFFER_BYTES,
     ) -> None:
         """`workers` defaults to the cores there are, `start` to what is best on this system."""
-        super().__init__(world, ProcessCrew(world, f, workers or cores(), start), faults, memories, buffer)
+        super().__init__(world, ProcessPool(world, f, workers or available_cores(), start), faults, memories, buffer)

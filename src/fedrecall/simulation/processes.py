@@ -22,50 +22,50 @@ from typing import ClassVar, Literal
 
 import torch
 
-from fedrecall.core.flat_model import Flat
+from fedrecall.core.flat_model import FlatModel
 from fedrecall.core.types import Payload
 from fedrecall.errors import UserError
-from fedrecall.simulation.clients import World
-from fedrecall.simulation.jobs import Answer, Job
-from fedrecall.simulation.scheduler import Crew, Hand
-from fedrecall.simulation.shared_memory import Channel, Parcel, Shelf
-from fedrecall.simulation.worker import work
+from fedrecall.simulation.clients import SimulatedClients
+from fedrecall.simulation.jobs import Job, JobResult
+from fedrecall.simulation.scheduler import Worker, WorkerPool
+from fedrecall.simulation.shared_memory import BlockRef, Channel, SharedBuffer
+from fedrecall.simulation.worker import worker_main
 
-Start = Literal["fork", "spawn"]
+StartMethod = Literal["fork", "spawn"]
 
-GRACE = 5.0  # seconds that a process may take to end once its line is dead
+EXIT_TIMEOUT = 5.0  # seconds that a process may take to end once its line is dead
 
-ADVICE = (
+SPAWN_HINT = (
     "define classes at the top of a module, put the code that runs the experiment under "
     '`if __name__ == "__main__":`, or set engine.name = "serial"'
 )  # for systems where workers are spawned
 
 
-def best_start() -> Start:
+def default_start_method() -> StartMethod:
     """How workers are started on this machine."""
     return "fork" if sys.platform == "linux" and not torch.cuda.is_available() else "spawn"
 
 
-def cores() -> int:
+def available_cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 @dataclass(eq=False)
-class ProcessHand(Hand):
+class ProcessWorker(Worker):
     """One worker process; a new one may have a job before it is heard of."""
 
     process: BaseProcess
     channel: Channel
-    inbox: Shelf = field(default_factory=lambda: Shelf("inbox"))  # what this worker alone reads
+    inbox: SharedBuffer = field(default_factory=lambda: SharedBuffer("inbox"))  # what this worker alone reads
 
 
-class ProcessCrew(Crew[ProcessHand]):
+class ProcessPool(WorkerPool[ProcessWorker]):
     """At most `size` workers, fewer as long as there is less to do."""
 
-    noun: ClassVar[str] = "worker process"
+    worker_kind: ClassVar[str] = "worker process"
 
-    def __init__(self, world: World, f: Flat, size: int, start: Start | None = None) -> None:
+    def __init__(self, world: SimulatedClients, f: FlatModel, size: int, start: StartMethod | None = None) -> None:
         if os.name == "nt":
             raise UserError(
                 "engine.unsupported_platform",
@@ -75,11 +75,11 @@ class ProcessCrew(Crew[ProcessHand]):
             )
         super().__init__()
         self._world, self._f, self._size = world, f, size
-        self._start = start or best_start()
-        self._shelf = Shelf("board")  # what all workers read: written once a shift
-        self._board: Parcel | None = None
-        self._hired = 0  # workers so far: the next one's number
-        weakref.finalize(self, _end, self._hands)
+        self._start = start or default_start_method()
+        self._broadcast_buffer = SharedBuffer("board")  # what all workers read: written once a shift
+        self._broadcast_ref: BlockRef | None = None
+        self._num_started = 0  # workers so far: the next one's number
+        weakref.finalize(self, _kill_all, self._workers)
 
     @property
     def size(self) -> int:
@@ -89,40 +89,40 @@ class ProcessCrew(Crew[ProcessHand]):
     @property
     def pids(self) -> list[int]:
         """The processes there are now."""
-        return [hand.process.pid for hand in self._hands if hand.process.pid is not None]
+        return [hand.process.pid for hand in self._workers if hand.process.pid is not None]
 
-    def begin(self, down: Payload) -> None:
+    def broadcast(self, down: Payload) -> None:
         """Write down what all jobs of the shift read."""
-        self._board = self._shelf.put({"down": down})
+        self._broadcast_ref = self._broadcast_buffer.write({"down": down})
 
-    def idle(self, waiting: int) -> ProcessHand | None:
+    def idle_worker(self, waiting: int) -> ProcessWorker | None:
         """One that has nothing to do, new if need be; None if all are busy."""
-        for hand in self._hands:
+        for hand in self._workers:
             if hand.job is None:
                 return hand
-        return self._hire() if len(self._hands) < self._size else None
+        return self._start_worker() if len(self._workers) < self._size else None
 
-    def give(self, hand: ProcessHand, job: Job) -> None:
+    def submit(self, hand: ProcessWorker, job: Job) -> None:
         """Send the order, and say where the payloads lie."""
-        assert self._board is not None
-        luggage = job.luggage()
+        assert self._broadcast_ref is not None
+        luggage = job.client_payloads()
         with suppress(ConnectionError):  # a dead worker is found out when it is listened to
-            hand.channel.send(job.order, self._board, *([hand.inbox.put(luggage)] if luggage else []))
+            hand.channel.send(job.message, self._broadcast_ref, *([hand.inbox.write(luggage)] if luggage else []))
 
-    def news(self) -> Iterator[tuple[ProcessHand, Answer | str]]:
+    def wait(self) -> Iterator[tuple[ProcessWorker, JobResult | str]]:
         """Wait until some of the busy ones have something to say (their death is also news)."""
         heard = wait([hand.channel.connection for hand in self.busy])
         for hand in [hand for hand in self.busy if hand.channel.connection in heard]:
             try:
-                answer = Answer(*hand.channel.receive())
+                answer = JobResult(*hand.channel.receive())
             except (EOFError, ConnectionError):
-                how = self.bury(hand)
+                how = self._reap(hand)
                 if not hand.ready:
                     raise UserError(
                         "engine.worker_start_failed",
                         f"a worker process could not start ({how}; its output is above)",
                         "engine.workers",
-                        ADVICE,
+                        SPAWN_HINT,
                     ) from None
                 yield hand, how
                 continue
@@ -130,12 +130,12 @@ class ProcessCrew(Crew[ProcessHand]):
                 yield hand, answer
             hand.ready = True  # which is the first thing it says
 
-    def bury(self, hand: ProcessHand) -> str:
+    def _reap(self, hand: ProcessWorker) -> str:
         """Remove a worker that has died; returns how."""
-        self._hands.remove(hand)
-        hand.process.join(GRACE)
+        self._workers.remove(hand)
+        hand.process.join(EXIT_TIMEOUT)
         code = hand.process.exitcode
-        _end([hand])
+        _kill_all([hand])
         if code is None:
             return "it closed its connection"
         if code >= 0:
@@ -146,17 +146,17 @@ class ProcessCrew(Crew[ProcessHand]):
         }
         return f"killed by {signal.Signals(-code).name}{guess.get(signal.Signals(-code), '')}"
 
-    def abandon(self) -> None:
+    def cancel_running(self) -> None:
         """End those at a job."""
         busy = self.busy
-        self._hands[:] = [hand for hand in self._hands if hand.job is None]
-        _end(busy)
+        self._workers[:] = [hand for hand in self._workers if hand.job is None]
+        _kill_all(busy)
 
     def close(self) -> None:
         """End all workers at once, whatever they are doing."""
-        _end(self._hands)
+        _kill_all(self._workers)
 
-    def _hire(self) -> ProcessHand:
+    def _start_worker(self) -> ProcessWorker:
         if multiprocessing.current_process().daemon:
             raise UserError(
                 "engine.daemonic_process",
@@ -167,10 +167,10 @@ class ProcessCrew(Crew[ProcessHand]):
         context = multiprocessing.get_context("fork") if self._start == "fork" else multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         process = context.Process(
-            target=work, args=(theirs, self._world, self._f, self._hired), name="fedrecall", daemon=True
+            target=worker_main, args=(theirs, self._world, self._f, self._num_started), name="fedrecall", daemon=True
         )
         try:
-            with _undisturbed():
+            with _sigint_blocked():
                 process.start()
         except OSError as error:
             what = f"cannot start a worker process ({error.strerror})"
@@ -178,16 +178,16 @@ class ProcessCrew(Crew[ProcessHand]):
         except Exception as error:  # whatever pickling says
             why = " ".join(str(error).split())
             what = f"the method and the model cannot be sent to a worker process ({why})"
-            raise UserError("engine.cannot_pickle", what, "engine.name", ADVICE) from error
+            raise UserError("engine.cannot_pickle", what, "engine.name", SPAWN_HINT) from error
         finally:
             theirs.close()
-        self._hired += 1
-        self._hands.append(ProcessHand(process, Channel(ours)))
-        return self._hands[-1]
+        self._num_started += 1
+        self._workers.append(ProcessWorker(process, Channel(ours)))
+        return self._workers[-1]
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def _sigint_blocked() -> Iterator[None]:
     """Ctrl-C waits until the worker can ignore it, or this process can end it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
@@ -199,7 +199,7 @@ def _undisturbed() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _end(hands: list[ProcessHand]) -> None:
+def _kill_all(hands: list[ProcessWorker]) -> None:
     for hand in hands:
         hand.process.kill()
     while hands:

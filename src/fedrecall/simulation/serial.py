@@ -6,48 +6,48 @@ from typing import Self
 
 from torch import Tensor
 
-from fedrecall.core.client_state import Memories
-from fedrecall.core.failures import Attendance, Faults, described
-from fedrecall.core.flat_model import Flat
+from fedrecall.core.client_state import ClientStateStore
+from fedrecall.core.failures import FailurePolicy, FailureTracker, format_exception
+from fedrecall.core.flat_model import FlatModel
 from fedrecall.core.types import Payload, Reply, Score
 from fedrecall.errors import UserError
-from fedrecall.simulation.clients import World
-from fedrecall.simulation.cohort import Sampled
+from fedrecall.simulation.clients import SimulatedClients
+from fedrecall.simulation.cohort import SimulatedCohort
 
 
 @dataclass(frozen=True)
-class Serial:
+class SerialEngine:
     """All clients of a run, and what each remembers."""
 
-    world: World
-    f: Flat
-    faults: Faults = Faults()
-    memories: Memories = field(default_factory=Memories)
+    clients: SimulatedClients
+    f: FlatModel
+    failures: FailurePolicy = FailurePolicy()
+    client_state: ClientStateStore = field(default_factory=ClientStateStore)
 
-    def cohort(self, t: int, clients: Sequence[int]) -> Sampled:
+    def cohort(self, t: int, clients: Sequence[int]) -> SimulatedCohort:
         """These clients, for round t."""
-        return Sampled(self, t, self.world.order(clients))
+        return SimulatedCohort(self, t, self.clients.largest_first(clients))
 
-    def exchange(self, t: int, clients: list[int], task: str, down: Payload) -> Iterator[Reply]:
+    def run_task(self, t: int, clients: list[int], task: str, down: Payload) -> Iterator[Reply]:
         """Run a task on each."""
-        attendance = Attendance(self.faults, t, len(clients))
+        attendance = FailureTracker(self.failures, t, len(clients))
         for client in clients:
             try:
-                reply = self.world.perform(self.f, task, client, t, down, self.memories.get(client))
+                reply = self.clients.run_task(self.f, task, client, t, down, self.client_state.get(client))
             except UserError:
                 raise
             except Exception as error:
-                attendance.failed(client, *described(error), cause=error)
+                attendance.record(client, *format_exception(error), cause=error)
                 continue
             yield reply._replace(client=client)
 
     def evaluate(self, state: Tensor) -> Score:
         """A complete model on the global test set."""
-        return self.f.score(state, self.world.test)
+        return self.f.score(state, self.clients.test)
 
     def close(self) -> None:
         """Give back what the engine holds outside this process's memory."""
-        self.memories.close()
+        self.client_state.close()
 
     def __enter__(self) -> Self:
         return self

@@ -19,18 +19,18 @@ from torch import Tensor
 
 from fedrecall.core.types import Payload
 
-ALIGNED = 64  # bytes, as torch aligns: arithmetic may depend on it in the last bit
+ALIGNMENT = 64  # bytes, as torch aligns: arithmetic may depend on it in the last bit
 
-PAGE = 4096
+PAGE_SIZE = 4096
 
 DTYPES = {str(value): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
 
 Message = dict[str, Any]  # what JSON can say
 
-Entry = tuple[str, str, list[int], int]  # name, type, shape, and where it begins
+TensorEntry = tuple[str, str, list[int], int]  # name, type, shape, and where it begins
 
 
-class Block:
+class SharedBlock:
     """A piece of memory that several processes have mapped."""
 
     def __init__(self, fd: int, size: int, *, writable: bool) -> None:
@@ -45,9 +45,9 @@ class Block:
             self.bytes = torch.frombuffer(memory, dtype=torch.uint8)
 
     @classmethod
-    def new(cls, size: int) -> "Block":
+    def new(cls, size: int) -> "SharedBlock":
         """A block to write to."""
-        size = max(size + -size % PAGE, PAGE)
+        size = max(size + -size % PAGE_SIZE, PAGE_SIZE)
         fd = _anonymous()
         os.ftruncate(fd, size)
         return cls(fd, size, writable=True)
@@ -61,35 +61,35 @@ class Block:
         return self.bytes[start : start + shape.numel() * dtype.itemsize].view(dtype).view(shape)
 
 
-class Parcel(NamedTuple):
+class BlockRef(NamedTuple):
     """Payloads by name, and the block that they lie in."""
 
-    place: str
-    block: Block
-    content: dict[str, list[Entry]]
+    slot: str
+    block: SharedBlock
+    content: dict[str, list[TensorEntry]]
 
 
-class Shelf:
+class SharedBuffer:
     """A place to put payloads, one parcel at a time; its block is replaced by a larger one when they outgrow it."""
 
     def __init__(self, place: str) -> None:
         self._place = place
-        self._block = Block.new(0)
+        self._block = SharedBlock.new(0)
 
-    def put(self, payloads: dict[str, Payload]) -> Parcel:
+    def write(self, payloads: dict[str, Payload]) -> BlockRef:
         """Write payloads down; what was put before is gone."""
-        content, size = dict[str, list[Entry]](), 0
+        content, size = dict[str, list[TensorEntry]](), 0
         for group, payload in payloads.items():
             content[group] = []
             for name, t in payload.items():
                 content[group].append((name, str(t.dtype), list(t.shape), size))
-                size += t.nbytes + -t.nbytes % ALIGNED
+                size += t.nbytes + -t.nbytes % ALIGNMENT
         if size > self._block.size:
-            self._block = Block.new(size)
+            self._block = SharedBlock.new(size)
         for group, payload in payloads.items():
             for t, (_, _, _, start) in zip(payload.values(), content[group], strict=True):
                 self._block.view(t.dtype, t.shape, start).copy_(t.detach())
-        return Parcel(self._place, self._block, content)
+        return BlockRef(self._place, self._block, content)
 
 
 class Channel:
@@ -97,17 +97,17 @@ class Channel:
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self._given: dict[str, Block] = {}  # by place: what the other end has mapped
-        self._taken: dict[str, Block] = {}
+        self._blocks_sent: dict[str, SharedBlock] = {}  # by place: what the other end has mapped
+        self._blocks_received: dict[str, SharedBlock] = {}
 
-    def send(self, message: Message, *parcels: Parcel) -> None:
+    def send(self, message: Message, *parcels: BlockRef) -> None:
         """Send a message and say where its payloads lie; a block that the other end does not know is handed over."""
-        new = [p for p in parcels if self._given.get(p.place) is not p.block]
-        listed = [(p.place, p in new, p.content) for p in parcels]
+        new = [p for p in parcels if self._blocks_sent.get(p.slot) is not p.block]
+        listed = [(p.slot, p in new, p.content) for p in parcels]
         self.connection.send_bytes(json.dumps([message, listed]).encode())
         for parcel in new:
             reduction.send_handle(self.connection, parcel.block.fd, None)
-            self._given[parcel.place] = parcel.block
+            self._blocks_sent[parcel.slot] = parcel.block
 
     def receive(self) -> tuple[Message, dict[str, Payload]]:
         """The next message and its payloads: views, good until the other end puts something else there."""
@@ -116,9 +116,9 @@ class Channel:
         for place, new, content in parcels:
             if new:
                 fd = reduction.recv_handle(self.connection)
-                self._taken[place] = Block(fd, os.fstat(fd).st_size, writable=False)
+                self._blocks_received[place] = SharedBlock(fd, os.fstat(fd).st_size, writable=False)
             for group, entries in content.items():
-                view = self._taken[place].view
+                view = self._blocks_received[place].view
                 payloads[group] = {name: view(DTYPES[dtype], shape, start) for name, dtype, shape, start in entries}
         return message, payloads
 

@@ -6,48 +6,48 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
-from fedrecall.config.experiment import CHOICES, Experiment, override, override_all
+from fedrecall.config.experiment import CHOICES, Experiment, apply_override, apply_overrides
 from fedrecall.core.method import Method
 from fedrecall.data.catalog import DATASETS
 from fedrecall.data.custom import as_dataset
-from fedrecall.errors import UserError, unknown
+from fedrecall.errors import UserError, unknown_name
 from fedrecall.methods import METHODS
 from fedrecall.models import Model
-from fedrecall.runs.setup import OwnModel
-from fedrecall.studies.given import Given
-from fedrecall.studies.study import Study, Tables, Target, merged, read, slug
+from fedrecall.runs.setup import UserModel
+from fedrecall.studies.given import PythonObjects
+from fedrecall.studies.study import Study, Tables, Target, merge_tables, read_toml, slug
 
-USUAL = ("fedavg", "fedprox", "fedntd", "fedlmd", "fedcad", "fedgkd")
+DEFAULT_METHODS = ("fedavg", "fedprox", "fedntd", "fedlmd", "fedcad", "fedgkd")
 
-SEEDS = 5
+DEFAULT_SEEDS = 5
 
 # Forgetting at work in a minute or two: each of 40 clients has two digits, and three of them train at a time.
-DIGITS: Tables = {
+COMPARE_DEFAULTS: Tables = {
     "data": {"name": "digits"},
     "federation": {"clients": 40, "sample": 3, "partition": {"name": "shards", "s": 2}},
     "local": {"epochs": 10, "batch": 16, "lr": 0.05},
     "run": {"rounds": 60, "local_accuracy": True, "checkpoint_every": 20},
 }
 
-AnyMethod = str | Mapping[str, Any] | Method | type[Method]
+MethodLike = str | Mapping[str, Any] | Method | type[Method]
 
-AnyModel = str | Mapping[str, Any] | Model | OwnModel
+ModelLike = str | Mapping[str, Any] | Model | UserModel
 
-AnyConfig = Experiment | Mapping[str, Any] | str | Path
+ConfigLike = Experiment | Mapping[str, Any] | str | Path
 
 
 def comparison_study(
     methods: Sequence[str] = (),
-    config: AnyConfig | None = None,
+    config: ConfigLike | None = None,
     overrides: Sequence[str] = (),
-    seeds: int = SEEDS,
+    seeds: int = DEFAULT_SEEDS,
 ) -> Study:
     """The study of some methods, given as `name` or `name:key=value,...`, with one configuration.
 
     The first method is what the others are compared with.
     """
-    base = with_overrides(DIGITS if config is None else tables_of(config), overrides)
-    return side_by_side(rows_of(methods or USUAL)[0], base, overrides, seeds)
+    base = with_overrides(COMPARE_DEFAULTS if config is None else load_tables(config), overrides)
+    return side_by_side(method_rows(methods or DEFAULT_METHODS)[0], base, overrides, seeds)
 
 
 def side_by_side(
@@ -81,55 +81,60 @@ def side_by_side(
 
 
 def own_study(
-    methods: Sequence[AnyMethod] | Mapping[str, AnyMethod],
-    config: AnyConfig | None,
+    methods: Sequence[MethodLike] | Mapping[str, MethodLike],
+    config: ConfigLike | None,
     overrides: Sequence[str],
     seeds: int,
     *,
     data: object,
-    model: AnyModel | None,
+    model: ModelLike | None,
     partition: object,
     settings: Tables,
-) -> tuple[Study, Given]:
+) -> tuple[Study, PythonObjects]:
     """The study of what a Python user gives, and the objects that its tables cannot hold."""
-    rows, own_methods = rows_of(methods or USUAL)
-    usual: Tables = DIGITS if data is None else {}
-    base = merged(usual if config is None else tables_of(config))
+    rows, own_methods = method_rows(methods or DEFAULT_METHODS)
+    usual: Tables = COMPARE_DEFAULTS if data is None else {}
+    base = merge_tables(usual if config is None else load_tables(config))
     dataset = None
     if isinstance(data, str) and data in DATASETS:
-        base = merged(base, {"data": {"name": data}})
+        base = merge_tables(base, {"data": {"name": data}})
     elif data is not None:
         dataset = as_dataset(data)
-        base = merged(base, {"data": {"name": "own"}})
-        chosen = merged(base, settings).get("federation", {}).keys() & {"partition", "clients"}
+        base = merge_tables(base, {"data": {"name": "own"}})
+        chosen = merge_tables(base, settings).get("federation", {}).keys() & {"partition", "clients"}
         if dataset.group_names and partition is None and not chosen:
-            partition, settings = "groups", merged(settings, {"federation": {"clients": len(dataset.group_names)}})
-    own_model, table = _own("model", model)
-    own_partition, law = _own("partition", partition)
-    base = merged(base, {"model": table} if table else {}, {"federation": {"partition": law}} if law else {}, settings)
+            partition, settings = (
+                "groups",
+                merge_tables(settings, {"federation": {"clients": len(dataset.group_names)}}),
+            )
+    own_model, table = _split_python_object("model", model)
+    own_partition, law = _split_python_object("partition", partition)
+    base = merge_tables(
+        base, {"model": table} if table else {}, {"federation": {"partition": law}} if law else {}, settings
+    )
     if "sample" in settings.get("federation", {}):
         base["federation"].pop("fraction", None)
-    given = Given(dataset, own_model, own_partition, own_methods)
+    given = PythonObjects(dataset, own_model, own_partition, own_methods)
     name = None if dataset is None else dataset.name
     return side_by_side(rows, with_overrides(base, overrides), overrides, seeds, name), given
 
 
-def tables_of(config: AnyConfig) -> Tables:
+def load_tables(config: ConfigLike) -> Tables:
     """A configuration as tables: a complete one, a part of one, or that of a file."""
     if isinstance(config, Experiment):
-        return config.tables()
-    return merged(config) if isinstance(config, Mapping) else read(Path(config))
+        return config.to_tables()
+    return merge_tables(config) if isinstance(config, Mapping) else read_toml(Path(config))
 
 
 def with_overrides(tables: Tables, overrides: Sequence[str]) -> Tables:
     """Tables with "key=value" texts on top."""
-    out = merged(tables)
-    override_all(out, overrides)
+    out = merge_tables(tables)
+    apply_overrides(out, overrides)
     return out
 
 
-def rows_of(
-    methods: Sequence[AnyMethod] | Mapping[str, AnyMethod],
+def method_rows(
+    methods: Sequence[MethodLike] | Mapping[str, MethodLike],
 ) -> tuple[dict[str, Tables], dict[str, Method]]:
     """The rows of a study, and the methods of someone's own behind them; names are given, or made from settings."""
     if isinstance(methods, str):
@@ -151,11 +156,11 @@ def rows_of(
     return rows, own
 
 
-def _row(given: AnyMethod) -> tuple[str, Tables, Method | None]:
+def _row(given: MethodLike) -> tuple[str, Tables, Method | None]:
     """A method's name, its tables, and the method itself if no tables can make it."""
     if isinstance(given, str):
         text = re.sub(r"\s*([:=,])\s*", r"\1", given)
-        return text, _described(text), None
+        return text, _parse_method(text), None
     if isinstance(given, type) and issubclass(given, Method):
         given = given()
     if isinstance(given, Mapping):
@@ -180,24 +185,24 @@ def _label(name: str, settings: Mapping[str, Any]) -> str:
     return name + (":" if settings else "") + ",".join(f"{key}={value}" for key, value in settings.items())
 
 
-def _described(given: str) -> Tables:
+def _parse_method(given: str) -> Tables:
     """What `fedlmd:tau=3,local.prox=0.1` means: keys without a section are the method's."""
     name, _, settings = given.partition(":")
     if name not in METHODS:
-        raise unknown("method", name, METHODS, key="method.name")
+        raise unknown_name("method", name, METHODS, key="method.name")
     tables: Tables = {"method": {"name": name}}
     for text in re.split(r",(?=[\w.]+\s*=)", settings) if settings else ():
-        override(tables, text if "." in text.partition("=")[0] else f"method.{text}")
+        apply_override(tables, text if "." in text.partition("=")[0] else f"method.{text}")
     return tables
 
 
-def _own(kind: str, given: Any) -> tuple[Any, Tables]:
+def _split_python_object(kind: str, given: Any) -> tuple[Any, Tables]:
     """An object that no tables can make, and the tables that name it; or none, and tables that make it."""
     if given is None:
         return None, {}
     choice = CHOICES[kind]
     if isinstance(given, str | Mapping):
         return None, choice.dump(choice.build(given))
-    if type(given) in choice.valid.values():
+    if type(given) in choice.classes.values():
         return None, choice.dump(given)
     return given, {"name": "own", "of": getattr(given, "__name__", type(given).__name__)}

@@ -6,18 +6,18 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from fedrecall.config.tables import dotted
+from fedrecall.config.tables import flatten
 from fedrecall.errors import UserError
-from fedrecall.runs.directory import FREE
+from fedrecall.runs.directory import RESULT_NEUTRAL_KEYS
 from fedrecall.studies import papers
-from fedrecall.studies.study import FILE, Study, Tables, Target
+from fedrecall.studies.study import STUDY_FILE, Study, Tables, Target
 
-PATIENCE = 30.0  # seconds to wait for another process that writes the same file
+LOCK_TIMEOUT = 30.0  # seconds to wait for another process that writes the same file
 
-LOCK = ".study.lock"  # it stays: two processes that begin at once must find the same one
+STUDY_LOCK = ".study.lock"  # it stays: two processes that begin at once must find the same one
 
 
-def settle(study: Study, folder: Path) -> None:
+def write_or_extend(study: Study, folder: Path) -> None:
     """Write study.toml; in a folder that has one, the two studies together, if they agree on what they share."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -25,37 +25,37 @@ def settle(study: Study, folder: Path) -> None:
         message = f"{folder}: cannot create the folder: {error.strerror}"
         raise UserError("study.cannot_write", message, str(folder), "set another --out") from None
     try:
-        with FileLock(folder / LOCK, timeout=PATIENCE):
-            known = (folder / FILE).exists()
-            if not known and any(path.name != LOCK for path in folder.iterdir()):
+        with FileLock(folder / STUDY_LOCK, timeout=LOCK_TIMEOUT):
+            known = (folder / STUDY_FILE).exists()
+            if not known and any(path.name != STUDY_LOCK for path in folder.iterdir()):
                 message = f"{folder}: the folder is not empty and holds no study"
                 raise UserError("study.directory_not_empty", message, str(folder), "set another --out")
-            (together(Study.load(folder), study, folder) if known else study).save(folder)
+            (merge_studies(Study.load(folder), study, folder) if known else study).save(folder)
     except Timeout:
-        message = f"{folder / LOCK}: another process has held the lock for {PATIENCE:g} seconds"
+        message = f"{folder / STUDY_LOCK}: another process has held the lock for {LOCK_TIMEOUT:g} seconds"
         raise UserError("study.directory_in_use", message, str(folder), "try again") from None
     except OSError as error:
         message = f"{folder}: cannot write to the folder: {error.strerror}"
         raise UserError("study.cannot_write", message, str(folder), "set another --out") from None
 
 
-def together(old: Study, new: Study, folder: Path) -> Study:
+def merge_studies(old: Study, new: Study, folder: Path) -> Study:
     """All rows, columns and seeds of two studies that agree on what they share."""
-    whole = papers.definition(new.id) if new.id in papers.ids() else None
-    rows = _in_order(old.rows, new.rows, whole.rows if whole else {})
-    columns = _in_order(old.columns, new.columns, whole.columns if whole else {})
+    whole = papers.load_definition(new.id) if new.id in papers.experiment_ids() else None
+    rows = _merge_ordered(old.rows, new.rows, whole.rows if whole else {})
+    columns = _merge_ordered(old.columns, new.columns, whole.columns if whole else {})
     shared = old.columns.keys() & new.columns.keys()
     pairs: list[tuple[str, Tables, Tables]] = [
         ("", {"id": old.id, "fraction": old.fraction}, {"id": new.id, "fraction": new.fraction}),
         ("", old.base, new.base),
         *((f"columns.{name}.", old.columns[name], new.columns[name]) for name in columns if name in shared),
         *(
-            (f"rows.{name}.", _in(shared, old.rows[name]), _in(shared, new.rows[name]))
+            (f"rows.{name}.", _row_in_columns(shared, old.rows[name]), _row_in_columns(shared, new.rows[name]))
             for name in old.rows.keys() & new.rows
         ),
     ]
     for where, before, asked in pairs:
-        _require_same(where, before, asked, folder)
+        _require_equal(where, before, asked, folder)
     for row in old.rows.keys() & new.rows:
         if "columns" in old.rows[row]:
             rows[row] = new.rows[row] | {"columns": old.rows[row]["columns"] | new.rows[row].get("columns", {})}
@@ -78,7 +78,7 @@ def _targets(old: Study, new: Study) -> Any:
     return old.target if isinstance(old.target, Target) else new.target
 
 
-def _in(columns: Iterable[str], row: Tables) -> Tables:
+def _row_in_columns(columns: Iterable[str], row: Tables) -> Tables:
     """What a row says of these columns."""
     return row | {"columns": {name: t for name, t in row.get("columns", {}).items() if name in columns}}
 
@@ -101,25 +101,25 @@ def _printed(old: Study, new: Study, rows: Mapping[str, Any], columns: Mapping[s
     }
 
 
-def _in_order(old: Mapping[str, Any], new: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any]:
+def _merge_ordered(old: Mapping[str, Any], new: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any]:
     """Both: in the order of the whole definition where there is one, else what is new after what is old."""
     both = {**old, **new}
     order = list(both) if both.keys() - whole.keys() else [name for name in whole if name in both]
     return {name: both[name] for name in order}
 
 
-def _require_same(where: str, old: Tables, new: Tables, folder: Path) -> None:
+def _require_equal(where: str, old: Tables, new: Tables, folder: Path) -> None:
     """Refuse two settings that differ in what changes a result, by the first key at which they do."""
-    before, asked = dotted(old), dotted(new)
+    before, asked = flatten(old), flatten(new)
     for key in before | asked:
-        if before.get(key) != asked.get(key) and not key.startswith(FREE):
+        if before.get(key) != asked.get(key) and not key.startswith(RESULT_NEUTRAL_KEYS):
             raise UserError(
                 "study.other_settings",
-                f"{folder}: its runs have {where}{key} = {_said(before.get(key))}, not {_said(asked.get(key))}",
+                f"{folder}: its runs have {where}{key} = {_format_value(before.get(key))}, not {_format_value(asked.get(key))}",
                 where + key,
                 "set another --out, or remove the folder first",
             )
 
 
-def _said(value: object) -> str:
+def _format_value(value: object) -> str:
     return "(not set)" if value is None else str(value)

@@ -9,16 +9,16 @@ from fedrecall.core.method import Method
 from fedrecall.data.catalog import Dataset
 from fedrecall.errors import UserError
 from fedrecall.runs.directory import RunDirectory
-from fedrecall.runs.setup import OwnModel, Setup, setup
+from fedrecall.runs.setup import Setup, UserModel, prepare_run
 from fedrecall.studies.study import Cell
 
 
 @dataclass(frozen=True)
-class Given:
+class PythonObjects:
     """The objects behind a study whose tables name them "own"; nothing, for a study that needs none."""
 
     data: Dataset | None = None
-    model: OwnModel | None = None
+    model: UserModel | None = None
     partition: object = None
     methods: Mapping[str, Method] = field(default_factory=dict)  # by row
 
@@ -26,13 +26,13 @@ class Given:
         """Everything that a cell's run needs."""
         if cell.row in self.methods:
             experiment = experiment.model_copy(update={"method": self.methods[cell.row]})
-        return setup(experiment, data=self.data, model=self.model, partition=self.partition)
+        return prepare_run(experiment, data=self.data, model=self.model, partition=self.partition)
 
-    def require_same(self, cell: Cell, path: Path) -> None:
+    def require_unchanged(self, cell: Cell, path: Path) -> None:
         """Refuse a finished run that was made with other objects under the same names."""
-        if self == NOTHING:
+        if self == NO_OBJECTS:
             return
-        if differences := RunDirectory(path).check(self.setup(cell, Experiment(**cell.tables))):
+        if differences := RunDirectory(path).differences(self.setup(cell, Experiment(**cell.config))):
             raise UserError(
                 "study.other_settings",
                 f"{path}: the finished run has other settings: {'; '.join(differences)}",
@@ -41,4 +41,4 @@ class Given:
             )
 
 
-NOTHING = Given()
+NO_OBJECTS = PythonObjects()

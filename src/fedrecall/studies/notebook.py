@@ -5,9 +5,9 @@ from contextlib import contextmanager
 
 from rich.console import Console
 
-from fedrecall.runs.live import Output, visible
-from fedrecall.runs.records import Record
-from fedrecall.studies.progress import Board
+from fedrecall.runs.live import NotebookOutput, should_show
+from fedrecall.runs.records import RoundRecord
+from fedrecall.studies.progress import StudyProgress
 from fedrecall.studies.runner import Summary, Watch
 from fedrecall.studies.study import Cell, Study
 
@@ -16,30 +16,30 @@ from fedrecall.studies.study import Cell, Study
 def study_progress(study: Study, progress: bool | None) -> Iterator[Watch]:
     """Someone who shows how a study goes on; with None, only where it can be live."""
     console = Console(stderr=True)
-    if not visible(console, progress):
+    if not should_show(console, progress):
         yield Watch()
     elif console.is_jupyter:
-        with NotebookBoard(study) as board:
+        with NotebookStudyProgress(study) as board:
             yield board
     else:
-        with Board(study, console) as board:
+        with StudyProgress(study, console) as board:
             yield board
 
 
-class NotebookBoard(Board):
+class NotebookStudyProgress(StudyProgress):
     """The table of a study's runs in a notebook's cell."""
 
     def __init__(self, study: Study) -> None:
         super().__init__(study, Console(force_terminal=True))  # the table is live, so no line for every run
 
-    def __enter__(self) -> "NotebookBoard":
-        self._output = Output(self.__rich__)
+    def __enter__(self) -> "NotebookStudyProgress":
+        self._output = NotebookOutput(self.__rich__)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._output.close()
 
-    def round(self, cell: Cell, record: Record) -> None:
+    def round(self, cell: Cell, record: RoundRecord) -> None:
         """A run has made another round."""
         super().round(cell, record)
         self._output.refresh()

@@ -10,22 +10,22 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedrecall.errors import UserError, unknown
-from fedrecall.studies.shipped import folder, ids
-from fedrecall.studies.study import Study, Tables, merged, read
+from fedrecall.errors import UserError, unknown_name
+from fedrecall.studies.shipped import definitions_folder, experiment_ids
+from fedrecall.studies.study import Study, Tables, merge_tables, read_toml
 
-__all__ = ["definition", "folder", "ids", "study"]
+__all__ = ["definitions_folder", "experiment_ids", "load_definition", "load_study"]
 
-ROMAN = {"i": "1", "ii": "2", "iii": "3", "iv": "4"}  # FedCSD numbers its tables so
+ROMAN_NUMERALS = {"i": "1", "ii": "2", "iii": "3", "iv": "4"}  # FedCSD numbers its tables so
 
 
-def definition(name: str) -> Study:
+def load_definition(name: str) -> Study:
     """A paper's experiment as it was published, with the paper's rounds and repetitions."""
-    name = _id(name)
+    name = _normalise_id(name)
     return _study(name, _tables(name))
 
 
-def study(
+def load_study(
     which: str | Path,
     *,
     fraction: float = 1.0,
@@ -40,8 +40,8 @@ def study(
     if seeds is not None and seeds < 1:
         raise UserError("config.invalid_value", f"seeds = {seeds}: less than one", "seeds", "set at least 1")
     own = Path(which).suffix == ".toml"
-    chosen = _study(Path(which).stem, read(Path(which))) if own else definition(str(which))
-    part = chosen.part(rows, columns)
+    chosen = _study(Path(which).stem, read_toml(Path(which))) if own else load_definition(str(which))
+    part = chosen.subset(rows, columns)
     changes = {"fraction": fraction} | ({} if seeds is None else {"seeds": tuple(range(seeds))})
     part = Study(**part.model_dump(exclude_unset=True) | changes)
     for cell in part.cells():
@@ -49,39 +49,39 @@ def study(
     return part
 
 
-def _id(name: str) -> str:
+def _normalise_id(name: str) -> str:
     """A name as it may be typed, as the ID that it means."""
-    return re.sub(r"(?<=-table-)[iv]+$", lambda number: ROMAN.get(number[0], number[0]), name.lower())
+    return re.sub(r"(?<=-table-)[iv]+$", lambda number: ROMAN_NUMERALS.get(number[0], number[0]), name.lower())
 
 
 def _tables(name: str) -> Tables:
-    if name not in ids():
-        raise unknown("experiment", name, ids())
-    return read(folder() / f"{name}.toml")
+    if name not in experiment_ids():
+        raise unknown_name("experiment", name, experiment_ids())
+    return read_toml(definitions_folder() / f"{name}.toml")
 
 
 def _study(name: str, tables: Tables) -> Study:
     """The study that a definition's tables describe."""
     if "same_as" in tables:
         tables = _tables(tables.pop("same_as")) | tables
-    setting = _setting(tables.pop("setting")) if "setting" in tables else {}
-    tables = setting | tables | {"base": merged(setting.get("base", {}), _table(tables.get("base", {}), "base"))}
+    setting = _load_setting(tables.pop("setting")) if "setting" in tables else {}
+    tables = setting | tables | {"base": merge_tables(setting.get("base", {}), _table(tables.get("base", {}), "base"))}
     for part in ("rows", "columns"):
         if part in tables:
-            tables[part] = _laid_on(setting.get(part, {}), tables[part], part)
+            tables[part] = _inherit_tables(setting.get(part, {}), tables[part], part)
     if isinstance(tables.get("seeds"), int):  # the number of repetitions
         tables["seeds"] = tuple(range(tables["seeds"]))
     return Study(**{"id": name} | tables)
 
 
-def _setting(name: str) -> Tables:
-    path = folder() / "settings" / f"{name}.toml"
+def _load_setting(name: str) -> Tables:
+    path = definitions_folder() / "settings" / f"{name}.toml"
     if not path.exists():
-        raise unknown("setting", name, (place.stem for place in path.parent.glob("*.toml")))
-    return read(path)
+        raise unknown_name("setting", name, (place.stem for place in path.parent.glob("*.toml")))
+    return read_toml(path)
 
 
-def _laid_on(known: Mapping[str, Tables], wanted: Any, part: str) -> dict[str, Tables]:
+def _inherit_tables(known: Mapping[str, Tables], wanted: Any, part: str) -> dict[str, Tables]:
     """Rows or columns of a definition: names of the setting's, or tables of its own, some like one of the setting's."""
     own = {str(name): {"like": name} for name in wanted} if isinstance(wanted, list) else _table(wanted, part)
     out = {}
@@ -90,8 +90,8 @@ def _laid_on(known: Mapping[str, Tables], wanted: Any, part: str) -> dict[str, T
         like = str(tables.get("like", ""))
         if like and like not in known:
             what = f"{part.removesuffix('s')} of the setting"
-            raise unknown(what, like, known, key=f"{part}.{name}")
-        out[name] = merged(known.get(like, {}), {key: value for key, value in tables.items() if key != "like"})
+            raise unknown_name(what, like, known, key=f"{part}.{name}")
+        out[name] = merge_tables(known.get(like, {}), {key: value for key, value in tables.items() if key != "like"})
     return out
 
 

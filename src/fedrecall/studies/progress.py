@@ -9,18 +9,18 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from fedrecall.cli.output import can_redraw
+from fedrecall.cli.output import is_interactive
 from fedrecall.config.experiment import Experiment
-from fedrecall.runs.records import Record
+from fedrecall.runs.records import RoundRecord
 from fedrecall.studies.runner import Summary, Watch
 from fedrecall.studies.scale import scaled
 from fedrecall.studies.study import Cell, Study
 
-FRESH = 4  # times a second that the live table is drawn
+REFRESH_RATE = 4  # times a second that the live table is drawn
 
 
 @dataclass(frozen=True)
-class Line:
+class RowProgress:
     """One row of the study, as the table shows it."""
 
     runs: int
@@ -32,34 +32,34 @@ class Line:
     seconds: float | None = None  # a round
 
 
-class Board(Watch):
+class StudyProgress(Watch):
     """Shows every run of a study."""
 
     def __init__(self, study: Study, console: Console) -> None:
         self._study, self._console = study, console
         cells = study.cells()
         self._runs, self._done = len(cells), 0
-        self._rounds = {cell.folder: Experiment(**cell.tables).run.rounds for cell in cells}
+        self._rounds = {cell.folder: Experiment(**cell.config).run.rounds for cell in cells}
         self._left, self._made, self._began = dict(self._rounds), 0, monotonic()
-        self._lines = {row: Line(sum(cell.row == row for cell in cells)) for row in study.rows}
+        self._lines = {row: RowProgress(sum(cell.row == row for cell in cells)) for row in study.rows}
         self._said: set[str] = set()
-        self._live = Live(console=console, get_renderable=self.__rich__, refresh_per_second=FRESH)
+        self._live = Live(console=console, get_renderable=self.__rich__, refresh_per_second=REFRESH_RATE)
 
     def __enter__(self) -> Self:
-        if can_redraw(self._console):
+        if is_interactive(self._console):
             self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if can_redraw(self._console):
+        if is_interactive(self._console):
             self._live.stop()
 
     def began(self, cell: Cell) -> None:
         """A run starts."""
         line = self._lines[cell.row]
-        self._lines[cell.row] = Line(line.runs, line.done, cell)
+        self._lines[cell.row] = RowProgress(line.runs, line.done, cell)
 
-    def round(self, cell: Cell, record: Record) -> None:
+    def round(self, cell: Cell, record: RoundRecord) -> None:
         """It has made another round."""
         line, accuracy = self._lines[cell.row], record["accuracy"]
         known = [value for value in (line.best, accuracy) if value is not None]
@@ -79,10 +79,10 @@ class Board(Watch):
         self._done += 1
         self._left[cell.folder] = 0
         each = summary["seconds"] / rounds if rounds else None
-        self._lines[cell.row] = Line(
+        self._lines[cell.row] = RowProgress(
             line.runs, line.done + 1, cell, rounds, summary.get("final"), summary.get("best"), each
         )
-        if not can_redraw(self._console):
+        if not is_interactive(self._console):
             self._say(f"{self._done}/{self._runs}  {self._name(cell)}: {_outcome(summary)}{'' if here else ' (kept)'}")
 
     def refused(self, cell: Cell, reason: str) -> None:
@@ -123,11 +123,11 @@ class Board(Watch):
 
     def _progress(self) -> str:
         spent, rounds = monotonic() - self._began, sum(self._left.values())
-        left = f", about {_clock(spent / self._made * rounds)} left" if self._made and rounds else ""
-        return "; ".join([f"{self._done} of {self._runs} runs, {_clock(spent)}{left}", *scaled(self._study)])
+        left = f", about {format_duration(spent / self._made * rounds)} left" if self._made and rounds else ""
+        return "; ".join([f"{self._done} of {self._runs} runs, {format_duration(spent)}{left}", *scaled(self._study)])
 
 
-def _cells(line: Line, rounds: dict[str, int], columns: bool) -> list[str]:
+def _cells(line: RowProgress, rounds: dict[str, int], columns: bool) -> list[str]:
     if line.cell is None:
         return [f"{line.done}/{line.runs}", *[""] * 5]
     where = [line.cell.column] if columns else []
@@ -152,7 +152,7 @@ def _percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.2f} %"
 
 
-def _clock(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -8,22 +8,22 @@ from typing import Any, NamedTuple
 
 from fedrecall.errors import UserError
 from fedrecall.runs.directory import ROUNDS, SUMMARY
-from fedrecall.runs.records import Record
+from fedrecall.runs.records import RoundRecord
 from fedrecall.studies.statistics import ACCURACIES, Curve
-from fedrecall.studies.study import FILE, Cell, Study, read, slug
+from fedrecall.studies.study import STUDY_FILE, Cell, Study, read_toml, slug
 
-TOTALS = ("rounds", "seconds", "bytes_up", "bytes_down")  # of a run
+SUMMARY_NUMBERS = ("rounds", "seconds", "bytes_up", "bytes_down")  # of a run
 
-MEASURED = ("accuracy", "local_accuracy", "loss", "train_loss", "seconds", "bytes_up", "bytes_down")  # of a round
+RECORD_NUMBERS = ("accuracy", "local_accuracy", "loss", "train_loss", "seconds", "bytes_up", "bytes_down")  # of a round
 
 
-class Outcome(NamedTuple):
+class FinishedRun(NamedTuple):
     """One finished run, as one cell of the study sees it: columns that are groups of the test set share a run."""
 
     cell: Cell
     path: Path
     summary: dict[str, Any]
-    records: list[Record]  # the lines of rounds.jsonl
+    records: list[RoundRecord]  # the lines of rounds.jsonl
 
     @property
     def diverged(self) -> bool:
@@ -41,12 +41,12 @@ class Outcome(NamedTuple):
         values = ((line["round"], self._value(line, key)) for line in self.records)
         return [(number, float(value)) for number, value in values if value is not None]
 
-    def probe(self, name: str) -> list[dict[str, Any]]:
+    def probe_records(self, name: str) -> list[dict[str, Any]]:
         """The lines of a probe's file, one a round; none if it was not asked for."""
         path = self.path / "probes" / f"{name}.jsonl"
         return _lines(path) if path.exists() else []
 
-    def _value(self, line: Record, key: str) -> float | None:
+    def _value(self, line: RoundRecord, key: str) -> float | None:
         if key != "accuracy" or self.cell.group is None:
             value: float | None = line.get(key)
             return value
@@ -66,15 +66,15 @@ class Outcome(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Results:
+class StudyResults:
     """The finished runs of one study's folder."""
 
     study: Study
     folder: Path
-    single: bool = False  # the folder is itself a run directory: a study of one cell
-    _seen: dict[Path, tuple[dict[str, Any], list[Record]]] = field(default_factory=dict, repr=False, compare=False)
+    is_single_run: bool = False  # the folder is itself a run directory: a study of one cell
+    _seen: dict[Path, tuple[dict[str, Any], list[RoundRecord]]] = field(default_factory=dict, repr=False, compare=False)
 
-    def outcomes(self, row: str | None = None, column: str | None = None) -> list[Outcome]:
+    def finished_runs(self, row: str | None = None, column: str | None = None) -> list[FinishedRun]:
         """The finished cells of a row and a column, or of all of them, each in the order of seeds."""
         rows: Iterable[str] = self.study.rows if row is None else [row]
         columns: Iterable[str] = self.study.columns if column is None else [column]
@@ -84,7 +84,7 @@ class Results:
     def cell(self, row: str, column: str, seed: int) -> Cell:
         """One cell of the study, with its place in this folder."""
         cell = self.study.cell(row, column, seed)
-        return cell._replace(folder=".") if self.single else cell
+        return cell._replace(folder=".") if self.is_single_run else cell
 
     def finished(self, cell: Cell) -> bool:
         """Whether a cell has been run."""
@@ -93,27 +93,27 @@ class Results:
     @property
     def unfinished(self) -> list[Cell]:
         """The runs that are still to be made."""
-        return [] if self.single else [cell for cell in self.study.cells() if not self.finished(cell)]
+        return [] if self.is_single_run else [cell for cell in self.study.cells() if not self.finished(cell)]
 
-    def _outcome(self, cell: Cell) -> Outcome:
+    def _outcome(self, cell: Cell) -> FinishedRun:
         path = self.folder / cell.folder
         if path not in self._seen:
             rounds = path / ROUNDS  # is not there if the first round failed
             self._seen[path] = (read_json(path / SUMMARY), read_records(rounds) if rounds.exists() else [])
-        return Outcome(cell, path, *self._seen[path])
+        return FinishedRun(cell, path, *self._seen[path])
 
 
-def load(folder: Path) -> Results:
+def load_results(folder: Path) -> StudyResults:
     """The results in a study's folder; a plain run directory is seen as a study of one cell."""
-    if (folder / FILE).exists():
-        return Results(Study.load(folder), folder)
+    if (folder / STUDY_FILE).exists():
+        return StudyResults(Study.load(folder), folder)
     if not (folder / "config.toml").exists():
         raise UserError(
             "study.not_found",
-            f"{folder}: neither a run directory nor the folder of a study: no {FILE} and no config.toml in it",
+            f"{folder}: neither a run directory nor the folder of a study: no {STUDY_FILE} and no config.toml in it",
             str(folder),
         )
-    tables = read(folder / "config.toml")
+    tables = read_toml(folder / "config.toml")
     method, data = tables.pop("method", {}).copy(), tables.get("data", {}).get("name", "data")
     seed = tables.get("run", {}).get("seed", 0)
     name = method.get("name", "fedavg")
@@ -125,43 +125,43 @@ def load(folder: Path) -> Results:
         columns={data: {}},
         seeds=(seed,),
     )
-    return Results(study, folder, single=True)
+    return StudyResults(study, folder, is_single_run=True)
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """A file of a run directory that holds one JSON object; what everyone relies on in it is there."""
     found = _object(_text(path), path)
-    if path.name in CHECKS and (wrong := CHECKS[path.name](found)):
-        raise _damaged(path, wrong)
+    if path.name in FILE_CHECKS and (wrong := FILE_CHECKS[path.name](found)):
+        raise _damaged_error(path, wrong)
     return found
 
 
-def read_records(path: Path) -> list[Record]:
+def read_records(path: Path) -> list[RoundRecord]:
     """The rounds of a run."""
     found = _lines(path)
     for number, line in enumerate(found, 1):
         groups = line.get("groups", {})
         if not isinstance(groups, dict) or not all(map(_number, groups.values())):
-            raise _damaged(path, f"groups in line {number} are not numbers")
-        wrong = [key for key in MEASURED if line.get(key) is not None and not _number(line[key])]
+            raise _damaged_error(path, f"groups in line {number} are not numbers")
+        wrong = [key for key in RECORD_NUMBERS if line.get(key) is not None and not _number(line[key])]
         if wrong:
-            raise _damaged(path, f"{wrong[0]} in line {number} is not a number")
+            raise _damaged_error(path, f"{wrong[0]} in line {number} is not a number")
         clients = line.get("clients")
         if not isinstance(clients, list) or not all(isinstance(client, int) for client in clients):
-            raise _damaged(path, f"line {number} has no list of clients")
+            raise _damaged_error(path, f"line {number} has no list of clients")
     return found
 
 
-def _wrong_summary(found: Mapping[str, Any]) -> str | None:
-    missing = [key for key in (*TOTALS, *ACCURACIES) if key not in found]
+def _summary_error(found: Mapping[str, Any]) -> str | None:
+    missing = [key for key in (*SUMMARY_NUMBERS, *ACCURACIES) if key not in found]
     if missing:
         return f"no {missing[0]}"
-    wrong = [key for key in TOTALS if not _number(found[key])]
+    wrong = [key for key in SUMMARY_NUMBERS if not _number(found[key])]
     wrong += [key for key in ACCURACIES if found[key] is not None and not _number(found[key])]
     return f"{wrong[0]} is not a number" if wrong else None
 
 
-def _wrong_partition(found: Mapping[str, Any]) -> str | None:
+def _partition_error(found: Mapping[str, Any]) -> str | None:
     if not isinstance(found.get("hash"), str):
         return "no hash"
     counts = found.get("counts")
@@ -177,9 +177,9 @@ def _number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-CHECKS: Mapping[str, Callable[[Mapping[str, Any]], str | None]] = {  # file -> what is wrong with it
-    SUMMARY: _wrong_summary,
-    "partition.json": _wrong_partition,
+FILE_CHECKS: Mapping[str, Callable[[Mapping[str, Any]], str | None]] = {  # file -> what is wrong with it
+    SUMMARY: _summary_error,
+    "partition.json": _partition_error,
 }
 
 
@@ -188,7 +188,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     found = [_object(line, path, number) for number, line in enumerate(_text(path).splitlines(), 1)]
     for number, line in enumerate(found, 1):
         if not isinstance(line.get("round"), int):
-            raise _damaged(path, f"line {number} has no round")
+            raise _damaged_error(path, f"line {number} has no round")
     return found
 
 
@@ -196,7 +196,7 @@ def _text(path: Path) -> str:
     try:
         return path.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise _damaged(path, str(getattr(error, "strerror", None) or error)) from None
+        raise _damaged_error(path, str(getattr(error, "strerror", None) or error)) from None
 
 
 def _object(text: str, path: Path, line: int | None = None) -> dict[str, Any]:
@@ -204,12 +204,12 @@ def _object(text: str, path: Path, line: int | None = None) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except ValueError:
-        raise _damaged(path, f"{where}is not valid JSON".strip()) from None
+        raise _damaged_error(path, f"{where}is not valid JSON".strip()) from None
     if not isinstance(found, dict):
-        raise _damaged(path, f"{where}is not a JSON object".strip())
+        raise _damaged_error(path, f"{where}is not a JSON object".strip())
     return found
 
 
-def _damaged(path: Path, why: str) -> UserError:
+def _damaged_error(path: Path, why: str) -> UserError:
     hint = "remove its run directory and run it again"
     return UserError("run.damaged_file", f"{path}: the file is damaged: {why}", str(path), hint)

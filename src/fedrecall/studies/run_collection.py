@@ -5,22 +5,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedrecall.config.tables import Value, dotted
+from fedrecall.config.tables import Scalar, flatten
 from fedrecall.errors import UserError
-from fedrecall.runs.directory import FREE
-from fedrecall.studies.results import Results
-from fedrecall.studies.study import Cell, Study, read
+from fedrecall.runs.directory import RESULT_NEUTRAL_KEYS
+from fedrecall.studies.results import StudyResults
+from fedrecall.studies.study import Cell, Study, read_toml
 
 
 @dataclass(frozen=True)
-class Runs(Results):
+class RunCollection(StudyResults):
     """Results that lie wherever their runs are."""
 
-    places: dict[tuple[str, int], Path] = field(default_factory=dict)  # row and seed -> run directory
+    folders: dict[tuple[str, int], Path] = field(default_factory=dict)  # row and seed -> run directory
 
     def cell(self, row: str, column: str, seed: int) -> Cell:
         """One run; rows need not have all seeds, and what is not there is nowhere."""
-        place = self.places.get((row, seed))
+        place = self.folders.get((row, seed))
         return self.study.cell(row, column, seed)._replace(folder="" if place is None else str(place.absolute()))
 
     def finished(self, cell: Cell) -> bool:
@@ -31,14 +31,14 @@ class Runs(Results):
     def unfinished(self) -> list[Cell]:
         """The runs that were begun."""
         column = next(iter(self.study.columns))
-        cells = (self.cell(row, column, seed) for row, seed in self.places)
+        cells = (self.cell(row, column, seed) for row, seed in self.folders)
         return [cell for cell in cells if not self.finished(cell)]
 
 
-def together(folders: Sequence[Path]) -> Runs:
+def runs_as_study(folders: Sequence[Path]) -> RunCollection:
     """One study of several run directories."""
-    tables = {folder: read(folder / "config.toml") for folder in folders}
-    groups: dict[frozenset[tuple[str, Value]], list[Path]] = {}
+    tables = {folder: read_toml(folder / "config.toml") for folder in folders}
+    groups: dict[frozenset[tuple[str, Scalar]], list[Path]] = {}
     for folder, given in tables.items():
         groups.setdefault(_without_seed(given), []).append(folder)
     rows, places = dict[str, dict[str, Any]](), dict[tuple[str, int], Path]()
@@ -63,10 +63,14 @@ def together(folders: Sequence[Path]) -> Runs:
         columns={", ".join(data): {}},
         seeds=tuple(sorted({seed for _, seed in places})),
     )
-    return Runs(study, Path(), places=places)
+    return RunCollection(study, Path(), folders=places)
 
 
-def _without_seed(tables: dict[str, Any]) -> frozenset[tuple[str, Value]]:
+def _without_seed(tables: dict[str, Any]) -> frozenset[tuple[str, Scalar]]:
     """What makes a row: all settings that matter, but for the seed."""
-    kept = (item for item in dotted(tables).items() if item[0] != "run.seed" and not item[0].startswith(FREE))
+    kept = (
+        item
+        for item in flatten(tables).items()
+        if item[0] != "run.seed" and not item[0].startswith(RESULT_NEUTRAL_KEYS)
+    )
     return frozenset(kept)

@@ -19,15 +19,15 @@ from fedrecall.config.experiment import Experiment
 from fedrecall.core.exchange import Diverged
 from fedrecall.errors import UserError
 from fedrecall.runs.directory import SUMMARY, RunDirectory
-from fedrecall.runs.records import Record
+from fedrecall.runs.records import RoundRecord
 from fedrecall.runs.run import execute
-from fedrecall.runs.setup import MODEL, Setup
-from fedrecall.studies.extend import settle
-from fedrecall.studies.given import NOTHING, Given
+from fedrecall.runs.setup import MODEL_FILE, Setup
+from fedrecall.studies.extend import write_or_extend
+from fedrecall.studies.given import NO_OBJECTS, PythonObjects
 from fedrecall.studies.results import read_json
-from fedrecall.studies.study import Cell, Study, merged
+from fedrecall.studies.study import Cell, Study, merge_tables
 
-PATIENCE = 1.0  # seconds between two looks at cells that other processes are running
+POLL_INTERVAL = 1.0  # seconds between two looks at cells that other processes are running
 
 Summary = dict[str, Any]
 
@@ -38,7 +38,7 @@ class Watch:
     def began(self, cell: Cell) -> None:
         """A run starts."""
 
-    def round(self, cell: Cell, record: Record) -> None:
+    def round(self, cell: Cell, record: RoundRecord) -> None:
         """It has made another round."""
 
     def ended(self, cell: Cell, summary: Summary, here: bool) -> None:
@@ -62,38 +62,38 @@ class Refused(dict[str, list[Cell]]):
         self.setdefault(str(error), []).append(cell)
 
 
-def sweep(study: Study, folder: Path, watch: Watch, given: Given = NOTHING) -> Refused:
+def run_study(study: Study, folder: Path, watch: Watch, given: PythonObjects = NO_OBJECTS) -> Refused:
     """Run all cells that are not finished; returns those that cannot be run, by the reason.
 
     A run that diverges is finished: that is its result. A cell whose data is missing, say, stops no other. What the
     study's tables call "own" is `given`.
     """
     for cell in study.cells():
-        Experiment(**cell.tables)  # all of it is valid before any of it runs
-    settle(study, folder)
+        Experiment(**cell.config)  # all of it is valid before any of it runs
+    write_or_extend(study, folder)
     left, refused = study.cells(), Refused()
     while left:
         before = len(left)
-        left = [cell for cell in left if not _attend(cell, folder, watch, given, refused)]
+        left = [cell for cell in left if not _try_run(cell, folder, watch, given, refused)]
         if len(left) == before:
             watch.waits(left)
-            time.sleep(PATIENCE)
+            time.sleep(POLL_INTERVAL)
     return refused
 
 
-def _attend(cell: Cell, folder: Path, watch: Watch, given: Given, refused: Refused) -> bool:
+def _try_run(cell: Cell, folder: Path, watch: Watch, given: PythonObjects, refused: Refused) -> bool:
     """Whether nothing more is to be done for a cell; runs it if it can be run now."""
     path = folder / cell.folder
     if (path / SUMMARY).exists():
-        given.require_same(cell, path)
+        given.require_unchanged(cell, path)
         watch.ended(cell, read_json(path / SUMMARY), here=False)
         return True
-    start = None if cell.after is None else folder / cell.after
-    reason = None if start is None else _no_start(cell, start, refused)
+    start = None if cell.start_from is None else folder / cell.start_from
+    reason = None if start is None else _start_error(cell, start, refused)
     if reason is None and start is not None and not (start / SUMMARY).exists():
         return False
     if reason is None:
-        with claim(path) as ours:
+        with try_lock(path) as ours:
             if not ours:
                 return False
             if (path / SUMMARY).exists():  # finished by another process since we looked
@@ -109,12 +109,12 @@ def _attend(cell: Cell, folder: Path, watch: Watch, given: Given, refused: Refus
     return True
 
 
-def _run(cell: Cell, path: Path, start: Path | None, watch: Watch, given: Given) -> UserError | None:
+def _run(cell: Cell, path: Path, start: Path | None, watch: Watch, given: PythonObjects) -> UserError | None:
     """Run or resume a cell; return the error if that is not possible."""
-    beginning = {} if start is None else {"run": {"start": str((start / MODEL).resolve())}}
+    beginning = {} if start is None else {"run": {"start": str((start / MODEL_FILE).resolve())}}
     try:
-        ready = given.setup(cell, Experiment(**merged(cell.tables, beginning)))
-        execute(ready, path, partial(watch.round, cell), resume=_begun(path, ready))
+        ready = given.setup(cell, Experiment(**merge_tables(cell.config, beginning)))
+        execute(ready, path, partial(watch.round, cell), resume=_can_resume(path, ready))
     except Diverged:
         pass  # the run directory says so
     except UserError as error:
@@ -123,13 +123,13 @@ def _run(cell: Cell, path: Path, start: Path | None, watch: Watch, given: Given)
     return None
 
 
-def _begun(path: Path, ready: Setup) -> bool:
+def _can_resume(path: Path, ready: Setup) -> bool:
     """Whether a process left a run unfinished here that can go on; without a checkpoint there is nothing to lose."""
     directory = RunDirectory(path)
     if not directory.checkpoints.folder.exists():
         shutil.rmtree(path, ignore_errors=True)
         return False
-    if differences := directory.check(ready):
+    if differences := directory.differences(ready):
         raise UserError(
             "run.cannot_resume",
             f"cannot resume {path}: these settings differ from the original run and would change its result: "
@@ -140,17 +140,17 @@ def _begun(path: Path, ready: Setup) -> bool:
     return True
 
 
-def _no_start(cell: Cell, start: Path, refused: Refused) -> UserError | None:
+def _start_error(cell: Cell, start: Path, refused: Refused) -> UserError | None:
     """Return the error if the run that a cell starts from will never have a model."""
     failed = (start / SUMMARY).exists() and "failed" in read_json(start / SUMMARY)
-    if not failed and not any(cell.after == other.folder for cells in refused.values() for other in cells):
+    if not failed and not any(cell.start_from == other.folder for cells in refused.values() for other in cells):
         return None
-    message = f"{cell.folder}: it starts from {cell.after}, which {'failed' if failed else 'cannot be run'}"
-    return UserError("study.start_failed", message, cell.after, "fix that run first")
+    message = f"{cell.folder}: it starts from {cell.start_from}, which {'failed' if failed else 'cannot be run'}"
+    return UserError("study.start_failed", message, cell.start_from, "fix that run first")
 
 
 @contextmanager
-def claim(path: Path) -> Iterator[bool]:
+def try_lock(path: Path) -> Iterator[bool]:
     """Whether a run directory is ours alone, for as long as the context lasts.
 
     The lock's file goes when the cell is finished. Before, it must stay: whoever waits for a removed file and whoever

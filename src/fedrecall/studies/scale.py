@@ -17,4 +17,4 @@ def scaled(study: Study, *, lengths: bool = False) -> list[str]:
 
 
 def _rounds(cell: Cell) -> int:
-    return Experiment(**cell.tables).run.rounds
+    return Experiment(**cell.config).run.rounds

@@ -9,7 +9,7 @@ Curve = list[tuple[int, float]]  # (round from 1, value), rounds without a value
 
 CHANCE_MARGIN = 0.03  # a best accuracy this near to chance is not learning
 
-ROUNDING = 1e-9  # two accuracies nearer than this are the same share of right answers
+TOLERANCE = 1e-9  # two accuracies nearer than this are the same share of right answers
 
 
 def final(curve: Curve) -> float:
@@ -30,9 +30,9 @@ def last10(curve: Curve) -> float:
 ACCURACIES: Mapping[str, Callable[[Curve], float]] = {"final": final, "best": best, "last10": last10}
 
 
-def rounds_to(curve: Curve, target: float) -> int | None:
+def rounds_to_target(curve: Curve, target: float) -> int | None:
     """R(target): the first round at the target or above, on the raw curve; later drops are ignored; None: never."""
-    return next((number for number, value in curve if value >= target - ROUNDING), None)
+    return next((number for number, value in curve if value >= target - TOLERANCE), None)
 
 
 def mean_curve(curves: Sequence[Curve]) -> Curve:
@@ -56,14 +56,14 @@ def speedup(numerator: int | None, reached: int | None) -> float | None:
     return None if numerator is None else round(numerator / reached, 2)
 
 
-def failed(best_accuracy: float | None, classes: int | None, diverged: bool = False) -> bool:
+def has_failed(best_accuracy: float | None, classes: int | None, diverged: bool = False) -> bool:
     """Whether a method did not learn: its run broke off, or its best accuracy is within three points of chance."""
     if diverged or best_accuracy is None:
         return True
-    return classes is not None and best_accuracy <= 1 / classes + CHANCE_MARGIN + ROUNDING
+    return classes is not None and best_accuracy <= 1 / classes + CHANCE_MARGIN + TOLERANCE
 
 
-class Spread(NamedTuple):
+class MeanStd(NamedTuple):
     """Several seeds' values of one thing."""
 
     mean: float
@@ -71,14 +71,14 @@ class Spread(NamedTuple):
     seeds: int
 
 
-def spread(values: Sequence[float]) -> Spread | None:
+def mean_std(values: Sequence[float]) -> MeanStd | None:
     """Mean and sample standard deviation; None of no values."""
     if not values:
         return None
-    return Spread(fmean(values), stdev(values) if len(values) > 1 else None, len(values))
+    return MeanStd(fmean(values), stdev(values) if len(values) > 1 else None, len(values))
 
 
-class Difference(NamedTuple):
+class PairedDifference(NamedTuple):
     """A mean difference and the interval that holds the true one with the given confidence."""
 
     mean: float
@@ -87,7 +87,9 @@ class Difference(NamedTuple):
     seeds: int
 
 
-def paired(ours: Mapping[int, float], theirs: Mapping[int, float], confidence: float = 0.95) -> Difference | None:
+def paired_difference(
+    ours: Mapping[int, float], theirs: Mapping[int, float], confidence: float = 0.95
+) -> PairedDifference | None:
     """The mean of the differences seed by seed, with Student's interval; None if they share no seed.
 
     Runs of one seed have the same federation, cohorts and first weights, so what is common to them cancels.
@@ -97,8 +99,8 @@ def paired(ours: Mapping[int, float], theirs: Mapping[int, float], confidence: f
         return None
     mean, n = fmean(differences), len(differences)
     if n == 1:
-        return Difference(mean, None, None, n)
+        return PairedDifference(mean, None, None, n)
     from scipy.special import stdtrit
 
     half = float(stdtrit(n - 1, (1 + confidence) / 2)) * stdev(differences) / sqrt(n)
-    return Difference(mean, mean - half, mean + half, n)
+    return PairedDifference(mean, mean - half, mean + half, n)

@@ -15,20 +15,20 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 import tomli_w
 from pydantic import Field, ValidationError, model_validator
 
-from fedrecall.config.choices import explain
-from fedrecall.config.experiment import CHOICES, Experiment, Section, Share
-from fedrecall.errors import UserError, unknown
-from fedrecall.files import write
+from fedrecall.config.choices import to_user_error
+from fedrecall.config.experiment import CHOICES, Experiment, Fraction, Section
+from fedrecall.errors import UserError, unknown_name
+from fedrecall.files import write_atomic
 from fedrecall.methods.presets import PRESETS
 
-FILE = "study.toml"
+STUDY_FILE = "study.toml"
 
-SCALED = (("run", "rounds"), ("method", "switch"))  # what a fraction of a study has less of
+SCALED_KEYS = (("run", "rounds"), ("method", "switch"))  # what a fraction of a study has less of
 
 Tables = dict[str, Any]  # a configuration, or a part of one
 
 # keys of a row or a column that are the study's, not the configuration's
-OWN: dict[str, type[Any]] = {"start": str, "once": bool, "columns": Mapping, "group": str}
+STUDY_KEYS: dict[str, type[Any]] = {"start": str, "once": bool, "columns": Mapping, "group": str}
 
 Measure = Literal["final", "best", "last10", "rounds_to_target", "speedup"]
 
@@ -52,7 +52,7 @@ class Erratum(Section):
     why: str
 
 
-class Picture(Section):
+class FigureSpec(Section):
     """One figure to draw from the runs; `form` chooses the drawing, the rest is for it."""
 
     form: str
@@ -66,10 +66,10 @@ class Cell(NamedTuple):
     row: str
     column: str
     seed: int
-    tables: Tables  # its configuration
+    config: Tables  # its configuration
     folder: str  # relative to the study's
     group: str | None  # the part of the test set that the column is about; None: all of it
-    after: str | None  # folder of the cell from whose final model it starts
+    start_from: str | None  # folder of the cell from whose final model it starts
 
 
 class Study(Section):
@@ -87,17 +87,19 @@ class Study(Section):
     seeds: Annotated[tuple[int, ...], Field(strict=False, min_length=1)] = (0,)
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0  # of the rounds
     measure: Literal["final", "best", "last10"] = "final"  # the accuracy that the table shows
-    target: dict[str, Share] | Share | Target | None = None  # for rounds to target and speedup; a dict goes by column
+    target: dict[str, Fraction] | Fraction | Target | None = (
+        None  # for rounds to target and speedup; a dict goes by column
+    )
     # row -> a value a column, as the paper prints it: accuracies in per cent, words such as "Failed"
     printed: dict[Printed, dict[str, list[float | str | None]]] = Field(default_factory=dict)
     errata: Annotated[tuple[Erratum, ...], Field(strict=False)] = ()
-    figures: Annotated[tuple[Picture, ...], Field(strict=False)] = ()
+    figures: Annotated[tuple[FigureSpec, ...], Field(strict=False)] = ()
 
     def __init__(self, **fields: Any) -> None:
         try:
             super().__init__(**fields)
         except ValidationError as error:
-            raise explain(error, type(self), top="key") from None
+            raise to_user_error(error, type(self), top="key") from None
 
     @model_validator(mode="before")
     @classmethod
@@ -171,10 +173,10 @@ class Study(Section):
         own, start, group = self.rows[row], self.rows[row].get("start"), self.columns[column].get("group")
         of_column = () if own.get("once") else (self.columns[column],)
         parts = (self.base, *of_column, own, own.get("columns", {}).get(column, {}))
-        tables = merged(*({k: v for k, v in part.items() if k not in OWN} for part in parts))
-        tables = merged(tables, {"run": {"seed": seed}})
-        _fit_preset(tables)
-        for section, key in SCALED:
+        tables = merge_tables(*({k: v for k, v in part.items() if k not in STUDY_KEYS} for part in parts))
+        tables = merge_tables(tables, {"run": {"seed": seed}})
+        _drop_foreign_preset(tables)
+        for section, key in SCALED_KEYS:
             if isinstance(tables.get(section, {}).get(key), int):
                 least = 1 if section == "run" else 0
                 tables[section][key] = max(least, ceil(self.fraction * tables[section][key] - 1e-9))
@@ -183,17 +185,17 @@ class Study(Section):
 
     def _place(self, row: str, column: str, seed: int) -> str:
         shared = "group" in self.columns[column] or self.rows[row].get("once")
-        return place(row, "" if shared else column, seed)
+        return cell_path(row, "" if shared else column, seed)
 
     def experiment(self, cell: Cell) -> Experiment:
         """A cell's configuration, checked."""
-        return Experiment(**cell.tables)
+        return Experiment(**cell.config)
 
-    def part(self, rows: Iterable[str] | None = None, columns: Iterable[str] | None = None) -> "Study":
+    def subset(self, rows: Iterable[str] | None = None, columns: Iterable[str] | None = None) -> "Study":
         """The same study with some of its rows and columns, which keep their order."""
-        keep_rows = _chosen(rows, self.rows, "row")
+        keep_rows = _select(rows, self.rows, "row")
         keep_rows |= {str(self.rows[row]["start"]) for row in keep_rows if "start" in self.rows[row]}
-        keep_columns = _chosen(columns, self.columns, "column")
+        keep_columns = _select(columns, self.columns, "column")
         if isinstance(self.target, Target):
             keep_rows |= {self.target.of}
         at = [i for i, name in enumerate(self.columns) if name in keep_columns]
@@ -217,15 +219,15 @@ class Study(Section):
         for values in plain.get("printed", {}).values():
             for row, line in values.items():
                 values[row] = ["" if value is None else value for value in line]
-        write(folder / FILE, tomli_w.dumps(plain).encode())
+        write_atomic(folder / STUDY_FILE, tomli_w.dumps(plain).encode())
 
     @classmethod
     def load(cls, folder: Path) -> Self:
         """Read a folder's study.toml."""
-        return cls(**read(folder / FILE))
+        return cls(**read_toml(folder / STUDY_FILE))
 
 
-def read(path: Path) -> Tables:
+def read_toml(path: Path) -> Tables:
     """The tables of a study's TOML file."""
     try:
         tables = tomllib.loads(path.read_text())
@@ -241,7 +243,7 @@ def read(path: Path) -> Tables:
     return tables
 
 
-def merged(*parts: Mapping[str, Any]) -> Tables:
+def merge_tables(*parts: Mapping[str, Any]) -> Tables:
     """Nested tables on top of one another; naming another method, model or partition drops the old one's keys."""
     out: Tables = {}
     for part in parts:
@@ -250,7 +252,7 @@ def merged(*parts: Mapping[str, Any]) -> Tables:
             if isinstance(value, Mapping):
                 kept = old if isinstance(old, Mapping) else {}
                 renamed = key in CHOICES and kept.get("name", value.get("name")) != value.get("name", kept.get("name"))
-                out[key] = merged({} if renamed else kept, value)
+                out[key] = merge_tables({} if renamed else kept, value)
             else:
                 out[key] = value
     return out
@@ -262,7 +264,7 @@ def _require_tables(where: str, tables: Any) -> None:
         hint = "write a table of tables, such as { local = { lr = 0.1 } }"
         raise UserError("config.invalid_value", f"{where} = {tables!r}: not a table of tables", where, hint)
     for key, value in tables.items():
-        kind: type[Any] = OWN.get(key, Mapping)
+        kind: type[Any] = STUDY_KEYS.get(key, Mapping)
         if not isinstance(value, kind):
             what = "a table" if kind is Mapping else f"of type {kind.__name__}"
             message = f"{where}.{key} = {value!r}: not {what}"
@@ -272,7 +274,7 @@ def _require_tables(where: str, tables: Any) -> None:
                 _require_tables(f"{where}.columns.{column}", inner)
 
 
-def place(row: str, column: str, seed: int) -> str:
+def cell_path(row: str, column: str, seed: int) -> str:
     """Where a cell's run directory is, in its study's folder."""
     return f"cells/{slug(row)}/{slug(column)}/seed-{seed}"
 
@@ -282,7 +284,7 @@ def slug(name: str) -> str:
     return re.sub(r"[^a-z0-9.]+", "-", name.lower().replace("+", " plus ")).strip("-.") or "all"
 
 
-def _fit_preset(tables: Tables) -> None:
+def _drop_foreign_preset(tables: Tables) -> None:
     """A study names its paper's preset once, for all rows: it is none of a method that the preset does not speak of."""
     method = tables.get("method", {})
     if method.get("preset") in PRESETS and method.get("name", "fedavg") not in PRESETS[method["preset"]]:
@@ -296,7 +298,7 @@ def _in_columns(row: Tables, names: set[str]) -> Tables:
     return row | {"columns": {name: tables for name, tables in row["columns"].items() if name in names}}
 
 
-def _chosen(wanted: Iterable[str] | None, names: Mapping[str, Any], kind: str) -> set[str]:
+def _select(wanted: Iterable[str] | None, names: Mapping[str, Any], kind: str) -> set[str]:
     """The wanted of the names, known by themselves or by their slugs."""
     if wanted is None:
         return set(names)
@@ -304,6 +306,6 @@ def _chosen(wanted: Iterable[str] | None, names: Mapping[str, Any], kind: str) -
     found = set()
     for name in wanted:
         if slug(name) not in by_slug:
-            raise unknown(kind, name, names)
+            raise unknown_name(kind, name, names)
         found.add(by_slug[slug(name)])
     return found

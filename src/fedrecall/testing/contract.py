@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from fedrecall.core.method import Method
-from fedrecall.core.optim import Adaptive, Average
+from fedrecall.core.optim import AdaptiveServer, ServerSGD
 from fedrecall.core.types import Cohort, Local, Reply, Server
 from fedrecall.simulation import ENGINES
-from fedrecall.testing.federation import federate
+from fedrecall.testing.federation import run_federation
 
 Check = Callable[[Method], None]
 
-CASES: Mapping[str, dict[str, Any]] = {
+SETTINGS: Mapping[str, dict[str, Any]] = {
     "plain": {},
     "batch norm": {"batch_norm": True},
     "augmented": {"augment": True},
@@ -28,16 +28,21 @@ CASES: Mapping[str, dict[str, Any]] = {
     "one client": {"clients": ((0, 1, 2, 0),)},
     "one class each": {"clients": ((0, 0, 0), (1, 1, 1), (2, 2))},
     "one sample each": {"clients": ((0,), (1,), (2,))},
-    "momentum at the server": {"optimiser": Average(momentum=0.5)},
-    "Adam at the server": {"optimiser": Adaptive("adam", lr=0.01)},
+    "momentum at the server": {"optimiser": ServerSGD(momentum=0.5)},
+    "Adam at the server": {"optimiser": AdaptiveServer("adam", lr=0.01)},
 }
 
-REPEATED = ("plain", "batch norm", "augmented", "partial participation")  # the cases that have randomness of their own
+RANDOM_SETTINGS = (
+    "plain",
+    "batch norm",
+    "augmented",
+    "partial participation",
+)  # the cases that have randomness of their own
 
 
-def runs_and_stays_finite(method: Method, *, case: str, engine: str) -> None:
+def stays_finite(method: Method, *, case: str, engine: str) -> None:
     """Three rounds come to an end, and no number is infinite or NaN."""
-    done, _ = federate(method, engine=engine, **CASES[case])
+    done, _ = run_federation(method, engine=engine, **SETTINGS[case])
     _require([r.number for r in done] == [1, 2, 3], "there are not three rounds")
     for r in done:
         _require(_finite([r.server.state]), f"the global model is not finite after round {r.number}")
@@ -46,13 +51,15 @@ def runs_and_stays_finite(method: Method, *, case: str, engine: str) -> None:
         _require(r.bytes_up > 0 and r.bytes_down > 0, f"nothing travels in round {r.number}")
 
 
-def same_seed_same_bits(method: Method, *, case: str, engine: str) -> None:
+def is_reproducible(method: Method, *, case: str, engine: str) -> None:
     """Whatever engine runs it and whatever ran before: all randomness comes from the seeds, none is left behind."""
-    expected = _last_state(method, **CASES[case])
+    expected = _last_state(method, **SETTINGS[case])
     torch.manual_seed(123)
     np.random.seed(123)  # noqa: NPY002 (poison on purpose)
     before = torch.get_rng_state(), np.random.get_state()[1].copy()  # type: ignore[index]  # noqa: NPY002
-    _require(torch.equal(_last_state(method, engine=engine, **CASES[case]), expected), "the same seed gives other bits")
+    _require(
+        torch.equal(_last_state(method, engine=engine, **SETTINGS[case]), expected), "the same seed gives other bits"
+    )
     _require(torch.equal(torch.get_rng_state(), before[0]), "torch's global generator was used")
     now = np.random.get_state()[1]  # type: ignore[index]  # noqa: NPY002
     _require(bool((now == before[1]).all()), "numpy's global generator was used")
@@ -65,7 +72,7 @@ def is_a_frozen_dataclass(method: Method) -> None:
     _require(type(method)(**vars(method)) == method, "its fields do not say all of it")
 
 
-def leaves_alone_what_came_down(method: Method) -> None:
+def does_not_modify_inputs(method: Method) -> None:
     """The payload, the client's memory and frozen models are shared: a method reads them only."""
     seen: list[tuple[dict[str, Tensor], dict[str, Tensor]]] = []
     original = type(method).frozen
@@ -78,19 +85,19 @@ def leaves_alone_what_came_down(method: Method) -> None:
         return out
 
     with patch.object(type(method), "frozen", frozen):
-        federate(method, batch_norm=True)
+        run_federation(method, batch_norm=True)
     _require(seen != [], "no client trained")
     for now, before in seen:
         for name, value in before.items():
             _require(torch.equal(now[name], value), f"{name} was changed in place")
 
 
-def declares_its_memory(method: Method) -> None:
+def declares_client_state(method: Method) -> None:
     """What a client remembers has the names and shapes that `memory` declares."""
-    done, engine = federate(method, sample=2)
+    done, engine = run_federation(method, sample=2)
     declared = method.memory(done[0].server.w)
-    _require(set(engine.memories) <= {k for r in done for k in r.clients}, "a client that took no part remembers")
-    for memory in engine.memories.values():
+    _require(set(engine.client_state) <= {k for r in done for k in r.clients}, "a client that took no part remembers")
+    for memory in engine.client_state.values():
         _require(set(memory) == set(declared), f"remembers {sorted(memory)}, but memory() declares {sorted(declared)}")
         for name, value in memory.items():
             _require(bool(value.abs().sum() > 0), f"{name} is declared and never used")
@@ -98,10 +105,10 @@ def declares_its_memory(method: Method) -> None:
             _require(fits, f"{name} has another shape than memory() declares")
 
 
-def sends_flat_named_tensors(method: Method) -> None:
+def sends_plain_tensors(method: Method) -> None:
     """Every client sends tensors under the same names, without graphs."""
     replies: list[Reply] = []
-    original = type(method).merge
+    original = type(method).aggregate
 
     def merge(self: Method, server: Server, given: Iterable[Reply], cohort: Cohort) -> Server:
         def spy() -> Iterator[Reply]:
@@ -112,7 +119,7 @@ def sends_flat_named_tensors(method: Method) -> None:
         return original(self, server, spy(), cohort)
 
     with patch.object(type(method), "merge", merge):
-        federate(method)
+        run_federation(method)
     _require(replies != [], "merge saw no replies")
     _require(len({tuple(r.up) for r in replies}) == 1, "clients send different names")
     for value in (t for r in replies for t in (*r.up.values(), *r.memory.values())):
@@ -120,27 +127,27 @@ def sends_flat_named_tensors(method: Method) -> None:
         _require(plain, "what is sent or kept must be tensors without a graph")
 
 
-def bears_lost_replies(method: Method, *, engine: str) -> None:
+def tolerates_lost_replies(method: Method, *, engine: str) -> None:
     """A reply that never comes is as if the client had not been asked."""
-    done, kept = federate(method, engine=engine, lost=(1, 3))
-    _require(not {1, 3} & set(kept.memories), "a client whose reply was lost remembers the round")
-    without, _ = federate(method, engine=engine, unasked=(1, 3))
+    done, kept = run_federation(method, engine=engine, lost=(1, 3))
+    _require(not {1, 3} & set(kept.client_state), "a client whose reply was lost remembers the round")
+    without, _ = run_federation(method, engine=engine, unasked=(1, 3))
     same = torch.equal(done[-1].server.state, without[-1].server.state)
     _require(same, "a lost reply changes the result: count the replies that came, not the clients that were asked")
 
 
-def contract(engines: Collection[str] = tuple(ENGINES)) -> dict[str, Check]:
+def method_checks(engines: Collection[str] = tuple(ENGINES)) -> dict[str, Check]:
     """All checks by name, for `pytest.mark.parametrize`: each is called with a method.
 
     >>> from fedrecall import Method
-    >>> contract(["serial"])["sends flat named tensors"](Method())
+    >>> method_checks(["serial"])["sends flat named tensors"](Method())
     """
     checks: list[tuple[Callable[..., None], dict[str, str]]] = [
-        *((runs_and_stays_finite, {"case": case, "engine": engine}) for engine in engines for case in CASES),
-        *((same_seed_same_bits, {"case": case, "engine": engine}) for engine in engines for case in REPEATED),
-        *((bears_lost_replies, {"engine": engine}) for engine in engines),
-        *((each, {}) for each in (is_a_frozen_dataclass, leaves_alone_what_came_down)),
-        *((each, {}) for each in (declares_its_memory, sends_flat_named_tensors)),
+        *((stays_finite, {"case": case, "engine": engine}) for engine in engines for case in SETTINGS),
+        *((is_reproducible, {"case": case, "engine": engine}) for engine in engines for case in RANDOM_SETTINGS),
+        *((tolerates_lost_replies, {"engine": engine}) for engine in engines),
+        *((each, {}) for each in (is_a_frozen_dataclass, does_not_modify_inputs)),
+        *((each, {}) for each in (declares_client_state, sends_plain_tensors)),
     ]
     return {
         ", ".join([check.__name__.replace("_", " "), *settings.values()]): partial(check, **settings)
@@ -155,7 +162,7 @@ def check_method(method: Method, engines: Collection[str] = tuple(ENGINES)) -> i
     >>> check_method(METHODS["fedlmd"](), engines=["serial"])
     18
     """
-    checks = contract(engines)
+    checks = method_checks(engines)
     for name, check in checks.items():
         try:
             check(method)
@@ -166,7 +173,7 @@ def check_method(method: Method, engines: Collection[str] = tuple(ENGINES)) -> i
 
 
 def _last_state(method: Method, **settings: Any) -> Tensor:
-    done, _ = federate(method, **settings)
+    done, _ = run_federation(method, **settings)
     state: Tensor = done[-1].server.state
     return state
 

@@ -8,30 +8,30 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedrecall.core.flat_model import Flat
+from fedrecall.core.flat_model import FlatModel
 from fedrecall.core.method import Method
-from fedrecall.core.optim import SGD, Average, ServerOptimiser
-from fedrecall.core.rounds import Plan, Round, rounds
-from fedrecall.core.training import Training
+from fedrecall.core.optim import ClientSGD, ServerOptimiser, ServerSGD
+from fedrecall.core.rounds import RoundResult, RoundSchedule, run_rounds
+from fedrecall.core.training import LocalTraining
 from fedrecall.core.types import Engine, Score, Server
 from fedrecall.data.examples import Examples
 from fedrecall.data.partition import Partition
 from fedrecall.data.transforms import Transform
-from fedrecall.runs.run import one_thread
+from fedrecall.runs.run import single_threaded
 from fedrecall.simulation import ENGINES
-from fedrecall.simulation.availability import Asked
-from fedrecall.simulation.clients import World
+from fedrecall.simulation.availability import PartialCohort
+from fedrecall.simulation.clients import SimulatedClients
 
 CLASSES = 3
 
-SKEWED = ((0, 0, 0, 1), (1, 1, 1, 1, 1, 1, 2), (2, 2), (0, 1, 2, 0, 1, 2, 0, 1, 2), (1,))
+SKEWED_LABELS = ((0, 0, 0, 1), (1, 1, 1, 1, 1, 1, 2), (2, 2), (0, 1, 2, 0, 1, 2, 0, 1, 2), (1,))
 
 """Labels of five clients: two classes, a rare class, one class only, balanced, one sample."""
 
-AVERAGE = Average()
+AVERAGE = ServerSGD()
 
 
-class Net(nn.Module):
+class TinyNet(nn.Module):
     """Six inputs, eight features, three classes."""
 
     def __init__(self, batch_norm: bool = False, dropout: float = 0.0) -> None:
@@ -55,17 +55,19 @@ def examples(labels: Sequence[int], *, augment: bool = False, seed: int = 0) -> 
     return Examples(x.to(torch.uint8), y, Transform(mean=(0.4,), std=(0.2,), flip=augment))
 
 
-def world(method: Method, clients: Sequence[Sequence[int]] = SKEWED, *, augment: bool = False, **changes: Any) -> World:
+def simulated_clients(
+    method: Method, clients: Sequence[Sequence[int]] = SKEWED_LABELS, *, augment: bool = False, **changes: Any
+) -> SimulatedClients:
     """What clients with these labels see."""
     sizes = [len(c) for c in clients]
     labels = [label for c in clients for label in c]
     offsets = np.cumsum([0, *sizes])
     settings: dict[str, Any] = {
-        "training": Training(epochs=2, batch=3, sgd=SGD(lr=0.05, momentum=0.9)),
+        "training": LocalTraining(epochs=2, batch=3, sgd=ClientSGD(lr=0.05, momentum=0.9)),
         "test": examples([0, 1, 2] * 5, seed=1),
         "seed": 0,
     } | changes
-    return World(
+    return SimulatedClients(
         method=method,
         train=examples(labels, augment=augment),
         partition=Partition(np.arange(len(labels)), offsets, len(labels), {"name": "test"}, 0),
@@ -74,32 +76,32 @@ def world(method: Method, clients: Sequence[Sequence[int]] = SKEWED, *, augment:
     )
 
 
-def model(*, batch_norm: bool = False, dtype: torch.dtype = torch.float32) -> Flat:
+def model(*, batch_norm: bool = False, dtype: torch.dtype = torch.float32) -> FlatModel:
     """The network, with the same weights every time."""
     with torch.random.fork_rng():
         torch.manual_seed(7)
-        return Flat(Net(batch_norm=batch_norm).to(dtype))
+        return FlatModel(TinyNet(batch_norm=batch_norm).to(dtype))
 
 
 @dataclass(frozen=True)
-class Without:
+class LossyEngine:
     """An engine, some of whose clients are asked and never answer, or are not asked."""
 
     engine: Engine
     lost: Sequence[int]
-    unasked: Sequence[int]
+    not_sampled: Sequence[int]
 
-    def cohort(self, t: int, clients: Sequence[int]) -> Asked:
+    def cohort(self, t: int, clients: Sequence[int]) -> PartialCohort:
         """Those of the clients that answer."""
-        asked = [c for c in clients if c not in self.unasked]
-        return Asked(self.engine.cohort(t, [c for c in asked if c not in self.lost]), len(asked))
+        asked = [c for c in clients if c not in self.not_sampled]
+        return PartialCohort(self.engine.cohort(t, [c for c in asked if c not in self.lost]), len(asked))
 
     def evaluate(self, state: Tensor) -> Score:
         """As the engine does."""
         return self.engine.evaluate(state)
 
 
-def federate(
+def run_federation(
     method: Method,
     *,
     engine: str = "serial",
@@ -110,12 +112,12 @@ def federate(
     lost: Sequence[int] = (),
     unasked: Sequence[int] = (),
     **changes: Any,
-) -> tuple[list[Round], Any]:
+) -> tuple[list[RoundResult], Any]:
     """Run a few rounds; returns them and the engine they ran on. The replies of `lost` clients never come."""
-    f, w = model(batch_norm=batch_norm), world(method, **changes)
+    f, w = model(batch_norm=batch_norm), simulated_clients(method, **changes)
     runner = ENGINES[engine](w, f)
     aux = examples([0, 1, 2] * 4, seed=2)
-    start = Server(f, f.w, f.b, f.counters, optimiser, extra=method.init(f.w), aux=aux)
-    plan = Plan(number, len(w.partition), sample or len(w.partition), seed=0)
-    with one_thread(), runner:
-        return list(rounds(method, start, Without(runner, lost, unasked), plan)), runner
+    start = Server(f, f.w, f.b, f.int_buffers, optimiser, extra=method.init(f.w), auxiliary=aux)
+    plan = RoundSchedule(number, len(w.partition), sample or len(w.partition), seed=0)
+    with single_threaded(), runner:
+        return list(run_rounds(method, start, LossyEngine(runner, lost, unasked), plan)), runner

@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 from safetensors.numpy import save_file
 
 from fedrecall.reporting.figures import draw
-from fedrecall.reporting.figures.style import styled
-from fedrecall.studies.results import Results
-from fedrecall.studies.study import Picture, Study
+from fedrecall.reporting.figures.style import figure_style
+from fedrecall.studies.results import StudyResults
+from fedrecall.studies.study import FigureSpec, Study
 
 PER_CLASS = 100  # test examples
 
@@ -22,9 +22,9 @@ PER_CLASS = 100  # test examples
 def drawn() -> Callable[..., Figure]:
     """Draw one form, all parts in their places."""
 
-    def draw_it(results: Results, form: str, title: str = "", **options: object) -> Figure:
-        with styled():
-            figure = draw(results, Picture(form=form, title=title, options=options))
+    def draw_it(results: StudyResults, form: str, title: str = "", **options: object) -> Figure:
+        with figure_style():
+            figure = draw(results, FigureSpec(form=form, title=title, options=options))
             figure.draw_without_rendering()
             return figure
 
@@ -32,10 +32,10 @@ def drawn() -> Callable[..., Figure]:
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Callable[..., Results]:
+def make(tmp_path: Path) -> Callable[..., StudyResults]:
     """Write a study's folder, with all its cells finished."""
 
-    def made(study: Study, **how: object) -> Results:
+    def made(study: Study, **how: object) -> StudyResults:
         return make_study(study, tmp_path, **how)  # type: ignore[arg-type]
 
     return made
@@ -52,7 +52,7 @@ def make_study(
     probes: Sequence[str] = (),
     local_accuracy: bool = False,
     diverged: Sequence[str | tuple[str, int]] = (),  # rows, or runs by row and seed, that break off half-way
-) -> Results:
+) -> StudyResults:
     folder.mkdir(parents=True, exist_ok=True)
     study.save(folder)
     for cell in study.cells():
@@ -67,10 +67,10 @@ def make_study(
         ready = list(study.rows).index(cell.row) / len(study.rows)
         height, pace = 0.55 + 0.25 * ready, rounds / (3 + 3 * ready)
         broken = cell.row in diverged or (cell.row, cell.seed) in diverged
-        total = rounds // 2 if broken else 1 if cell.after else rounds
+        total = rounds // 2 if broken else 1 if cell.start_from else rounds
         lines: dict[str, list[dict]] = {}
         for number in range(1, total + 1):
-            accuracy = height * (1 - np.exp(-(number + rounds * bool(cell.after)) / pace)) + rng.normal(0, 0.012)
+            accuracy = height * (1 - np.exp(-(number + rounds * bool(cell.start_from)) / pace)) + rng.normal(0, 0.012)
             there = sorted(rng.choice(clients, cohort or clients, replace=False).tolist())
             recalls = np.clip(accuracy + rng.normal(0, 0.15, classes), 0.02, 0.98)
             mixed = np.stack([_confused(recall, k, classes, rng) for k, recall in enumerate(recalls)])
@@ -128,7 +128,7 @@ def make_study(
         summary |= {"final": accuracy, "best": accuracy, "last10": accuracy}
         summary |= {"failed": "the loss is not finite"} if broken else {}
         (path / "summary.json").write_text(json.dumps(summary))
-    return Results(study, folder)
+    return StudyResults(study, folder)
 
 
 def _confused(recall: float, true: int, classes: int, rng: np.random.Generator) -> np.ndarray:

@@ -10,12 +10,12 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from fedrecall.errors import UserError
-from fedrecall.reporting.figures.style import colour
+from fedrecall.reporting.figures.style import colour_of
 from fedrecall.reporting.figures.tsne import embed
-from fedrecall.studies.results import Outcome, Results
+from fedrecall.studies.results import FinishedRun, StudyResults
 from fedrecall.studies.study import Study
 
-Make, Drawn = Callable[..., Results], Callable[..., Figure]
+Make, Drawn = Callable[..., StudyResults], Callable[..., Figure]
 START = {"global model": {}} | {name: {"start": "global model"} for name in ("FedAvg", "FedCAD")}
 
 
@@ -33,7 +33,7 @@ def panel(figure: Figure, title: str) -> Axes:
     return next(axes for axes in figure.axes if axes.get_title() == title)
 
 
-def rewrite(outcome: Outcome, probe: str, lines: list[dict]) -> None:
+def rewrite(outcome: FinishedRun, probe: str, lines: list[dict]) -> None:
     (outcome.path / "probes" / f"{probe}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
@@ -45,9 +45,9 @@ def test_curves_are_means_with_a_band_of_one_deviation_in_the_method_s_colour(ma
     results = make(study(["FedAvg", "FedCAD"], ["a", "b"], seeds=(0, 1, 2)), rounds=5)
     figure = drawn(results, "curves")
     axes = panel(figure, "b")
-    table = np.array([[value for _, value in outcome.curve()] for outcome in results.outcomes("FedCAD", "b")])
+    table = np.array([[value for _, value in outcome.curve()] for outcome in results.finished_runs("FedCAD", "b")])
     line = axes.lines[1]
-    assert line.get_color() == colour("FedCAD")
+    assert line.get_color() == colour_of("FedCAD")
     np.testing.assert_array_equal(line.get_xdata(), [1, 2, 3, 4, 5])
     np.testing.assert_allclose(line.get_ydata(), table.mean(0))
     edge = axes.collections[1].get_paths()[0].vertices
@@ -68,7 +68,7 @@ def test_one_seed_has_no_band_and_a_run_that_diverged_a_cross(make: Make, drawn:
 
 def test_rows_and_columns_without_runs_are_left_out(make: Make, drawn: Drawn) -> None:
     results = make(study(["FedAvg", "FedCAD"], ["a", "b"], seeds=(0, 1)), rounds=2)
-    for outcome in results.outcomes("FedCAD", "a") + results.outcomes("FedCAD", "b")[1:]:
+    for outcome in results.finished_runs("FedCAD", "a") + results.finished_runs("FedCAD", "b")[1:]:
         (outcome.path / "summary.json").unlink()
     figure = drawn(results, "curves")
     assert [len(axes.lines) for axes in figure.axes] == [1, 2]
@@ -80,7 +80,9 @@ def test_against_puts_columns_at_their_numbers(make: Make, drawn: Drawn) -> None
     results = make(study(["FedCSD"], ["mu = 1", "tau = 1", "both"], seeds=(0, 1), printed=printed), rounds=3)
     options = {"columns": ["tau = 1", "both"], "x": [1, 10], "measure": "best"}
     figure = drawn(results, "against", **options)
-    best = [np.mean([max(v for _, v in o.curve()) for o in results.outcomes("FedCSD", c)]) for c in options["columns"]]
+    best = [
+        np.mean([max(v for _, v in o.curve()) for o in results.finished_runs("FedCSD", c)]) for c in options["columns"]
+    ]
     line, *_, hollow = figure.axes[0].lines
     np.testing.assert_array_equal(line.get_xdata(), [1, 10])
     np.testing.assert_allclose(line.get_ydata(), best)
@@ -101,9 +103,11 @@ def test_bars_stand_on_zero_and_are_as_high_as_the_accuracy(make: Make, drawn: D
     figure = drawn(results, "bars")
     (axes,) = figure.axes
     heights = [patch.get_height() for patch in axes.patches]
-    np.testing.assert_allclose(heights, [results.outcomes(r, c)[0].curve()[-1][1] for r in rows for c in ("a", "b")])
+    np.testing.assert_allclose(
+        heights, [results.finished_runs(r, c)[0].curve()[-1][1] for r in rows for c in ("a", "b")]
+    )
     assert {patch.get_y() for patch in axes.patches} == {0}
-    assert [to_hex(patch.get_facecolor()) for patch in axes.patches[:4:2]] == [colour(r).lower() for r in rows[:2]]
+    assert [to_hex(patch.get_facecolor()) for patch in axes.patches[:4:2]] == [colour_of(r).lower() for r in rows[:2]]
     lines = [line for line in axes.lines if len(line.get_xdata()) == 2 and line.get_ydata()[0] == 0.715]
     assert len(lines) == 1
     assert lines[0].get_xdata()[0] < axes.patches[2].get_x() + axes.patches[2].get_width() / 2 < lines[0].get_xdata()[1]
@@ -126,15 +130,15 @@ def test_a_seed_that_diverged_is_in_no_mean_and_is_told(make: Make, drawn: Drawn
 
 
 def test_bars_of_one_colour_have_patterns(make: Make, drawn: Drawn) -> None:
-    twins = [name for name in (f"variant {i}" for i in range(200)) if colour(name) == colour("variant 0")][:3]
+    twins = [name for name in (f"variant {i}" for i in range(200)) if colour_of(name) == colour_of("variant 0")][:3]
     figure = drawn(make(study(twins, ["a"]), rounds=1), "bars")
     assert len({patch.get_hatch() for patch in figure.axes[0].patches}) == 3
 
 
 def test_a_partition_is_drawn_once_for_the_columns_that_share_it(make: Make, drawn: Drawn) -> None:
     results = make(study(["FedAvg", "FedCAD"], ["a", "b", "c"]), rounds=1, clients=4, classes=3)
-    same = (results.outcomes("FedAvg", "a")[0].path / "partition.json").read_text()
-    for outcome in results.outcomes(column="b"):
+    same = (results.finished_runs("FedAvg", "a")[0].path / "partition.json").read_text()
+    for outcome in results.finished_runs(column="b"):
         (outcome.path / "partition.json").write_text(same)
     figure = drawn(results, "partition")
     titles = [axes.get_title() for axes in figure.axes if axes.get_images()]
@@ -147,7 +151,7 @@ def test_a_partition_is_drawn_once_for_the_columns_that_share_it(make: Make, dra
 
 def test_maps_of_partitions_have_numbers_all_or_none(make: Make, drawn: Drawn) -> None:
     results = make(study(["FedAvg"], ["a", "b", "c"]), rounds=1, clients=4, classes=3)
-    (large,) = results.outcomes(column="c")
+    (large,) = results.finished_runs(column="c")
     (large.path / "partition.json").write_text(json.dumps({"hash": "x", "counts": [[1_000_000_000] * 3] * 4}))
     assert not any(axes.texts for axes in drawn(results, "partition").axes)
     (large.path / "partition.json").write_text(json.dumps({"hash": "x", "counts": [[1] * 3] * 4}))
@@ -156,7 +160,7 @@ def test_maps_of_partitions_have_numbers_all_or_none(make: Make, drawn: Drawn) -
 
 def test_forgetting_orders_classes_by_the_client_s_share(make: Make, drawn: Drawn) -> None:
     results = make(study(START, ["digits"]), probes=["confusion", "local"], classes=3, clients=2)
-    (begin,), (plain,), (cad,) = (results.outcomes(row) for row in START)
+    (begin,), (plain,), (cad,) = (results.finished_runs(row) for row in START)
     counts = [[10, 60, 30], [34, 33, 33]]
     for outcome in (begin, plain, cad):
         (outcome.path / "partition.json").write_text(json.dumps({"hash": "x", "counts": counts}))
@@ -178,7 +182,7 @@ def test_forgetting_orders_classes_by_the_client_s_share(make: Make, drawn: Draw
 def test_what_is_not_finished_is_left_out_of_forgetting(make: Make, drawn: Drawn) -> None:
     results = make(study(START, ["a", "b", "c"], seeds=(0, 1)), probes=["confusion", "local"], classes=3, clients=2)
     for row, column in (("FedAvg", "b"), ("FedCAD", "b"), ("FedAvg", "c")):
-        for outcome in results.outcomes(row, column):
+        for outcome in results.finished_runs(row, column):
             (outcome.path / "summary.json").unlink()
     figure = drawn(results, "forgetting")
     assert [note.partition(":")[0] for note in said(figure).split("; ")] == ["a", "c"]
@@ -189,7 +193,7 @@ def test_what_is_not_finished_is_left_out_of_forgetting(make: Make, drawn: Drawn
 
 def test_confusion_is_in_shares_of_the_true_class(make: Make, drawn: Drawn) -> None:
     results = make(study(START, ["digits"]), probes=["confusion", "local_confusion"], classes=2, clients=3)
-    (cad,) = results.outcomes("FedCAD")
+    (cad,) = results.finished_runs("FedCAD")
     tables = [[[1, 0], [0, 1]], [[3, 1], [2, 2]]]
     rewrite(cad, "local_confusion", [{"round": 1, "clients": [0, 2], "confusion": tables}])
     figure = drawn(results, "confusion", client=2)
@@ -208,8 +212,8 @@ def test_without_a_row_to_start_from_every_method_has_its_own_model_before(make:
     figure = drawn(results, "forgetting", client=1)
     labels = [label.get_text() for label in figure.axes[1].get_yticklabels()]
     assert labels == ["FedAvg global", "FedAvg local", "FedCAD global", "FedCAD local"]
-    (outcome,) = results.outcomes("FedCAD")
-    before = np.array(outcome.probe("confusion")[1]["confusion"])  # after round 2, which round 3 begins with
+    (outcome,) = results.finished_runs("FedCAD")
+    before = np.array(outcome.probe_records("confusion")[1]["confusion"])  # after round 2, which round 3 begins with
     shares = np.array(json.loads((outcome.path / "partition.json").read_text())["counts"][1])
     order = np.argsort(shares, kind="stable")
     np.testing.assert_allclose(image(figure.axes[1])[2], (np.diagonal(before) / before.sum(1))[order])
@@ -217,7 +221,7 @@ def test_without_a_row_to_start_from_every_method_has_its_own_model_before(make:
 
 def test_classwise_compares_a_local_model_with_the_global_one_that_it_began_with(make: Make, drawn: Drawn) -> None:
     results = make(study(["FedAvg"], ["a"]), probes=["confusion", "local"], rounds=3, classes=2, clients=2)
-    (outcome,) = results.outcomes()
+    (outcome,) = results.finished_runs()
     rewrite(outcome, "confusion", [{"round": n, "confusion": [[n, 10 - n], [0, 10]]} for n in (1, 2, 3)])
     local = [{"round": n, "clients": [0] if n < 3 else [1], "correct": [[9, 1]], "test": [10, 10]} for n in (1, 2, 3)]
     rewrite(outcome, "local", local)
@@ -231,8 +235,8 @@ def test_classwise_compares_a_local_model_with_the_global_one_that_it_began_with
 def test_labels_over_rounds_are_shares_of_each_round(make: Make, drawn: Drawn) -> None:
     results = make(study(["FedAvg", "FedLMD"], ["a"]), probes=["confusion", "cohort"], rounds=4, classes=3)
     figure = drawn(results, "labels-over-rounds")
-    (_, lmd) = results.outcomes()
-    predicted = np.array([np.sum(line["confusion"], axis=0) for line in lmd.probe("confusion")]).T
+    (_, lmd) = results.finished_runs()
+    predicted = np.array([np.sum(line["confusion"], axis=0) for line in lmd.probe_records("confusion")]).T
     table = image(panel(figure, "FedLMD predicts"))
     np.testing.assert_allclose(table, predicted / predicted.sum(0))
     np.testing.assert_allclose(image(panel(figure, "cohort's training data")).sum(0), 1)
@@ -244,24 +248,26 @@ def test_shift_shows_the_means_over_clients_and_the_averaged_model(make: Make, d
     rows = {"global model": {}, "plain training": {"start": "global model"}}
     results = make(study(rows, ["1", "8"]), probes=["shift"], rounds=2)
     figure = drawn(results, "shift", rows=["plain training"], column="8", x=[1, 8])
-    (outcome,) = results.outcomes("plain training", "8")
-    (probe,) = outcome.probe("shift")
+    (outcome,) = results.finished_runs("plain training", "8")
+    (probe,) = outcome.probe_records("shift")
     np.testing.assert_allclose(figure.axes[0].lines[0].get_ydata(), np.mean(probe["kl"], axis=0))
     np.testing.assert_allclose(figure.axes[1].lines[0].get_ydata(), np.mean(probe["features"], axis=0))
     averaged = figure.axes[2].lines[1]
     np.testing.assert_array_equal(averaged.get_xdata(), [1, 8])
-    expected = [results.outcomes("plain training", column)[0].curve()[-1][1] for column in ("1", "8")]
+    expected = [results.finished_runs("plain training", column)[0].curve()[-1][1] for column in ("1", "8")]
     np.testing.assert_allclose(averaged.get_ydata(), expected)
 
 
 def test_the_received_model_is_that_of_the_round_before(make: Make, drawn: Drawn) -> None:
     results = make(study(["FedAvg"], ["a"]), probes=["own_data", "local"], rounds=3)
     (axes,) = drawn(results, "drift-accuracy").axes
-    (outcome,) = results.outcomes()
-    own = outcome.probe("own_data")
+    (outcome,) = results.finished_runs()
+    own = outcome.probe_records("own_data")
     global_test, local_test, global_own, local_own = axes.lines
     np.testing.assert_allclose(global_test.get_ydata(), [value for _, value in outcome.curve()])
-    np.testing.assert_allclose(local_test.get_ydata(), [line["mean_accuracy"] for line in outcome.probe("local")])
+    np.testing.assert_allclose(
+        local_test.get_ydata(), [line["mean_accuracy"] for line in outcome.probe_records("local")]
+    )
     np.testing.assert_array_equal(global_own.get_xdata(), [0, 1, 2])
     np.testing.assert_allclose(global_own.get_ydata(), [np.mean(line["global"]) for line in own])
     np.testing.assert_array_equal(local_own.get_xdata(), [1, 2, 3])
@@ -272,7 +278,7 @@ def test_local_global_has_a_dot_a_round(make: Make, drawn: Drawn) -> None:
     results = make(study(["FedAvg"], ["#K=2", "uniform"]), local_accuracy=True, rounds=7)
     scatter, boxes = drawn(results, "local-global").axes
     dots = scatter.collections[1].get_offsets()
-    (outcome,) = results.outcomes(column="uniform")
+    (outcome,) = results.finished_runs(column="uniform")
     local, whole = ([value for _, value in outcome.curve(key)] for key in ("local_accuracy", "accuracy"))
     np.testing.assert_allclose(dots, np.stack([local, whole], axis=1))
     assert [label.get_text() for label in boxes.get_xticklabels()] == ["#K=2", "uniform"]
@@ -281,7 +287,7 @@ def test_local_global_has_a_dot_a_round(make: Make, drawn: Drawn) -> None:
 def test_filter_rate(make: Make, drawn: Drawn) -> None:
     results = make(study(["FedCSD"], ["a"]), probes=["distillation"], rounds=3)
     (axes,) = drawn(results, "filter-rate").axes
-    rates = [line["filter_rate"] for line in results.outcomes()[0].probe("distillation")]
+    rates = [line["filter_rate"] for line in results.finished_runs()[0].probe_records("distillation")]
     np.testing.assert_allclose(axes.lines[0].get_ydata(), rates)
 
 
@@ -292,7 +298,7 @@ def test_a_grid_knows_its_columns_by_what_they_set(make: Make, drawn: Drawn) -> 
     table = image(drawn(results, "grid", **axes).axes[0])
     assert table.shape == (3, 2)
     for (j, beta), (i, tau) in ((y, x) for y in enumerate((0.1, 2.0, 5.0)) for x in enumerate((1.0, 3.0))):
-        (outcome,) = results.outcomes("FedLMD", f"{tau} {beta}")
+        (outcome,) = results.finished_runs("FedLMD", f"{tau} {beta}")
         assert table[j, i] == pytest.approx(max(value for _, value in outcome.curve()))
     with pytest.raises(UserError) as error:
         drawn(results, "grid", x={"name": "tau", "values": [2]}, y=axes["y"])

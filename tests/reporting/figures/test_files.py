@@ -10,9 +10,9 @@ import matplotlib.pyplot as plt
 import pytest
 
 from fedrecall.errors import UserError
-from fedrecall.reporting.figures import FORMS, check, defaults, draw_all, named
-from fedrecall.studies.results import Results
-from fedrecall.studies.study import Picture, Study
+from fedrecall.reporting.figures import FIGURES, default_figures, draw_all, figure_names, validated_options
+from fedrecall.studies.results import StudyResults
+from fedrecall.studies.study import FigureSpec, Study
 
 MAGIC = {"svg": b"<?xml", "pdf": b"%PDF", "png": b"\x89PNG"}
 
@@ -22,11 +22,11 @@ def study(**fields: object) -> Study:
     return Study(**{"id": "s", "title": "s", **two} | fields)
 
 
-def pictures(*of: tuple[str, str, dict]) -> tuple[Picture, ...]:
-    return tuple(Picture(form=form, title=title, options=options) for form, title, options in of)
+def pictures(*of: tuple[str, str, dict]) -> tuple[FigureSpec, ...]:
+    return tuple(FigureSpec(form=form, title=title, options=options) for form, title, options in of)
 
 
-def test_every_figure_is_written_three_times_with_text_as_text(make: Callable[..., Results]) -> None:
+def test_every_figure_is_written_three_times_with_text_as_text(make: Callable[..., StudyResults]) -> None:
     results = make(study(figures=pictures(("curves", "Test accuracy", {}), ("bars", "", {}))))
     drawn = draw_all(results)
     assert not drawn.skipped
@@ -41,21 +41,21 @@ def test_every_figure_is_written_three_times_with_text_as_text(make: Callable[..
     assert not plt.get_fignums()
 
 
-def test_the_same_results_give_the_same_bytes_in_another_process(make: Callable[..., Results]) -> None:
+def test_the_same_results_give_the_same_bytes_in_another_process(make: Callable[..., StudyResults]) -> None:
     results = make(study(figures=pictures(("curves", "a", {}), ("partition", "b", {}))))
     first = {path: path.read_bytes() for path in draw_all(results).paths}
     code = "import sys, pathlib; from fedrecall.reporting.figures import draw_all;"
-    code += "from fedrecall.studies.results import load; draw_all(load(pathlib.Path(sys.argv[1])))"
+    code += "from fedrecall.studies.results import load_results; draw_all(load_results(pathlib.Path(sys.argv[1])))"
     subprocess.run(
         [sys.executable, "-c", code, str(results.folder)], check=True, env=os.environ | {"PYTHONHASHSEED": "7"}
     )
     assert {path: path.read_bytes() for path in first} == first
 
 
-def test_without_figures_curves_and_partition_are_drawn(make: Callable[..., Results]) -> None:
+def test_without_figures_curves_and_partition_are_drawn(make: Callable[..., StudyResults]) -> None:
     results = make(study(), rounds=2)
-    assert [picture.form for picture in defaults(results)] == ["curves", "partition"]
-    for outcome in results.outcomes():
+    assert [picture.form for picture in default_figures(results)] == ["curves", "partition"]
+    for outcome in results.finished_runs():
         (outcome.path / "partition.json").unlink()
     drawn = draw_all(results)
     assert set(drawn.figures) == {"curves"}  # what can be drawn is
@@ -65,13 +65,18 @@ def test_without_figures_curves_and_partition_are_drawn(make: Callable[..., Resu
     assert "No such file" in str(error)
 
 
-def test_with_local_accuracies_also_forgetting(make: Callable[..., Results]) -> None:
+def test_with_local_accuracies_also_forgetting(make: Callable[..., StudyResults]) -> None:
     results = make(study(), rounds=2, local_accuracy=True)
-    assert [picture.options.get("y") for picture in defaults(results)] == [None, "local_accuracy", "forgetting", None]
+    assert [picture.options.get("y") for picture in default_figures(results)] == [
+        None,
+        "local_accuracy",
+        "forgetting",
+        None,
+    ]
 
 
 def test_a_study_that_has_not_begun_has_no_figures_and_says_why(tmp_path: Path) -> None:
-    drawn = draw_all(Results(study(), tmp_path))
+    drawn = draw_all(StudyResults(study(), tmp_path))
     assert {name: error.code for name, error in drawn.skipped.items()} == dict.fromkeys(
         ("curves", "partition"), "report.no_finished_run"
     )
@@ -79,16 +84,16 @@ def test_a_study_that_has_not_begun_has_no_figures_and_says_why(tmp_path: Path) 
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("form", sorted(set(FORMS) - {"curves", "against", "bars", "partition", "grid"}))
-def test_what_a_form_lacks_is_said(form: str, make: Callable[..., Results]) -> None:
+@pytest.mark.parametrize("form", sorted(set(FIGURES) - {"curves", "against", "bars", "partition", "grid"}))
+def test_what_a_form_lacks_is_said(form: str, make: Callable[..., StudyResults]) -> None:
     drawn = draw_all(make(study(figures=pictures((form, "", {}))), rounds=2))
     assert not drawn.figures
     assert drawn.skipped[form].code in ("report.missing_probe", "report.missing_measurement")
 
 
-def test_a_damaged_file_is_said(make: Callable[..., Results]) -> None:
+def test_a_damaged_file_is_said(make: Callable[..., StudyResults]) -> None:
     results = make(study(figures=pictures(("partition", "", {}), ("tsne", "", {}))), rounds=1, probes=["features"])
-    for outcome in results.outcomes():
+    for outcome in results.finished_runs():
         (outcome.path / "partition.json").write_text("{")
         (outcome.path / "probes" / "features.safetensors").write_text("{")
     skipped = draw_all(results).skipped
@@ -113,13 +118,13 @@ def test_a_damaged_file_is_said(make: Callable[..., Results]) -> None:
 )
 def test_a_wrong_picture_is_refused_in_one_line(form: str, options: dict, code: str, key: str, fact: str) -> None:
     with pytest.raises(UserError) as caught:
-        check(Picture(form=form, options=options))
+        validated_options(FigureSpec(form=form, options=options))
     assert (caught.value.code, caught.value.key) == (code, key)
     assert fact in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_printed_accuracies_must_fit(make: Callable[..., Results]) -> None:
+def test_printed_accuracies_must_fit(make: Callable[..., StudyResults]) -> None:
     wrong = pictures(("forgetting", "", {"printed": {"FedAvg": [0.5, 0.5]}}))
     drawn = draw_all(make(study(figures=wrong, columns={"a": {}}), probes=["local", "confusion"], rounds=2))
     error = drawn.skipped["forgetting"]
@@ -131,10 +136,10 @@ def test_names_of_files() -> None:
     several = pictures(
         ("curves", "(a) Global", {}), ("curves", "", {}), ("bars", "Bars", {}), ("curves", "a global", {})
     )
-    assert list(named(several)) == ["curves-a-global", "curves-2", "bars", "curves-a-global-4"]
+    assert list(figure_names(several)) == ["curves-a-global", "curves-2", "bars", "curves-a-global-4"]
 
 
-def test_a_folder_that_cannot_be_written_is_an_error_in_one_line(make: Callable[..., Results]) -> None:
+def test_a_folder_that_cannot_be_written_is_an_error_in_one_line(make: Callable[..., StudyResults]) -> None:
     results = make(study(), rounds=1)
     (results.folder / "figures").write_text("a file is in the way")
     error = draw_all(results).skipped["curves"]

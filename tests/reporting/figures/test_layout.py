@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from fedrecall.reporting.figures import FORMS
-from fedrecall.studies.results import Results
+from fedrecall.reporting.figures import FIGURES
+from fedrecall.studies.results import StudyResults
 from fedrecall.studies.study import Study
 
 TEN = ["FedAvg", "FedProx", "FedCurv", "FedNova", "SCAFFOLD", "MOON", "FedRS", "FedNTD", "FedLMD", "FedLMD-Tf"]
@@ -53,7 +53,7 @@ CASES: dict[str, tuple[str, dict, list[str] | dict, list[str] | dict, dict]] = {
 }
 
 
-def build(make: Callable[..., Results], case: str) -> Results:
+def build(make: Callable[..., StudyResults], case: str) -> StudyResults:
     form, _, rows, columns, how = CASES[case]
     rows, columns = ({name: {} for name in names} if isinstance(names, list) else names for names in (rows, columns))
     study = Study(id="s", title="s", rows=rows, columns=columns, fraction=0.1, seeds=(0, 1) if form == "bars" else (0,))
@@ -63,12 +63,12 @@ def build(make: Callable[..., Results], case: str) -> Results:
 
 
 def test_every_form_is_looked_at() -> None:
-    assert {form for form, *_ in CASES.values()} == set(FORMS)
+    assert {form for form, *_ in CASES.values()} == set(FIGURES)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_nothing_is_cut_off_covered_or_small(
-    case: str, make: Callable[..., Results], drawn: Callable[..., Figure]
+    case: str, make: Callable[..., StudyResults], drawn: Callable[..., Figure]
 ) -> None:
     form, options, *_ = CASES[case]
     figure = drawn(build(make, case), form, "A title of the figure that says what can be seen in it", **options)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedrecall.errors import UserError
-from fedrecall.reporting.figures.draw import draw
+from fedrecall.reporting.figures.draw import save_partition_figure
 
 
 def counts(clients: int, classes: int) -> np.ndarray:
@@ -22,14 +22,14 @@ def counts(clients: int, classes: int) -> np.ndarray:
 )
 def test_the_suffix_decides_the_format(tmp_path: Path, suffix: str, magic: bytes) -> None:
     path = tmp_path / "new" / f"partition.{suffix}"
-    draw(counts(10, 10), path, title="Dirichlet 0.5")
+    save_partition_figure(counts(10, 10), path, title="Dirichlet 0.5")
     assert path.read_bytes().startswith(magic)
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (4, 10), (100, 10), (100, 100), (2_000, 10), (3, 200)], ids=str)
 def test_every_size_is_drawn(tmp_path: Path, shape: tuple[int, int]) -> None:
     path = tmp_path / "p.png"
-    draw(counts(*shape), path)
+    save_partition_figure(counts(*shape), path)
     height, width, _ = matplotlib.image.imread(path).shape
     assert 300 < height < 2_000
     assert 300 < width < 2_400
@@ -38,35 +38,35 @@ def test_every_size_is_drawn(tmp_path: Path, shape: tuple[int, int]) -> None:
 def test_numbers_stand_in_the_cells_of_small_ones_only(tmp_path: Path) -> None:
     path = tmp_path / "p.svg"
     table = np.full((10, 10), 137)
-    draw(table, path)
+    save_partition_figure(table, path)
     assert path.read_text().count("<!-- 137 -->") == 100
-    draw(np.full((100, 10), 137), path)
+    save_partition_figure(np.full((100, 10), 137), path)
     assert "<!-- 137 -->" not in path.read_text()
 
 
 def test_names_titles_and_what_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "p.svg"
-    draw(counts(3, 2), path, class_names=["cat", "dog"], title="two classes")
+    save_partition_figure(counts(3, 2), path, class_names=["cat", "dog"], title="two classes")
     text = path.read_text()
     assert all(f"<!-- {word} -->" in text for word in ("cat", "dog", "two classes", "client", "samples"))
-    draw(counts(1_500, 2), path, title="many")
+    save_partition_figure(counts(1_500, 2), path, title="many")
     (shown,) = re.findall("<!-- (many.*) -->", path.read_text())
     assert "1,000" in shown
     assert "1,500" in shown
 
 
 def test_nobody_has_anything(tmp_path: Path) -> None:
-    draw(np.zeros((3, 3), dtype=np.int64), tmp_path / "p.png")
+    save_partition_figure(np.zeros((3, 3), dtype=np.int64), tmp_path / "p.png")
 
 
 def test_no_global_state(tmp_path: Path) -> None:
-    draw(counts(3, 3), tmp_path / "p.png")
+    save_partition_figure(counts(3, 3), tmp_path / "p.png")
     assert not plt.get_fignums()
 
 
 def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError) as error:
-        draw(counts(3, 3), tmp_path / "p.jpg")
+        save_partition_figure(counts(3, 3), tmp_path / "p.jpg")
     assert (error.value.code, error.value.key) == ("report.unsupported_format", str(tmp_path / "p.jpg"))
     assert all(suffix in str(error.value) for suffix in (".png", ".svg", ".pdf"))
     assert not list(tmp_path.iterdir())

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from fedrecall.reporting.figures import FORMS, defaults, draw_all
+from fedrecall.reporting.figures import FIGURES, default_figures, draw_all
 from fedrecall.runs.probes import PROBES
-from fedrecall.studies.results import load
-from fedrecall.studies.runner import Watch, sweep
+from fedrecall.studies.results import load_results
+from fedrecall.studies.runner import Watch, run_study
 from fedrecall.studies.study import Study
 
 OPTIONS: dict[str, dict] = {
@@ -34,13 +34,13 @@ def test_every_form_is_drawn_from_a_real_study(tmp_path: Path) -> None:
             "FedCAD": {"start": "FedAvg", "method": {"name": "fedcad"}, "run": {"rounds": 1}},
         },
         columns={"digits": {"local": {"epochs": 2, "batch": 50}}},
-        figures=[{"form": form, "title": form, "options": OPTIONS.get(form, {})} for form in FORMS],
+        figures=[{"form": form, "title": form, "options": OPTIONS.get(form, {})} for form in FIGURES],
     )
-    assert not sweep(study, tmp_path, Watch())
-    drawn = draw_all(load(tmp_path))
+    assert not run_study(study, tmp_path, Watch())
+    drawn = draw_all(load_results(tmp_path))
     assert drawn.skipped == {}
-    assert set(drawn.figures) == set(FORMS)
-    assert len(drawn.paths) == 3 * len(FORMS)
+    assert set(drawn.figures) == set(FIGURES)
+    assert len(drawn.paths) == 3 * len(FIGURES)
     assert all(path.stat().st_size > 5_000 for path in drawn.paths)
-    alone = load(tmp_path / study.cell("plain", "digits", 0).folder)  # a run directory is a study of one cell
-    assert len(defaults(alone)) == 4
+    alone = load_results(tmp_path / study.cell("plain", "digits", 0).folder)  # a run directory is a study of one cell
+    assert len(default_figures(alone)) == 4

@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from matplotlib.colors import to_rgb
 
 from fedrecall.methods import METHODS
-from fedrecall.reporting.figures.style import LOOKS, colour, contrast, look, looks, on, series, styled
+from fedrecall.reporting.figures.style import (
+    METHOD_STYLES,
+    category_colours,
+    colour_of,
+    contrast,
+    distinct_styles,
+    figure_style,
+    style_of,
+    text_colour_on,
+)
 from fedrecall.studies import papers
 
 PAPERS = [
@@ -46,52 +55,54 @@ def lab(hex_colour: str, eye: str) -> np.ndarray:
 @pytest.mark.parametrize("names", PAPERS)
 def test_the_methods_of_a_paper_have_colours_that_everyone_can_tell_apart(names: str, eye: str) -> None:
     for one, other in combinations(names.split(), 2):
-        distance = np.linalg.norm(lab(colour(one), eye) - lab(colour(other), eye))
+        distance = np.linalg.norm(lab(colour_of(one), eye) - lab(colour_of(other), eye))
         assert distance > 12, (one, other)  # about 2.3 is just noticed, side by side
 
 
 def test_no_two_methods_look_the_same() -> None:
     for one, other in combinations(sorted(set(METHODS) - {"grid"}), 2):
-        assert LOOKS[one] != LOOKS[other], (one, other)
-        if LOOKS[one].colour == LOOKS[other].colour:
-            assert LOOKS[one].line != LOOKS[other].line, (one, other)
+        assert METHOD_STYLES[one] != METHOD_STYLES[other], (one, other)
+        if METHOD_STYLES[one].colour == METHOD_STYLES[other].colour:
+            assert METHOD_STYLES[one].line != METHOD_STYLES[other].line, (one, other)
 
 
 def test_colours_are_hex_and_show_on_white_and_on_black() -> None:
-    for name in LOOKS:
-        assert re.fullmatch("#[0-9A-F]{6}", colour(name))
-        assert contrast(to_rgb(colour(name)), to_rgb("#ffffff")) > 2.1, name
-        assert contrast(to_rgb(colour(name)), to_rgb("#15181c")) > 2.3, name
+    for name in METHOD_STYLES:
+        assert re.fullmatch("#[0-9A-F]{6}", colour_of(name))
+        assert contrast(to_rgb(colour_of(name)), to_rgb("#ffffff")) > 2.1, name
+        assert contrast(to_rgb(colour_of(name)), to_rgb("#15181c")) > 2.3, name
 
 
 def test_a_name_is_known_however_it_is_written() -> None:
-    assert look("FedAvg+KD") == look("FedAvg + KD") == look("fedavg-kd") == LOOKS["fedavg-kd"]
-    assert look("FedLMD-Tf") == LOOKS["fedlmd-tf"]
+    assert style_of("FedAvg+KD") == style_of("FedAvg + KD") == style_of("fedavg-kd") == METHOD_STYLES["fedavg-kd"]
+    assert style_of("FedLMD-Tf") == METHOD_STYLES["fedlmd-tf"]
 
 
 def test_unknown_names_always_have_the_same_look_and_never_fedavgs_grey() -> None:
-    assert look("my own method") == look("my own method")
-    assert {colour(f"variant {i}") for i in range(200)} == {c.colour for c in LOOKS.values()} - {colour("fedavg")}
+    assert style_of("my own method") == style_of("my own method")
+    assert {colour_of(f"variant {i}") for i in range(200)} == {c.colour for c in METHOD_STYLES.values()} - {
+        colour_of("fedavg")
+    }
 
 
-@pytest.mark.parametrize("name", papers.ids())
+@pytest.mark.parametrize("name", papers.experiment_ids())
 def test_the_rows_of_every_paper_s_study_are_told_apart(name: str) -> None:
-    rows = list(papers.definition(name).rows)
-    assert len(set(looks(rows).values())) == len(rows)
+    rows = list(papers.load_definition(name).rows)
+    assert len(set(distinct_styles(rows).values())) == len(rows)
 
 
 @given(st.lists(st.text("abc+ 0123", min_size=1, max_size=6), unique=True, max_size=30))
 def test_within_a_figure_colours_stay_and_looks_differ(names: list[str]) -> None:
-    found = looks(names)
+    found = distinct_styles(names)
     assert len(set(found.values())) == len(names)
-    assert all(found[name].colour == colour(name) for name in names)
+    assert all(found[name].colour == colour_of(name) for name in names)
 
 
 def test_text_is_read_on_every_colour_of_a_map() -> None:
     for name in ("viridis", "RdBu"):
         for value in np.linspace(0, 1, 50):
             background = matplotlib.colormaps[name](value)
-            assert contrast(to_rgb(on(background)), background) > 3.5
+            assert contrast(to_rgb(text_colour_on(background)), background) > 3.5
 
 
 def test_contrast_is_that_of_the_definition() -> None:
@@ -101,14 +112,14 @@ def test_contrast_is_that_of_the_definition() -> None:
 
 def test_series_has_as_many_colours_as_asked_for() -> None:
     for count in (1, 10, 11, 62):
-        assert len(set(series(count))) == count
+        assert len(set(category_colours(count))) == count
 
 
 def test_the_users_settings_have_no_say_and_come_back() -> None:
     before = dict(matplotlib.rcParams)
     with matplotlib.rc_context({"axes.facecolor": "black", "text.usetex": True}):
         mine = dict(matplotlib.rcParams)
-        with styled():
+        with figure_style():
             assert matplotlib.rcParams["axes.facecolor"] == "white"
             assert not matplotlib.rcParams["text.usetex"]
         assert dict(matplotlib.rcParams) == mine

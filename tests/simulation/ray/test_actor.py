@@ -13,20 +13,20 @@ import torch
 from torch import Tensor
 
 import fedrecall as fr
-from fedrecall.core.client_report import Observe
+from fedrecall.core.client_report import ReportRequest
 from fedrecall.core.exchange import Diverged
-from fedrecall.core.flat_model import CHUNK
+from fedrecall.core.flat_model import EVAL_BATCH
 from fedrecall.core.types import Local, Payload, Step
-from fedrecall.simulation import Failure, Faults, Memories, Serial
-from fedrecall.simulation.clients import World
-from fedrecall.simulation.ray import Ray
-from fedrecall.simulation.ray.session import Session, connect
-from fedrecall.testing.federation import SKEWED, examples, model, world
+from fedrecall.simulation import ClientFailure, ClientStateStore, FailurePolicy, SerialEngine
+from fedrecall.simulation.clients import SimulatedClients
+from fedrecall.simulation.ray import RayEngine
+from fedrecall.simulation.ray.session import RaySession, open_session
+from fedrecall.testing.federation import SKEWED_LABELS, examples, model, simulated_clients
 from support.processes import children, gone
 
 pytestmark = pytest.mark.ray
 
-EVERYONE = range(len(SKEWED))
+EVERYONE = range(len(SKEWED_LABELS))
 LONGEST_FIRST = [3, 1, 0, 2, 4]
 
 
@@ -85,17 +85,17 @@ def eventful(folder: Path) -> fr.Method:
     return Eventful(str(folder))
 
 
-def description(folder: Path) -> World:
-    test = examples([0, 1, 2] * CHUNK + [1], seed=1)  # four chunks, the last one of a single example
-    observe = Observe(predictions=True, own_data=True, shift=True, distillation=True, features=1)
-    return world(eventful(folder), test=test, observe=observe)
+def description(folder: Path) -> SimulatedClients:
+    test = examples([0, 1, 2] * EVAL_BATCH + [1], seed=1)  # four chunks, the last one of a single example
+    observe = ReportRequest(predictions=True, own_data=True, shift=True, distillation=True, features=1)
+    return simulated_clients(eventful(folder), test=test, report=observe)
 
 
 @pytest.fixture(scope="module")
-def session() -> Iterator[Session]:
+def session() -> Iterator[RaySession]:
     """One Ray for all tests; nothing of it stays."""
     before = set(children(os.getpid()))
-    session = connect(None, 3)  # two for the actors that are shared, one for others
+    session = open_session(None, 3)  # two for the actors that are shared, one for others
     started = [pid for child in set(children(os.getpid())) - before for pid in (child, *children(child))]
     assert len(started) > 2
     assert session.folder is not None
@@ -111,42 +111,42 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def shared(session: Session, folder: Path) -> Iterator[Ray]:
-    with Ray(description(folder), model(batch_norm=True), workers=2) as engine:
+def shared(session: RaySession, folder: Path) -> Iterator[RayEngine]:
+    with RayEngine(description(folder), model(batch_norm=True), workers=2) as engine:
         yield engine
     assert session.ray.is_initialized(), "somebody else's connection is left alone"
 
 
 @pytest.fixture
-def engine(shared: Ray, folder: Path) -> Ray:
+def engine(shared: RayEngine, folder: Path) -> RayEngine:
     """The same actors for every test, with nothing remembered."""
     for token in folder.iterdir():
         token.unlink()
-    shared.memories, shared.faults = Memories(), Faults()
+    shared.client_state, shared.faults = ClientStateStore(), FailurePolicy()
     return shared
 
 
 def down() -> Payload:
     f = model(batch_norm=True)
-    return {"w": f.w, "b": f.b, "counters": f.counters, "strength": torch.tensor(0.01)}
+    return {"w": f.w, "b": f.b, "counters": f.int_buffers, "strength": torch.tensor(0.01)}
 
 
-def replies(engine: Ray | Serial) -> list[Tensor]:
+def replies(engine: RayEngine | SerialEngine) -> list[Tensor]:
     """All tensors of a few exchanges and evaluations, in the order they come."""
     seen, sent, f = [], down(), model(batch_norm=True)
     for t in range(3):
         came = list(engine.cohort(t, EVERYONE).run("train", sent))
         for r in came:
-            seen += [*r.up.values(), *r.memory.values(), *r.report.values(), torch.tensor(r.n)]
+            seen += [*r.up.values(), *r.memory.values(), *r.metrics.values(), torch.tensor(r.n)]
         sent["w"] = came[-1].up["w"]
         seen += [t for reply in engine.cohort(t, EVERYONE).run("labels", sent) for t in reply.up.values()]
         score = engine.evaluate(f.join(sent["w"], f.b))
         seen += [score.predicted, score.y, torch.tensor(score.loss, dtype=torch.float64)]
-    return seen + [t for k in EVERYONE for t in engine.memories[k].values()]
+    return seen + [t for k in EVERYONE for t in engine.client_state[k].values()]
 
 
-def test_the_bits_of_serial(engine: Ray, folder: Path) -> None:
-    expected = replies(Serial(description(folder), model(batch_norm=True)))
+def test_the_bits_of_serial(engine: RayEngine, folder: Path) -> None:
+    expected = replies(SerialEngine(description(folder), model(batch_norm=True)))
     got = replies(engine)
     assert len(got) == len(expected)
     for a, b in zip(got, expected, strict=True):
@@ -154,13 +154,13 @@ def test_the_bits_of_serial(engine: Ray, folder: Path) -> None:
         assert torch.equal(a, b)
 
 
-def test_who_writes_to_what_came_down_disturbs_nobody(engine: Ray) -> None:
+def test_who_writes_to_what_came_down_disturbs_nobody(engine: RayEngine) -> None:
     for reply in engine.cohort(0, EVERYONE).run("vandal", down()):
         assert torch.equal(reply.up["w"], down()["w"])
 
 
 @pytest.mark.parametrize(("buffer", "begun"), [(0, 2), (10**9, 5)])
-def test_longest_first_in_order_and_no_more_than_fits(engine: Ray, folder: Path, buffer: int, begun: int) -> None:
+def test_longest_first_in_order_and_no_more_than_fits(engine: RayEngine, folder: Path, buffer: int, begun: int) -> None:
     list(engine.cohort(0, EVERYONE).run("labels", down()))  # both actors are there
     engine._buffer, before = buffer, engine._buffer
     stream = engine.cohort(0, EVERYONE).run("dawdle", down())
@@ -170,27 +170,27 @@ def test_longest_first_in_order_and_no_more_than_fits(engine: Ray, folder: Path,
     engine._buffer = before
 
 
-def test_replies_that_nobody_takes(engine: Ray) -> None:
+def test_replies_that_nobody_takes(engine: RayEngine) -> None:
     stream = engine.cohort(0, EVERYONE).run("train", down())
     next(stream)
     with pytest.raises(RuntimeError, match="exchange"):
         next(engine.cohort(0, EVERYONE).run("train", down()))
     stream.close()
-    assert list(engine.memories) == [3], "the longest client's, whose reply was taken"
+    assert list(engine.client_state) == [3], "the longest client's, whose reply was taken"
     assert len(list(engine.cohort(0, EVERYONE).run("labels", down()))) == 5
 
 
 @pytest.mark.parametrize("deaths", [1, 2])
-def test_an_actor_killed_in_a_round_is_replaced(engine: Ray, folder: Path, deaths: int) -> None:
+def test_an_actor_killed_in_a_round_is_replaced(engine: RayEngine, folder: Path, deaths: int) -> None:
     for i in range(deaths):
         (folder / str(i)).touch()
     assert [reply.client for reply in engine.cohort(0, EVERYONE).run("fatal", down())] == LONGEST_FIRST
     assert list(folder.iterdir()) == [], "it did die"
 
 
-def test_a_client_that_kills_its_actors_again_and_again_has_failed(engine: Ray, folder: Path) -> None:
-    kept: list[Failure] = []
-    engine.faults = Faults(min_replies=4, keep=kept.append)
+def test_a_client_that_kills_its_actors_again_and_again_has_failed(engine: RayEngine, folder: Path) -> None:
+    kept: list[ClientFailure] = []
+    engine.faults = FailurePolicy(min_replies=4, save_traceback=kept.append)
     for i in range(4):
         (folder / str(i)).touch()
     assert [reply.client for reply in engine.cohort(2, EVERYONE).run("fatal", down())] == [3, 0, 2, 4]
@@ -201,7 +201,7 @@ def test_a_client_that_kills_its_actors_again_and_again_has_failed(engine: Ray, 
     assert len(list(folder.iterdir())) == 1
 
 
-def test_a_client_that_raises(engine: Ray) -> None:
+def test_a_client_that_raises(engine: RayEngine) -> None:
     with pytest.raises(fr.UserError) as caught:
         list(engine.cohort(0, EVERYONE).run("picky", down()))
     assert (caught.value.code, caught.value.key) == ("round.client_failed", None)
@@ -209,13 +209,13 @@ def test_a_client_that_raises(engine: Ray) -> None:
         assert fact in str(caught.value)
     assert "\n" not in str(caught.value)
     assert "in picky" in str(caught.value.__cause__), "where it happened"
-    kept: list[Failure] = []
-    engine.faults = Faults(min_replies=4, keep=kept.append)
+    kept: list[ClientFailure] = []
+    engine.faults = FailurePolicy(min_replies=4, save_traceback=kept.append)
     assert [reply.client for reply in engine.cohort(1, EVERYONE).run("picky", down())] == [3, 0, 2, 4]
     assert [(k.t, k.client, k.code, k.error) for k in kept] == [
         (1, 1, "round.client_failed", "ValueError: I do not like this client")
     ]
-    assert sorted(engine.memories) == [0, 2, 3, 4]
+    assert sorted(engine.client_state) == [0, 2, 3, 4]
 
 
 @pytest.mark.parametrize(("task", "kind", "code", "key", "fact"), [
@@ -224,9 +224,9 @@ def test_a_client_that_raises(engine: Ray) -> None:
     ("unheard", fr.UserError, "method.unknown_task", "method", '"unheard"'),
 ])  # fmt: skip
 def test_what_the_user_can_fix_comes_out_as_it_is(
-    engine: Ray, task: str, kind: type[fr.UserError], code: str, key: str, fact: str
+    engine: RayEngine, task: str, kind: type[fr.UserError], code: str, key: str, fact: str
 ) -> None:
-    engine.faults = Faults(min_replies=1)
+    engine.faults = FailurePolicy(min_replies=1)
     with pytest.raises(fr.UserError) as caught:
         list(engine.cohort(0, EVERYONE).run(task, down()))
     assert type(caught.value) is kind
@@ -234,42 +234,42 @@ def test_what_the_user_can_fix_comes_out_as_it_is(
     assert fact in str(caught.value)
 
 
-def test_a_model_that_cannot_be_scored(engine: Ray) -> None:
+def test_a_model_that_cannot_be_scored(engine: RayEngine) -> None:
     with pytest.raises(fr.UserError) as caught:
         engine.evaluate(torch.zeros(3))
     assert caught.value.code == "engine.evaluation_failed"
     assert "RuntimeError" in str(caught.value)
 
 
-def test_actors_that_cannot_start(session: Session) -> None:
+def test_actors_that_cannot_start(session: RaySession) -> None:
     class Absent(fr.Method):
         """Its module is on no other machine."""
 
         def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
             return __import__, ("a_module_of_mine",)
 
-    with Ray(world(Absent()), model(), workers=1) as broken, pytest.raises(fr.UserError) as caught:
+    with RayEngine(simulated_clients(Absent()), model(), workers=1) as broken, pytest.raises(fr.UserError) as caught:
         broken.evaluate(model().w)
     assert caught.value.code == "engine.worker_start_failed"
     assert "ModuleNotFoundError: No module named 'a_module_of_mine'" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_what_cannot_be_sent_is_named(session: Session) -> None:
+def test_what_cannot_be_sent_is_named(session: RaySession) -> None:
     @dataclass(frozen=True)
     class Holds(fr.Method):
         what: object
 
     with pytest.raises(fr.UserError) as caught, socket.socket() as held:
-        Ray(world(Holds(held)), model())
+        RayEngine(simulated_clients(Holds(held)), model())
     assert caught.value.code == "engine.cannot_pickle"
     assert "socket" in str(caught.value)
 
 
-def test_other_versions_are_refused(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_versions_are_refused(session: RaySession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedrecall.simulation.ray.crew.VERSIONS", {"fedrecall": "0", "torch": "1.0", "numpy": "1"})
     with (
-        Ray(world(fr.Method()), model(), workers=1) as engine,
+        RayEngine(simulated_clients(fr.Method()), model(), workers=1) as engine,
         pytest.raises(fr.UserError) as caught,
     ):
         engine.evaluate(model().w)

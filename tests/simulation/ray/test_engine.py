@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import fedrecall as fr
-from fedrecall.simulation.ray.actor import load
-from fedrecall.simulation.ray.arrays import copy_all, pack, pack_all, view
-from fedrecall.simulation.ray.session import connect
-from fedrecall.testing.federation import model, world
+from fedrecall.simulation.ray.actor import make_actor_args
+from fedrecall.simulation.ray.arrays import copy_payload, pack_payload, pack_tensor, view_tensor
+from fedrecall.simulation.ray.session import open_session
+from fedrecall.testing.federation import model, simulated_clients
 
 
 def test_a_run_has_the_bits_of_serial() -> None:
@@ -30,15 +30,15 @@ def test_tensors_of_every_kind_arrive_as_they_were() -> None:
         "half": torch.randn(7).bfloat16(),
         "images": torch.randint(0, 255, (2, 3, 4, 4), dtype=torch.uint8).contiguous(memory_format=torch.channels_last),
     }
-    got = copy_all(pack_all(given))
+    got = copy_payload(pack_payload(given))
     assert list(got) == list(given)
     for name, t in given.items():
         assert got[name].dtype == t.dtype
         assert torch.equal(got[name], t)
     assert got["images"].stride() == given["images"].stride()
-    array = pack(torch.arange(100.0))
-    assert view(array).data_ptr() == array.content.ctypes.data, "in place"
-    odd = view(array._replace(content=array.content[4:], shape=(99,)))
+    array = pack_tensor(torch.arange(100.0))
+    assert view_tensor(array).data_ptr() == array.content.ctypes.data, "in place"
+    odd = view_tensor(array._replace(content=array.content[4:], shape=(99,)))
     assert odd.data_ptr() % 64 == 0, "unless torch would not have put it there: the last bit may depend on it"
 
 
@@ -54,7 +54,7 @@ def test_addresses_where_there_is_no_ray(address: str, code: str, monkeypatch: p
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)  # whatever other tests have left running
     with pytest.raises(fr.UserError) as caught:
-        connect(address, None)
+        open_session(address, None)
     assert (caught.value.code, caught.value.key) == (code, "ray.address")
     assert f'"{address}"' in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -75,14 +75,14 @@ def test_settings() -> None:
     assert (caught.value.code, caught.value.key) == ("config.conflict", "ray.address")
     assert 'engine.name = "pool"' in str(caught.value)
     experiment = fr.Experiment.load(None, ["ray.address=auto", "engine.name=ray", "engine.workers=3"])
-    assert fr.Experiment(**experiment.tables()) == experiment
-    assert "ray" not in fr.Experiment().tables(), "only who uses it hears of it"
+    assert fr.Experiment(**experiment.to_tables()) == experiment
+    assert "ray" not in fr.Experiment().to_tables(), "only who uses it hears of it"
 
 
 def test_the_model_is_sent_with_its_first_values() -> None:
     f = model(batch_norm=True)
-    f.live(torch.zeros_like(f.w), torch.zeros_like(f.b), f.counters)  # as it is after somebody has trained it here
-    cargo = load(world(fr.Method()), f)
+    f.attach(torch.zeros_like(f.w), torch.zeros_like(f.b), f.int_buffers)  # as it is after somebody has trained it here
+    cargo = make_actor_args(simulated_clients(fr.Method()), f)
     sent = [p for p in cargo.model.parameters() if p.requires_grad]
     assert torch.equal(torch.cat([p.detach().flatten() for p in sent]), f.w)
     assert all(p.untyped_storage().nbytes() == p.nbytes for p in sent), "and without what it is a view of"

@@ -19,22 +19,22 @@ from torch import Tensor
 
 import fedrecall as fr
 from fedrecall.core.types import Local, Payload
-from fedrecall.simulation import ENGINES, Serial
-from fedrecall.simulation.ray import Ray
-from fedrecall.simulation.ray.session import QUIET, TOKEN, connect
-from fedrecall.testing.federation import SKEWED, federate, model, world
+from fedrecall.simulation import ENGINES, SerialEngine
+from fedrecall.simulation.ray import RayEngine
+from fedrecall.simulation.ray.session import AUTH_TOKEN, ENV_DEFAULTS, open_session
+from fedrecall.testing.federation import SKEWED_LABELS, model, run_federation, simulated_clients
 from support.interrupted_run import difference, outcome, tables
 from support.processes import children, gone, start, until
 
 pytestmark = pytest.mark.ray
 
-EVERYONE = range(len(SKEWED))
+EVERYONE = range(len(SKEWED_LABELS))
 
 
 @pytest.fixture(scope="module")
 def local() -> Iterator[None]:
     """One Ray for several runs."""
-    session = connect(None, 2)
+    session = open_session(None, 2)
     yield
     session.close()
 
@@ -42,10 +42,10 @@ def local() -> Iterator[None]:
 @pytest.mark.usefixtures("local")
 @pytest.mark.parametrize("method", fr.METHODS)
 def test_every_method_has_the_weights_of_serial(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ENGINES, "ray", partial(Ray, workers=1))
+    monkeypatch.setitem(ENGINES, "ray", partial(RayEngine, workers=1))
     built = fr.METHODS[method]()
-    (*_, expected), _ = federate(built, batch_norm=True)
-    (*_, got), _ = federate(built, batch_norm=True, engine="ray")
+    (*_, expected), _ = run_federation(built, batch_norm=True)
+    (*_, got), _ = run_federation(built, batch_norm=True, engine="ray")
     assert torch.equal(got.server.state, expected.server.state)
     assert got.score is not None
     assert expected.score is not None
@@ -98,7 +98,7 @@ def cluster_of(cores: list[int]) -> Any:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Three nodes of one core each."""
-    for name, value in (QUIET | {"RAY_AUTH_TOKEN": TOKEN}).items():
+    for name, value in (ENV_DEFAULTS | {"RAY_AUTH_TOKEN": AUTH_TOKEN}).items():
         monkeypatch.setenv(name, value)
     import ray
 
@@ -148,7 +148,7 @@ def waiting(folder: Path, node: str) -> fr.Method:
     return Waits(str(folder), node)
 
 
-def trained(engine: Ray | Serial) -> list[Tensor]:
+def trained(engine: RayEngine | SerialEngine) -> list[Tensor]:
     sent = {"w": model().w}
     return [r.up["w"] for t in range(3) for r in engine.cohort(t, EVERYONE).run("train", sent)]
 
@@ -157,9 +157,9 @@ def test_a_node_that_is_lost_in_mid_round(cluster: Any, tmp_path: Path) -> None:
     *_, lost = cluster.list_all_nodes()
     assert lost is not cluster.head_node
     method, token = waiting(tmp_path, lost.node_id), tmp_path / "token"
-    expected = trained(Serial(world(method), model()))
-    with Ray(world(method), model(), address=cluster.address) as engine:
-        assert engine.crew.size == 3
+    expected = trained(SerialEngine(simulated_clients(method), model()))
+    with RayEngine(simulated_clients(method), model(), address=cluster.address) as engine:
+        assert engine.workers.size == 3
 
         def placed() -> bool:
             replies = list(engine.cohort(0, EVERYONE).run("place", {"w": model().w}))  # all, or actors would be ended
@@ -177,10 +177,10 @@ def test_a_node_that_is_lost_in_mid_round(cluster: Any, tmp_path: Path) -> None:
         got = trained(engine)
         thread.join()
         assert not token.exists(), "its actor had a client"
-        assert engine.crew.size == 2
+        assert engine.workers.size == 2
         cluster.add_node(num_cpus=1)
         cluster.wait_for_nodes()
-        assert engine.crew.size == 3, "who joins is used"
+        assert engine.workers.size == 3, "who joins is used"
     assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
 
 

@@ -36,8 +36,8 @@ def lie(rng: random.Random) -> Lie:
         t = up[name].clone()
         if kind == "number":
             return reply._replace(n=own.choice(NUMBERS))
-        if kind == "report" and reply.report:
-            return reply._replace(report=reply.report | own.choice(REPORTS))
+        if kind == "report" and reply.metrics:
+            return reply._replace(metrics=reply.metrics | own.choice(REPORTS))
         if kind == "beside":  # any tensor that is not the weights, or else the weights
             name = own.choice(sorted(k for k, t in up.items() if t.is_floating_point() and k != "w") or ["w"])
             up[name] = up[name] + own.choice([1e12, -1e20, 3e37])
@@ -69,6 +69,6 @@ def test_malformed_replies(method: str, tally) -> None:
     count, rng = tally(f"malformed replies, {method}"), random.Random(method)
     for _ in range(50):
         done = go(fr.METHODS[method](), lie(rng))
-        refused = all(r.replies == 4 and {refusal.client for refusal in r.refused} == {3} for r in done)
+        refused = all(r.replies == 4 and {refusal.client for refusal in r.rejected} == {3} for r in done)
         same = torch.equal(done[-1].server.state, expected)
-        count.add("" if refused and same else f"{[r.refused for r in done]}")
+        count.add("" if refused and same else f"{[r.rejected for r in done]}")

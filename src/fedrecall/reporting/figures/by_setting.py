@@ -10,21 +10,30 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from fedrecall.reporting.figures.curves import handle
-from fedrecall.reporting.figures.layout import PERCENT, STEPS, blank, cut, finish, fold, panels, text_width
+from fedrecall.reporting.figures.curves import legend_handle
+from fedrecall.reporting.figures.layout import (
+    PERCENT,
+    TICK_STEPS,
+    add_title_legend_notes,
+    new_figure,
+    panels,
+    text_width,
+    truncate_text,
+    wrap_text,
+)
 from fedrecall.reporting.figures.series import (
-    Missing,
-    Names,
-    chosen,
-    finished,
-    measured,
-    numbered,
+    MissingData,
+    Selection,
+    accuracy_over_seeds,
+    column_positions,
+    finished_runs,
     scale_note,
     seeds_note,
+    select,
 )
-from fedrecall.reporting.figures.style import COLUMN, INK, PAGE, SMALL, looks
-from fedrecall.studies.results import Results
-from fedrecall.studies.statistics import Spread
+from fedrecall.reporting.figures.style import COLUMN_WIDTH, PAGE_WIDTH, SMALL, TEXT_COLOUR, distinct_styles
+from fedrecall.studies.results import StudyResults
+from fedrecall.studies.statistics import MeanStd
 
 Accuracy = Literal["final", "best", "last10"]
 
@@ -35,18 +44,18 @@ HATCHES = ("", "//////", "......", "xxxxxx", "\\\\\\\\\\\\")
 PRINTED = "printed in the paper"
 
 
-class Numbers:
+class AccuracyTable:
     """A study's accuracies by row and column, and those that the paper printed, as shares."""
 
-    def __init__(self, results: Results, measure: Accuracy | None, rows: Names, columns: Names) -> None:
+    def __init__(self, results: StudyResults, measure: Accuracy | None, rows: Selection, columns: Selection) -> None:
         self.measure = measure or results.study.measure
-        found = finished(results, rows, columns)
-        spreads = {place: measured(outcomes, self.measure) for place, outcomes in found.items()}
-        self.cells: dict[tuple[str, str], Spread] = {key: s for key, s in spreads.items() if s is not None}
+        found = finished_runs(results, rows, columns)
+        spreads = {place: accuracy_over_seeds(outcomes, self.measure) for place, outcomes in found.items()}
+        self.cells: dict[tuple[str, str], MeanStd] = {key: s for key, s in spreads.items() if s is not None}
         if not self.cells:
-            raise Missing("report.no_finished_run", "no run finished without divergence and was evaluated")
+            raise MissingData("report.no_finished_run", "no run finished without divergence and was evaluated")
         self.rows = list(dict.fromkeys(row for row, _ in self.cells))
-        self.columns = chosen(results.study.columns, columns, "column")
+        self.columns = select(results.study.columns, columns, "column")
         broke = any(outcome.diverged for outcomes in found.values() for outcome in outcomes)
         self._seeds = [range(s.seeds) for s in self.cells.values()]
         self._about = [*scale_note(results), *(["a run diverged and is left out"] if broke else [])]
@@ -64,21 +73,21 @@ class Numbers:
         return [seeds_note(self._seeds, *what), *self._about]
 
 
-def against(
-    results: Results,
+def accuracy_by_number(
+    results: StudyResults,
     *,
     x: Sequence[float],
     title: str = "",
     xlabel: str = "",
     log: bool = False,
     measure: Accuracy | None = None,
-    rows: Names = None,
-    columns: Names = None,
+    rows: Selection = None,
+    columns: Selection = None,
 ) -> Figure:
     """Accuracy against the columns' numbers, one line a row, with a bar of one deviation."""
-    at = numbered(results.study.columns, columns, x)
-    numbers = Numbers(results, measure, rows, list(at))
-    style = looks(numbers.rows)
+    at = column_positions(results.study.columns, columns, x)
+    numbers = AccuracyTable(results, measure, rows, list(at))
+    style = distinct_styles(numbers.rows)
     figure, (axes,) = panels(1, height=2.2)
     for row in numbers.rows:
         points = sorted((at[c], s.mean, s.deviation or 0.0) for (r, c), s in numbers.cells.items() if r == row)
@@ -92,33 +101,35 @@ def against(
             axes.plot(*zip(*there, strict=True), color=look.colour, marker=look.marker, fillstyle="none", linestyle="")
     ticks = sorted(set(at.values()))
     if log:
-        axes.set_xscale("log" if ticks[0] > 0 else "symlog", **({} if ticks[0] > 0 else {"linthresh": _least(ticks)}))
+        axes.set_xscale(
+            "log" if ticks[0] > 0 else "symlog", **({} if ticks[0] > 0 else {"linthresh": _smallest_positive(ticks)})
+        )
         axes.xaxis.set_minor_locator(NullLocator())
-    if len(ticks) <= 8 and (log or _apart(ticks)):
+    if len(ticks) <= 8 and (log or _labels_fit(ticks)):
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    axes.yaxis.set_major_locator(MaxNLocator(5, steps=STEPS, min_n_ticks=3))
+    axes.yaxis.set_major_locator(MaxNLocator(5, steps=TICK_STEPS, min_n_ticks=3))
     axes.yaxis.set_major_formatter(PERCENT)
     axes.set(xlabel=xlabel, ylabel=LABELS[numbers.measure])
-    legend: list[tuple[str, Artist]] = [(row, handle(style[row])) for row in numbers.rows]
+    legend: list[tuple[str, Artist]] = [(row, legend_handle(style[row])) for row in numbers.rows]
     if numbers.printed:
-        legend.append((PRINTED, Line2D([], [], color=INK, marker="o", fillstyle="none", linestyle="")))
-    return finish(figure, title=title, legend=legend, notes=numbers.notes())
+        legend.append((PRINTED, Line2D([], [], color=TEXT_COLOUR, marker="o", fillstyle="none", linestyle="")))
+    return add_title_legend_notes(figure, title=title, legend=legend, notes=numbers.notes())
 
 
-def bars(
-    results: Results,
+def accuracy_bars(
+    results: StudyResults,
     *,
     title: str = "",
     measure: Accuracy | None = None,
-    rows: Names = None,
-    columns: Names = None,
+    rows: Selection = None,
+    columns: Selection = None,
 ) -> Figure:
     """Groups of bars, a group for each column, a bar for each row; what the paper printed is a line across a bar."""
-    numbers = Numbers(results, measure, rows, columns)
-    style = looks(numbers.rows)
+    numbers = AccuracyTable(results, measure, rows, columns)
+    style = distinct_styles(numbers.rows)
     hatch = _hatches([style[row].colour for row in numbers.rows])
     narrow = len(numbers.columns) * len(numbers.rows) <= 12
-    figure = blank(COLUMN if narrow else PAGE, 2.3)
+    figure = new_figure(COLUMN_WIDTH if narrow else PAGE_WIDTH, 2.3)
     axes = figure.subplots()
     wide = 0.84 / len(numbers.rows)
     legend: list[tuple[str, Artist]] = []
@@ -136,14 +147,16 @@ def bars(
                 cell = numbers.cells[row, column]
                 axes.bar(place, cell.mean, width=0.94 * wide, **look)
                 if cell.deviation is not None:
-                    axes.errorbar(place, cell.mean, yerr=cell.deviation, ecolor=INK, elinewidth=0.7, capsize=1.2)
+                    axes.errorbar(
+                        place, cell.mean, yerr=cell.deviation, ecolor=TEXT_COLOUR, elinewidth=0.7, capsize=1.2
+                    )
             if (row, column) in numbers.printed:
                 value = numbers.printed[row, column]
-                axes.plot([place - wide * 0.47, place + wide * 0.47], [value, value], color=INK, linewidth=1.1)
+                axes.plot([place - wide * 0.47, place + wide * 0.47], [value, value], color=TEXT_COLOUR, linewidth=1.1)
     room = (float(figure.get_size_inches()[0]) - 0.7) / len(numbers.columns)
-    names = ["\n".join(fold(column, room, SMALL)) for column in numbers.columns]
+    names = ["\n".join(wrap_text(column, room, SMALL)) for column in numbers.columns]
     crowded = any(text_width(line, SMALL) > room for name in names for line in name.split("\n"))
-    shown = [cut(column, 1.2, SMALL) for column in numbers.columns] if crowded else names
+    shown = [truncate_text(column, 1.2, SMALL) for column in numbers.columns] if crowded else names
     axes.set_xticks(range(len(shown)), shown, rotation=40 if crowded else 0, ha="right" if crowded else "center")
     axes.tick_params(axis="x", length=0)
     axes.grid(visible=False, axis="x")
@@ -151,8 +164,8 @@ def bars(
     axes.yaxis.set_major_formatter(PERCENT)
     axes.set_ylabel(LABELS[numbers.measure])
     if numbers.printed:
-        legend.append((PRINTED, Line2D([], [], color=INK, linewidth=1.1)))
-    return finish(figure, title=title, legend=legend, notes=numbers.notes())
+        legend.append((PRINTED, Line2D([], [], color=TEXT_COLOUR, linewidth=1.1)))
+    return add_title_legend_notes(figure, title=title, legend=legend, notes=numbers.notes())
 
 
 def _hatches(colours: Sequence[str]) -> list[str]:
@@ -160,12 +173,12 @@ def _hatches(colours: Sequence[str]) -> list[str]:
     return [HATCHES[colours[:i].count(colour) % len(HATCHES)] for i, colour in enumerate(colours)]
 
 
-def _least(ticks: Sequence[float]) -> float:
+def _smallest_positive(ticks: Sequence[float]) -> float:
     """The smallest number above zero: below it, a logarithmic axis that shows zero is linear."""
     return min(tick for tick in ticks if tick > 0)
 
 
-def _apart(ticks: Sequence[float]) -> bool:
+def _labels_fit(ticks: Sequence[float]) -> bool:
     """Whether labels at these places would not touch."""
     gaps = np.diff(ticks)
     return len(ticks) < 2 or bool(gaps.min() > 0.1 * (ticks[-1] - ticks[0]))

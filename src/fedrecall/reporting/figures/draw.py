@@ -18,7 +18,7 @@ Ints = NDArray[np.int64]
 
 SUFFIXES = (".png", ".svg", ".pdf")
 
-MOST = 1_000  # clients drawn: more columns than this are narrower than a pixel
+MAX_CLIENTS_DRAWN = 1_000  # clients drawn: more columns than this are narrower than a pixel
 
 # One hue from light to dark is the same to colour-blind readers and on a grey printer. It starts above white: one
 # sample must not look like none.
@@ -29,7 +29,9 @@ BAR, FRAME = "#4a6f9c", "#d5dae0"
 THOUSANDS = FuncFormatter(lambda value, _: f"{value:,.0f}")
 
 
-def draw(counts: Ints, path: Path, *, class_names: Sequence[str] | None = None, title: str | None = None) -> None:
+def save_partition_figure(
+    counts: Ints, path: Path, *, class_names: Sequence[str] | None = None, title: str | None = None
+) -> None:
     """Draw counts [N, K] to a PNG, SVG or PDF file, by the suffix of its name."""
     if path.suffix.lower() not in SUFFIXES:
         raise UserError(
@@ -39,9 +41,9 @@ def draw(counts: Ints, path: Path, *, class_names: Sequence[str] | None = None, 
             f"use a name that ends in {', '.join(SUFFIXES)}",
         )
     N, K = counts.shape
-    shown = counts[:MOST]
-    if N > MOST:
-        title = f"{title + ': ' if title else ''}the first {MOST:,} of {N:,} clients"
+    shown = counts[:MAX_CLIENTS_DRAWN]
+    if N > MAX_CLIENTS_DRAWN:
+        title = f"{title + ': ' if title else ''}the first {MAX_CLIENTS_DRAWN:,} of {N:,} clients"
     columns, rows = len(shown), K
     numbered = columns <= 20 and rows <= 20 and counts.max() < 100_000
     cell_x, cell_y = (0.52, 0.3) if numbered else (min(0.3, 9.0 / columns), min(0.26, 7.0 / rows))
@@ -58,7 +60,7 @@ def draw(counts: Ints, path: Path, *, class_names: Sequence[str] | None = None, 
     heat = axes(x, y, width, height)
     sizes = axes(x, y + height + gap, width, bars)
     scale = axes(x + width + 0.12, y, bar_width, height)
-    image = cells(heat, shown, class_names or [str(k) for k in range(K)], numbered=numbered)
+    image = partition_heatmap(heat, shown, class_names or [str(k) for k in range(K)], numbered=numbered)
 
     sizes.bar(np.arange(columns), shown.sum(axis=1), width=0.8 if columns <= 200 else 1.0, color=BAR, linewidth=0)
     sizes.set(xlim=heat.get_xlim(), xticks=[], ylabel="samples")
@@ -67,7 +69,7 @@ def draw(counts: Ints, path: Path, *, class_names: Sequence[str] | None = None, 
     sizes.spines[["top", "right"]].set_visible(False)
     sizes.grid(axis="y", color=FRAME, linewidth=0.6)
     sizes.set_axisbelow(True)
-    _plain(sizes)
+    _style_axes(sizes)
     if title:
         sizes.set_title(title, fontsize=10, loc="left")
 
@@ -87,7 +89,7 @@ def draw(counts: Ints, path: Path, *, class_names: Sequence[str] | None = None, 
         ) from error
 
 
-def cells(
+def partition_heatmap(
     axes: Axes, counts: Ints, class_names: Sequence[str], *, numbered: bool, labels: tuple[int, int] = (20, 25)
 ) -> AxesImage:
     """Draw counts [N, K] as a heat map, clients along it and classes down; so many of either are labelled at most."""
@@ -100,15 +102,15 @@ def cells(
         interpolation="nearest",
     )
     if numbered:
-        _number(axes, counts)
+        _annotate_counts(axes, counts)
     _name_classes(axes, class_names, labels[1])
-    _plain(axes)
+    _style_axes(axes)
     axes.set(xlabel="client", ylabel="class")
     axes.set_xticks(range(0, len(counts), -(-len(counts) // labels[0])))
     return image
 
 
-def _number(axes: Axes, counts: Ints) -> None:
+def _annotate_counts(axes: Axes, counts: Ints) -> None:
     """Write the counts into the cells, light on dark, with a thin line between them."""
     for axis, edges in ((axes.axvline, counts.shape[0]), (axes.axhline, counts.shape[1])):
         for edge in range(1, edges):
@@ -127,7 +129,7 @@ def _name_classes(axes: Axes, names: Sequence[str], labels: int) -> None:
     axes.set_yticks(list(ticks), [names[k] for k in ticks])
 
 
-def _plain(axes: Axes) -> None:
+def _style_axes(axes: Axes) -> None:
     axes.tick_params(labelsize=8, length=2, color=FRAME)
     axes.xaxis.label.set_fontsize(9)
     axes.yaxis.label.set_fontsize(9)

@@ -9,16 +9,16 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
-from fedrecall.reporting.figures.layout import PERCENT, STEPS, text_width, thin
+from fedrecall.reporting.figures.layout import PERCENT, TICK_STEPS, text_width, tick_positions
 from fedrecall.reporting.figures.series import Floats
-from fedrecall.reporting.figures.style import DATA, FAINT, SEQUENTIAL, SMALL, on
+from fedrecall.reporting.figures.style import DATA_COLOUR, MUTED_COLOUR, SEQUENTIAL, SMALL, text_colour_on
 
-NOTHING = "#dfe3e8"  # a cell without a value
+EMPTY_CELL_COLOUR = "#dfe3e8"  # a cell without a value
 
 Limits = tuple[float, float]
 
 
-def heat(
+def heatmap(
     axes: Axes,
     table: Floats,
     *,
@@ -39,7 +39,7 @@ def heat(
         aspect="auto",
         interpolation="nearest",
     )
-    axes.set_facecolor(NOTHING)
+    axes.set_facecolor(EMPTY_CELL_COLOUR)
     axes.grid(visible=False)
     axes.spines[:].set_visible(False)
     axes.tick_params(length=2)
@@ -49,12 +49,12 @@ def heat(
         widest = max(text_width(text, SMALL) for text in {write(limits[1]), *texts.values()})
         if cell[0] >= widest + 0.03 and cell[1] >= 1.3 * SMALL / 72:
             for (row, column), text in texts.items():
-                shown = on(tuple(image.cmap(image.norm(table[row, column]))))
+                shown = text_colour_on(tuple(image.cmap(image.norm(table[row, column]))))
                 axes.text(column, row, text, ha="center", va="center", fontsize=SMALL, color=shown)
     return image
 
 
-def heat_over_rounds(
+def heatmap_over_rounds(
     axes: Axes,
     columns: Mapping[int, Floats],
     rounds: int,
@@ -67,29 +67,29 @@ def heat_over_rounds(
     table = np.full((classes, rounds), np.nan)
     for number, column in columns.items():
         table[:, number - 1] = column
-    image = heat(axes, table, limits=limits, colours=colours)
+    image = heatmap(axes, table, limits=limits, colours=colours)
     image.set_extent((0.5, rounds + 0.5, classes - 0.5, -0.5))
     axes.set_xlabel("round")
-    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=STEPS, min_n_ticks=1))
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=TICK_STEPS, min_n_ticks=1))
     return image
 
 
 def label_shares(axes: Axes, shares: Floats, room: float) -> None:
     """A client's labels: one bar a class, downwards as in the heat maps beside it."""
     classes = len(shares)
-    axes.barh(range(classes), shares, color=DATA, height=0.8 if classes <= 50 else 1.0)
+    axes.barh(range(classes), shares, color=DATA_COLOUR, height=0.8 if classes <= 50 else 1.0)
     axes.set_ylim(classes - 0.5, -0.5)
     axes.xaxis.set_major_formatter(PERCENT)
-    axes.xaxis.set_major_locator(MaxNLocator(3, steps=STEPS))
+    axes.xaxis.set_major_locator(MaxNLocator(3, steps=TICK_STEPS))
     axes.grid(visible=False, axis="y")
     axes.set_xlabel("data share (%)")
-    number_classes(axes, classes, room, across=False)
+    label_classes(axes, classes, room, across=False)
 
 
-def number_classes(axes: Axes, classes: int, room: float, *, across: bool, name: str = "class") -> None:
+def label_classes(axes: Axes, classes: int, room: float, *, across: bool, name: str = "class") -> None:
     """Class numbers along an axis of so many inches, thinned out where they would overlap."""
     widest = text_width(str(classes - 1), SMALL)
-    shown = list(thin(classes, room, widest + 0.06 if across else 1.3 * SMALL / 72))
+    shown = list(tick_positions(classes, room, widest + 0.06 if across else 1.3 * SMALL / 72))
     if across:
         axes.set_xticks(shown)
         axes.set_xlabel(name)
@@ -111,7 +111,7 @@ def percent(value: float) -> str:
     return f"{100 * value:.0f}"
 
 
-def frame(axes: Axes) -> None:
+def outline(axes: Axes) -> None:
     """A thin line around a map whose lowest values are almost white."""
     axes.spines[:].set_visible(True)
-    axes.spines[:].set(color=FAINT, linewidth=0.4)
+    axes.spines[:].set(color=MUTED_COLOUR, linewidth=0.4)

@@ -15,8 +15,8 @@ from matplotlib.textpath import TextToPath
 from matplotlib.ticker import FuncFormatter
 
 from fedrecall.errors import UserError
-from fedrecall.files import write
-from fedrecall.reporting.figures.style import COLUMN, FAINT, LARGE, NORMAL, PAGE, SMALL
+from fedrecall.files import write_atomic
+from fedrecall.reporting.figures.style import COLUMN_WIDTH, LARGE, MUTED_COLOUR, NORMAL, PAGE_WIDTH, SMALL
 
 # Without dates and versions, the same results give the same files.
 METADATA: Mapping[str, dict[str, None]] = {
@@ -27,16 +27,16 @@ METADATA: Mapping[str, dict[str, None]] = {
 
 PERCENT = FuncFormatter(lambda value, _: f"{100 * value:.4g}")
 
-STEPS = [1, 2, 2.5, 5, 10]  # between ticks
+TICK_STEPS = [1, 2, 2.5, 5, 10]  # between ticks
 
-LINE = 1.35  # height of a line of text, in its size
+LINE_HEIGHT = 1.35  # height of a line of text, in its size
 
 MARGIN = 0.05  # inches
 
-SCREEN = 150  # dots an inch
+SCREEN_DPI = 150  # dots an inch
 
 
-def blank(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float) -> Figure:
     """An empty figure whose parts find their places by themselves."""
     figure = Figure(figsize=(width, height), layout="constrained")
     engine = figure.get_layout_engine()
@@ -49,7 +49,7 @@ def panels(count: int, *, across: int | None = None, height: float = 2.0) -> tup
     """Equal panels, in as few lines as can be read; one panel alone is as wide as a column of the paper."""
     across = across or (count if count <= 3 else 2 if count == 4 else 3 if count <= 9 else 4)
     down = ceil(count / across)
-    figure = blank(COLUMN if across == 1 else PAGE, down * height)
+    figure = new_figure(COLUMN_WIDTH if across == 1 else PAGE_WIDTH, down * height)
     grid = figure.subplots(down, across, squeeze=False)
     axes = list(grid.flat)
     for spare in axes[count:]:
@@ -57,18 +57,18 @@ def panels(count: int, *, across: int | None = None, height: float = 2.0) -> tup
     return figure, axes[:count]
 
 
-def finish(
+def add_title_legend_notes(
     figure: Figure, *, title: str = "", legend: Sequence[tuple[str, Artist]] = (), notes: Sequence[str] = ()
 ) -> Figure:
     """Add the title above the panels, the legend and the notes below them; the figure grows by what these need."""
     width, height = (float(inches) for inches in figure.get_size_inches())
     if title:
-        lines = fold(title, width - 2 * MARGIN, LARGE)
+        lines = wrap_text(title, width - 2 * MARGIN, LARGE)
         figure.suptitle("\n".join(lines), x=MARGIN / width, ha="left", fontsize=LARGE)
-        height += len(lines) * LINE * LARGE / 72
+        height += len(lines) * LINE_HEIGHT * LARGE / 72
     columns, legend_height = _legend_size([name for name, _ in legend], width)
-    small_print = fold("; ".join(notes), width - 2 * MARGIN, SMALL)
-    note_height = len(small_print) * LINE * SMALL / 72
+    small_print = wrap_text("; ".join(notes), width - 2 * MARGIN, SMALL)
+    note_height = len(small_print) * LINE_HEIGHT * SMALL / 72
     foot = legend_height + note_height + (MARGIN if legend or small_print else 0)
     total = height + foot
     figure.set_size_inches(width, total)
@@ -90,14 +90,20 @@ def finish(
     if small_print:
         text = "\n".join(small_print)
         figure.text(
-            MARGIN / width, MARGIN / total, text, fontsize=SMALL, color=FAINT, va="bottom", linespacing=LINE - 0.15
+            MARGIN / width,
+            MARGIN / total,
+            text,
+            fontsize=SMALL,
+            color=MUTED_COLOUR,
+            va="bottom",
+            linespacing=LINE_HEIGHT - 0.15,
         )
     return figure
 
 
-def on_screen(figure: Figure) -> Figure:
+def for_display(figure: Figure) -> Figure:
     """The figure in a size that can be read on a screen; a notebook learns how to show it."""
-    figure.set_dpi(SCREEN)
+    figure.set_dpi(SCREEN_DPI)
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     if shell is not None:
@@ -118,7 +124,7 @@ def save(figure: Figure, folder: Path, stem: str) -> list[Path]:
             content = BytesIO()
             figure.savefig(content, format=suffix, metadata=metadata)
             paths.append(folder / f"{stem}.{suffix}")
-            write(paths[-1], content.getvalue())
+            write_atomic(paths[-1], content.getvalue())
     except OSError as error:
         path = folder / stem
         text = f"{path}: cannot write the figure: {error.strerror or error}"
@@ -126,7 +132,7 @@ def save(figure: Figure, folder: Path, stem: str) -> list[Path]:
     return paths
 
 
-def fold(text: str, inches: float, points: float) -> list[str]:
+def wrap_text(text: str, inches: float, points: float) -> list[str]:
     """Text in lines that fit a width."""
     if not text:
         return []
@@ -140,21 +146,21 @@ def text_width(text: str, points: float) -> float:
     return width / 72
 
 
-def thin(count: int, room: float, label: float) -> range:
+def tick_positions(count: int, room: float, label: float) -> range:
     """Which of `count` ticks are labelled, so that labels of some inches fit into a room of some inches."""
     most = max(1, int(room / label))
     return range(0, count, next(step for step in _steps() if ceil(count / step) <= most))
 
 
-def name_panel(axes: Axes, text: str) -> None:
+def set_panel_title(axes: Axes, text: str) -> None:
     """Write a name over a panel, cut where it would run into the next one."""
     spec = axes.get_subplotspec()
     assert spec is not None
     room = axes.figure.bbox.width / axes.figure.dpi / spec.get_gridspec().ncols * 0.8
-    axes.set_title(cut(text, room, NORMAL))
+    axes.set_title(truncate_text(text, room, NORMAL))
 
 
-def cut(text: str, inches: float, points: float) -> str:
+def truncate_text(text: str, inches: float, points: float) -> str:
     """A text that fits a width: whole, or its beginning."""
     shown = text
     while len(text) > 1 and text_width(shown, points) > inches:
@@ -163,7 +169,7 @@ def cut(text: str, inches: float, points: float) -> str:
     return shown
 
 
-def lowest(axes: Sequence[Axes]) -> list[Axes]:
+def bottom_axes(axes: Sequence[Axes]) -> list[Axes]:
     """Those of the panels of a figure that have none below them."""
     by_column: dict[int, Axes] = {}
     for place in axes:
@@ -185,7 +191,7 @@ def _legend_size(names: Sequence[str], width: float) -> tuple[int, float]:
     columns = max(1, min(len(names), int((width - 2 * MARGIN) / entry)))
     lines = ceil(len(names) / columns)
     columns = ceil(len(names) / lines)  # as even as can be
-    return columns, lines * LINE * em + MARGIN
+    return columns, lines * LINE_HEIGHT * em + MARGIN
 
 
 def _steps() -> Iterator[int]:

@@ -6,47 +6,47 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrecall.errors import UserError, unknown
-from fedrecall.studies.results import Outcome, Results, read_json
+from fedrecall.errors import UserError, unknown_name
+from fedrecall.studies.results import FinishedRun, StudyResults, read_json
 from fedrecall.studies.scale import scaled
-from fedrecall.studies.statistics import ACCURACIES, Curve, Spread, spread
+from fedrecall.studies.statistics import ACCURACIES, Curve, MeanStd, mean_std
 from fedrecall.studies.study import slug
 
 Floats = NDArray[np.float64]
 
 Ints = NDArray[np.int64]
 
-Names = Sequence[str] | None  # rows or columns that a picture is about; None: all
+Selection = Sequence[str] | None  # rows or columns that a picture is about; None: all
 
 MOST_SKEWED = "most skewed"
 
 
-class Missing(UserError):
+class MissingData(UserError):
     """Data that a figure needs and the runs do not have (yet)."""
 
 
-def no_finished_run() -> Missing:
+def no_finished_run() -> MissingData:
     """Return the error for a figure none of whose runs is finished."""
-    return Missing("report.no_finished_run", "no run of this figure is finished", hint="run the study first")
+    return MissingData("report.no_finished_run", "no run of this figure is finished", hint="run the study first")
 
 
-def missing_probe(row: str, probe: str) -> Missing:
+def missing_probe(row: str, probe: str) -> MissingData:
     """Return the error for a run that was made without a probe."""
     hint = f'add "{probe}" to run.probes and run it again'
-    return Missing("report.missing_probe", f'the runs of {row} have no probe "{probe}"', "run.probes", hint)
+    return MissingData("report.missing_probe", f'the runs of {row} have no probe "{probe}"', "run.probes", hint)
 
 
-class Line(NamedTuple):
+class MeanCurve(NamedTuple):
     """A curve over rounds: the mean of several seeds."""
 
     rounds: Ints
     mean: Floats
     deviation: Floats  # nan where fewer than two seeds are
     seeds: int
-    broke: bool  # a seed's run diverged
+    diverged: bool  # a seed's run diverged
 
 
-def chosen(names: Iterable[str], wanted: Names, kind: str) -> list[str]:
+def select(names: Iterable[str], wanted: Selection, kind: str) -> list[str]:
     """The wanted of a study's rows or columns, in the order in which they are wanted; all of them if none is named.
 
     A study may be a part of the one that the picture was described for: what is not in it is left out.
@@ -57,11 +57,11 @@ def chosen(names: Iterable[str], wanted: Names, kind: str) -> list[str]:
     found = [by_slug[slug(name)] for name in wanted if slug(name) in by_slug]
     if wanted and not found:
         text = f"the study has no {kind} {' or '.join(wanted)}"
-        raise Missing("report.not_in_study", text, kind, f"use one of its {kind}s: {', '.join(by_slug.values())}")
+        raise MissingData("report.not_in_study", text, kind, f"use one of its {kind}s: {', '.join(by_slug.values())}")
     return found
 
 
-def numbered(columns: Iterable[str], wanted: Names, x: Sequence[float]) -> dict[str, float]:
+def column_positions(columns: Iterable[str], wanted: Selection, x: Sequence[float]) -> dict[str, float]:
     """The number of each column: that of its name if all names are such numbers, else that at its place.
 
     A study that has grown in parts has its columns in another order, and a part of one has fewer than numbers.
@@ -79,17 +79,19 @@ def numbered(columns: Iterable[str], wanted: Names, x: Sequence[float]) -> dict[
     found = {name: numbers[slug(name)] for name in all_of_them if slug(name) in numbers}
     if not found:
         text = f"x = {list(x)}: none of these numbers belongs to the columns {', '.join(all_of_them)}"
-        raise Missing("report.not_in_study", text, "x", "set one number for each column")
+        raise MissingData("report.not_in_study", text, "x", "set one number for each column")
     return found
 
 
-def finished(results: Results, rows: Names, columns: Names) -> dict[tuple[str, str], list[Outcome]]:
+def finished_runs(
+    results: StudyResults, rows: Selection, columns: Selection
+) -> dict[tuple[str, str], list[FinishedRun]]:
     """The finished runs by row and column; cells without any are left out."""
     study = results.study
     found = {
-        (row, column): results.outcomes(row, column)
-        for row in chosen(study.rows, rows, "row")
-        for column in chosen(study.columns, columns, "column")
+        (row, column): results.finished_runs(row, column)
+        for row in select(study.rows, rows, "row")
+        for column in select(study.columns, columns, "column")
     }
     found = {key: outcomes for key, outcomes in found.items() if outcomes}
     if not found:
@@ -97,7 +99,7 @@ def finished(results: Results, rows: Names, columns: Names) -> dict[tuple[str, s
     return found
 
 
-def values(outcome: Outcome, key: str) -> Curve:
+def run_curve(outcome: FinishedRun, key: str) -> Curve:
     """One run's (round, value): a key of its rounds, or "forgetting", the global less the mean local accuracy.
 
     Local accuracies are of the whole test set; they say nothing of one group of it.
@@ -106,19 +108,19 @@ def values(outcome: Outcome, key: str) -> Curve:
         return outcome.curve(key)
     if outcome.cell.group is not None:
         return []
-    local = outcome.curve("local_accuracy") or probed(outcome, "local", "mean_accuracy")
+    local = outcome.curve("local_accuracy") or probe_curve(outcome, "local", "mean_accuracy")
     if key == "local_accuracy":
         return local
     at = dict(local)
     return [(number, accuracy - at[number]) for number, accuracy in outcome.curve() if number in at]
 
 
-def probed(outcome: Outcome, probe: str, key: str) -> Curve:
+def probe_curve(outcome: FinishedRun, probe: str, key: str) -> Curve:
     """One run's (round, number) of a probe's key."""
-    return [(line["round"], float(line[key])) for line in outcome.probe(probe) if line.get(key) is not None]
+    return [(line["round"], float(line[key])) for line in outcome.probe_records(probe) if line.get(key) is not None]
 
 
-def over_seeds(curves: Sequence[Curve], broke: bool = False) -> Line | None:
+def mean_over_seeds(curves: Sequence[Curve], broke: bool = False) -> MeanCurve | None:
     """Mean and deviation at each round over the seeds that have it; None if none has any."""
     curves = [curve for curve in curves if curve]
     if not curves:
@@ -136,21 +138,21 @@ def over_seeds(curves: Sequence[Curve], broke: bool = False) -> Line | None:
     deviation = np.sqrt(squares.sum(axis=0) / np.maximum(count - 1, 1))
     mean[count == 0] = np.nan  # a loss may be infinite in all of them
     deviation[count < 2] = np.nan
-    return Line(np.array(rounds), mean, deviation, len(curves), broke)
+    return MeanCurve(np.array(rounds), mean, deviation, len(curves), broke)
 
 
-def measured(outcomes: Sequence[Outcome], measure: str) -> Spread | None:
+def accuracy_over_seeds(outcomes: Sequence[FinishedRun], measure: str) -> MeanStd | None:
     """The final, best or last-ten accuracy of several seeds' runs; None if none has one.
 
     What broke off has no accuracy worth a mean.
     """
     if measure not in ACCURACIES:
-        raise unknown("measure", measure, ACCURACIES, "report.invalid_option")
+        raise unknown_name("measure", measure, ACCURACIES, "report.invalid_option")
     curves = (outcome.curve() for outcome in outcomes if not outcome.diverged)
-    return spread([ACCURACIES[measure](curve) for curve in curves if curve])
+    return mean_std([ACCURACIES[measure](curve) for curve in curves if curve])
 
 
-def in_a_mean(outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
+def runs_to_average(outcomes: Sequence[FinishedRun]) -> Sequence[FinishedRun]:
     """The runs that a line over rounds is the mean of: those that came to an end; if none did, what there is."""
     return [outcome for outcome in outcomes if not outcome.diverged] or outcomes
 
@@ -158,19 +160,19 @@ def in_a_mean(outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
 def recall(confusion: Any) -> Floats:
     """Class-wise accuracy [C] of a confusion matrix [C, C]; nan for a class that the test set lacks."""
     table = np.asarray(confusion, dtype=np.float64)
-    return share_of(np.diagonal(table), table.sum(axis=1))
+    return safe_divide(np.diagonal(table), table.sum(axis=1))
 
 
-def share_of(part: Any, whole: Any) -> Floats:
+def safe_divide(part: Any, whole: Any) -> Floats:
     """Part by whole, nan where the whole is 0."""
     part, whole = np.broadcast_arrays(np.asarray(part, dtype=np.float64), np.asarray(whole, dtype=np.float64))
     out: Floats = np.divide(part, whole, out=np.full(part.shape, np.nan), where=whole > 0)
     return out
 
 
-def lines_of(outcome: Outcome, probe: str) -> dict[int, dict[str, Any]]:
+def probe_records(outcome: FinishedRun, probe: str) -> dict[int, dict[str, Any]]:
     """A probe's lines by round; raises `Missing` if the run has none."""
-    lines = outcome.probe(probe)
+    lines = outcome.probe_records(probe)
     if not lines:
         raise missing_probe(outcome.cell.row, probe)
     return {line["round"]: line for line in lines}
@@ -181,16 +183,16 @@ def participants(lines: Mapping[int, dict[str, Any]]) -> list[int]:
     return sorted({client for line in lines.values() for client in line["clients"]})
 
 
-def label_counts(outcome: Outcome) -> Ints:
+def label_counts(outcome: FinishedRun) -> Ints:
     """Training samples by client and class [N, C]."""
-    counts = manifest(outcome).get("counts")
+    counts = partition_manifest(outcome).get("counts")
     if counts is None:
         text = f"{outcome.path / 'partition.json'} has no counts: the partition has too many clients to store them"
-        raise Missing("report.missing_measurement", text, "counts")
+        raise MissingData("report.missing_measurement", text, "counts")
     return np.asarray(counts, dtype=np.int64)
 
 
-def manifest(outcome: Outcome) -> dict[str, Any]:
+def partition_manifest(outcome: FinishedRun) -> dict[str, Any]:
     """What partition.json says of a run."""
     return read_json(outcome.path / "partition.json")
 
@@ -202,7 +204,7 @@ def pick_client(wanted: int | str, clients: Sequence[int], counts: Ints) -> int:
             some = ", ".join(map(str, clients[:10]))
             others = " and others" if len(clients) > 10 else ""
             text = f"client = {wanted}: the client did not participate"
-            raise Missing("report.absent_client", text, "client", f"use one that did: {some}{others}")
+            raise MissingData("report.absent_client", text, "client", f"use one that did: {some}{others}")
         return wanted
     if wanted != MOST_SKEWED:
         text = f'client = "{wanted}": not a client'
@@ -224,6 +226,6 @@ def seeds_note(found: Iterable[Sequence[Any]], what: str = "mean and standard de
     return f"{what} of {between} seeds"
 
 
-def scale_note(results: Results) -> list[str]:
+def scale_note(results: StudyResults) -> list[str]:
     """What is to be said of a study with fewer rounds than the paper's; nothing of a whole one."""
     return scaled(results.study)

@@ -11,21 +11,21 @@ from matplotlib.colors import ListedColormap, to_rgb
 
 from fedrecall.studies.study import slug
 
-COLUMN, PAGE = 3.4, 7.0  # inches: the width of one column of a paper, and of both
+COLUMN_WIDTH, PAGE_WIDTH = 3.4, 7.0  # inches: the width of one column of a paper, and of both
 
 SMALL, NORMAL, LARGE = 7.0, 8.0, 9.0  # points; nothing is smaller than SMALL
 
-INK, FAINT, GRID = "#1d2733", "#5b6672", "#e3e6ea"
+TEXT_COLOUR, MUTED_COLOUR, GRID = "#1d2733", "#5b6672", "#e3e6ea"
 
-DATA = "#5E5E5E"  # what clients hold
+DATA_COLOUR = "#5E5E5E"  # what clients hold
 
 SEQUENTIAL, DIFFERENCE = "viridis", "RdBu"  # both are read alike by colour-blind people
 
 STYLE: dict[Any, object] = {
     "axes.axisbelow": True,
-    "axes.edgecolor": FAINT,
+    "axes.edgecolor": MUTED_COLOUR,
     "axes.grid": True,
-    "axes.labelcolor": INK,
+    "axes.labelcolor": TEXT_COLOUR,
     "axes.labelsize": NORMAL,
     "axes.linewidth": 0.6,
     "axes.spines.right": False,
@@ -43,15 +43,15 @@ STYLE: dict[Any, object] = {
     "savefig.dpi": 300,
     "svg.fonttype": "none",  # text stays text: it can be searched, and edited
     "svg.hashsalt": "fedrecall",  # otherwise ids are random
-    "text.color": INK,
+    "text.color": TEXT_COLOUR,
     "text.parse_math": False,  # a dollar in the name of a class is a dollar
-    "xtick.color": FAINT,
-    "xtick.labelcolor": INK,
+    "xtick.color": MUTED_COLOUR,
+    "xtick.labelcolor": TEXT_COLOUR,
     "xtick.labelsize": SMALL,
     "xtick.major.size": 2.5,
     "xtick.major.width": 0.6,
-    "ytick.color": FAINT,
-    "ytick.labelcolor": INK,
+    "ytick.color": MUTED_COLOUR,
+    "ytick.labelcolor": TEXT_COLOUR,
     "ytick.labelsize": SMALL,
     "ytick.major.size": 2.5,
     "ytick.major.width": 0.6,
@@ -68,7 +68,7 @@ DOTTED: Dashes = (0, (1.2, 1.2))
 MIXED: Dashes = (0, (5, 1.5, 1.2, 1.5))
 
 
-class Look(NamedTuple):
+class LineStyle(NamedTuple):
     """What tells a line from the others, in colour and without."""
 
     colour: str
@@ -79,59 +79,59 @@ class Look(NamedTuple):
 # FedAvg is the grey that all are compared with; what distils is solid, the other baselines are dashed. The colours are
 # of Okabe and Ito, and of Tol, chosen so that the methods of one paper differ for colour-blind readers, and so that
 # all show on white and on black; where two share a colour, their lines and markers differ.
-LOOKS = {
-    "fedavg": Look("#5E5E5E", SOLID, "o"),
-    "fedprox": Look("#CC79A7", DASHED, "s"),
-    "fedavgm": Look("#8C6BB1", DASHED, "v"),
-    "scaffold": Look("#56B4E9", MIXED, "D"),
-    "fednova": Look("#CC3311", DASHED, "^"),
-    "feddyn": Look("#B8860B", MIXED, "d"),
-    "fedcurv": Look("#E69F00", DASHED, "P"),
-    "moon": Look("#7A5230", MIXED, "X"),
-    "fedproto": Look("#6A5ACD", DOTTED, "p"),
-    "fedrs": Look("#EE7733", DOTTED, "<"),
-    "fedlsd": Look("#7A5230", SOLID, ">"),
-    "fedntd": Look("#6A5ACD", SOLID, "v"),
-    "fedgkd": Look("#33BBEE", SOLID, "h"),
-    "fedcad": Look("#009E73", SOLID, "^"),
-    "fedssd": Look("#D55E00", SOLID, "D"),
-    "fedcsd": Look("#E69F00", SOLID, "*"),
-    "fedlmd": Look("#0072B2", SOLID, "s"),
-    "fedlmd-tf": Look("#EE6677", MIXED, "s"),
-    "fedavg-kd": Look("#E69F00", MIXED, "o"),
-    "fedavg-ls": Look("#A0522D", DOTTED, "o"),
+METHOD_STYLES = {
+    "fedavg": LineStyle("#5E5E5E", SOLID, "o"),
+    "fedprox": LineStyle("#CC79A7", DASHED, "s"),
+    "fedavgm": LineStyle("#8C6BB1", DASHED, "v"),
+    "scaffold": LineStyle("#56B4E9", MIXED, "D"),
+    "fednova": LineStyle("#CC3311", DASHED, "^"),
+    "feddyn": LineStyle("#B8860B", MIXED, "d"),
+    "fedcurv": LineStyle("#E69F00", DASHED, "P"),
+    "moon": LineStyle("#7A5230", MIXED, "X"),
+    "fedproto": LineStyle("#6A5ACD", DOTTED, "p"),
+    "fedrs": LineStyle("#EE7733", DOTTED, "<"),
+    "fedlsd": LineStyle("#7A5230", SOLID, ">"),
+    "fedntd": LineStyle("#6A5ACD", SOLID, "v"),
+    "fedgkd": LineStyle("#33BBEE", SOLID, "h"),
+    "fedcad": LineStyle("#009E73", SOLID, "^"),
+    "fedssd": LineStyle("#D55E00", SOLID, "D"),
+    "fedcsd": LineStyle("#E69F00", SOLID, "*"),
+    "fedlmd": LineStyle("#0072B2", SOLID, "s"),
+    "fedlmd-tf": LineStyle("#EE6677", MIXED, "s"),
+    "fedavg-kd": LineStyle("#E69F00", MIXED, "o"),
+    "fedavg-ls": LineStyle("#A0522D", DOTTED, "o"),
 }
 
 # Variants that the papers compare.
-LOOKS |= {
-    "fedntd-tf": Look("#6A5ACD", MIXED, "v"),
-    "fedlmd-prox": Look("#CC79A7", DASHED, "s"),
-    "fedlmd-avgm": Look("#E69F00", MIXED, "s"),
-    "fedlmd-prox-avgm": Look("#D55E00", DOTTED, "s"),
-    "fedssd-squared": Look("#56B4E9", DASHED, "D"),
-    "kl": Look("#0072B2", DASHED, "o"),
-    "mse": Look("#009E73", MIXED, "s"),
-    "ssd": LOOKS["fedssd"],
-    "ssd-squared": Look("#56B4E9", DASHED, "D"),
-    "base": Look("#0072B2", DASHED, "p"),  # FedCSD with none of its parts
-    "m1": Look("#009E73", MIXED, "^"),  # and with two of them
-    "m2": Look("#CC79A7", DOTTED, "v"),
-    "m3": Look("#56B4E9", DASHED, "d"),
-    "hard-mask": Look("#0072B2", DASHED, "s"),
-    "adaptive-mask": LOOKS["fedcsd"],
-    "plain-training": LOOKS["fedavg"],
-    "feature-distillation": Look("#0072B2", DASHED, "s"),
-    "logit-distillation": Look("#D55E00", MIXED, "^"),
+METHOD_STYLES |= {
+    "fedntd-tf": LineStyle("#6A5ACD", MIXED, "v"),
+    "fedlmd-prox": LineStyle("#CC79A7", DASHED, "s"),
+    "fedlmd-avgm": LineStyle("#E69F00", MIXED, "s"),
+    "fedlmd-prox-avgm": LineStyle("#D55E00", DOTTED, "s"),
+    "fedssd-squared": LineStyle("#56B4E9", DASHED, "D"),
+    "kl": LineStyle("#0072B2", DASHED, "o"),
+    "mse": LineStyle("#009E73", MIXED, "s"),
+    "ssd": METHOD_STYLES["fedssd"],
+    "ssd-squared": LineStyle("#56B4E9", DASHED, "D"),
+    "base": LineStyle("#0072B2", DASHED, "p"),  # FedCSD with none of its parts
+    "m1": LineStyle("#009E73", MIXED, "^"),  # and with two of them
+    "m2": LineStyle("#CC79A7", DOTTED, "v"),
+    "m3": LineStyle("#56B4E9", DASHED, "d"),
+    "hard-mask": LineStyle("#0072B2", DASHED, "s"),
+    "adaptive-mask": METHOD_STYLES["fedcsd"],
+    "plain-training": METHOD_STYLES["fedavg"],
+    "feature-distillation": LineStyle("#0072B2", DASHED, "s"),
+    "logit-distillation": LineStyle("#D55E00", MIXED, "^"),
 }
 
-COLOURS = tuple(dict.fromkeys(look.colour for look in LOOKS.values()))[1:]  # for other names; grey is FedAvg's
+COLOURS = tuple(dict.fromkeys(look.colour for look in METHOD_STYLES.values()))[1:]  # for other names; grey is FedAvg's
 
 LINES = (SOLID, DASHED, DOTTED, MIXED)
 
-MARKERS = tuple(dict.fromkeys(look.marker for look in LOOKS.values()))
+MARKERS = tuple(dict.fromkeys(look.marker for look in METHOD_STYLES.values()))
 
 # For things that are no methods, in their order: columns of a study, classes.
-SERIES = (
+CATEGORY_COLOURS = (
     "#0072B2",
     "#E69F00",
     "#009E73",
@@ -144,51 +144,51 @@ SERIES = (
     "#5E5E5E",
 )
 
-FEW = len(SERIES)  # as many as can be told apart
+MAX_CATEGORIES = len(CATEGORY_COLOURS)  # as many as can be told apart
 
 
-def colour(name: str) -> str:
+def colour_of(name: str) -> str:
     """The colour of a method or a variant, as #rrggbb."""
-    return look(name).colour
+    return style_of(name).colour
 
 
-def look(name: str) -> Look:
+def style_of(name: str) -> LineStyle:
     """The look of a method or a variant; one that is not known has a look that depends on its name alone."""
     key = slug(name).replace("-plus-", "-")
-    if key in LOOKS:
-        return LOOKS[key]
+    if key in METHOD_STYLES:
+        return METHOD_STYLES[key]
     number = crc32(key.encode())
-    return Look(
+    return LineStyle(
         COLOURS[number % len(COLOURS)],
         LINES[number // 64 % len(LINES)],
         MARKERS[number // 1024 % len(MARKERS)],
     )
 
 
-def looks(names: Iterable[str]) -> dict[str, Look]:
+def distinct_styles(names: Iterable[str]) -> dict[str, LineStyle]:
     """The looks of the lines of one figure: colours as everywhere; of two lines that look the same, one changes."""
     names = list(names)
-    found = {name: look(name) for name in names}
-    seen: set[Look] = set()
+    found = {name: style_of(name) for name in names}
+    seen: set[LineStyle] = set()
     for name in names:
         hue = found[name].colour
-        others = (Look(hue, line, marker) for marker, line in product(MARKERS, LINES))
+        others = (LineStyle(hue, line, marker) for marker, line in product(MARKERS, LINES))
         found[name] = next((each for each in (found[name], *others) if each not in seen), found[name])
         seen.add(found[name])
     return found
 
 
-def series(count: int) -> list[str]:
+def category_colours(count: int) -> list[str]:
     """Colours of things in their order; more than a few are steps of one scale."""
-    if count <= FEW:
-        return list(SERIES[:count])
+    if count <= MAX_CATEGORIES:
+        return list(CATEGORY_COLOURS[:count])
     scale = matplotlib.colormaps[SEQUENTIAL]
     return [matplotlib.colors.to_hex(scale((i + 0.5) / count)) for i in range(count)]
 
 
-def on(background: Sequence[float]) -> str:
+def text_colour_on(background: Sequence[float]) -> str:
     """The colour of text that is read on a background: dark on light, light on dark."""
-    return max((INK, "#ffffff"), key=lambda text: contrast(to_rgb(text), background))
+    return max((TEXT_COLOUR, "#ffffff"), key=lambda text: contrast(to_rgb(text), background))
 
 
 def contrast(one: Sequence[float], other: Sequence[float]) -> float:
@@ -202,7 +202,7 @@ def contrast(one: Sequence[float], other: Sequence[float]) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-def shade(hue: str) -> ListedColormap:
+def single_hue_colormap(hue: str) -> ListedColormap:
     """A map from almost white to a colour, for shares beside a map of accuracies."""
     end = to_rgb(hue)
     steps = [tuple(1 - i / 255 * (1 - part) for part in end) for i in range(10, 256)]
@@ -210,7 +210,7 @@ def shade(hue: str) -> ListedColormap:
 
 
 @contextmanager
-def styled() -> Iterator[None]:
+def figure_style() -> Iterator[None]:
     """Matplotlib with these settings, whatever the user's own are, which come back afterwards."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()

@@ -8,44 +8,44 @@ from matplotlib.lines import Line2D
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from fedrecall.reporting.figures.layout import finish, name_panel, panels
+from fedrecall.reporting.figures.layout import add_title_legend_notes, panels, set_panel_title
 from fedrecall.reporting.figures.series import (
     MOST_SKEWED,
     Floats,
     Ints,
-    Missing,
-    Names,
-    chosen,
+    MissingData,
+    Selection,
     label_counts,
     missing_probe,
     no_finished_run,
     pick_client,
     scale_note,
+    select,
 )
-from fedrecall.reporting.figures.style import series
-from fedrecall.studies.results import Outcome, Results
+from fedrecall.reporting.figures.style import category_colours
+from fedrecall.studies.results import FinishedRun, StudyResults
 
-FILE = "features.safetensors"
+FEATURES_FILE = "features.safetensors"
 
-MOST = 1_000  # points a panel
+MAX_POINTS = 1_000  # points a panel
 
-NAMED = 30  # classes that have an entry in the legend; more are too many to be told apart
+MAX_LEGEND_CLASSES = 30  # classes that have an entry in the legend; more are too many to be told apart
 
 
-class _Model(NamedTuple):
+class _FeatureSet(NamedTuple):
     title: str
     features: Floats  # [n, D]
     y: Ints  # [n]
 
 
 def tsne(
-    results: Results,
+    results: StudyResults,
     *,
     title: str = "",
-    global_: Names = None,
-    local: Names = None,
+    global_: Selection = None,
+    local: Selection = None,
     client: int | str = MOST_SKEWED,
-    columns: Names = None,
+    columns: Selection = None,
 ) -> Figure:
     """Test examples by their features: global models of some rows, then one client's local models of some rows.
 
@@ -55,13 +55,13 @@ def tsne(
     if global_ is None and local is None:
         local = [row for row, tables in study.rows.items() if "start" in tables]
         global_ = [row for row in study.rows if row not in local]
-    models: list[_Model] = []
+    models: list[_FeatureSet] = []
     notes = []
-    names = chosen(study.columns, columns, "column")
+    names = select(study.columns, columns, "column")
     for column in names:
         for kind, wanted in (("global", global_), ("local", local)):
-            for row in chosen(study.rows, wanted or (), "row"):
-                outcomes = results.outcomes(row, column)
+            for row in select(study.rows, wanted or (), "row"):
+                outcomes = results.finished_runs(row, column)
                 if not outcomes:
                     continue
                 said = row if kind in row else f"{row}: {kind} model"
@@ -72,22 +72,24 @@ def tsne(
     if not models:
         raise no_finished_run()
     classes = max(int(model.y.max()) for model in models) + 1
-    colours = np.array(series(classes))
+    colours = np.array(category_colours(classes))
     figure, axes = panels(len(models), across=2 if len(models) in (2, 4) else None, height=2.6)
     for place, model in zip(axes, models, strict=True):
         at = embed(model.features)
         place.scatter(at[:, 0], at[:, 1], s=5, c=colours[model.y], linewidths=0, alpha=0.8, rasterized=True)
         place.set(xticks=[], yticks=[])
-        name_panel(place, model.title)
+        set_panel_title(place, model.title)
         place.spines[:].set_visible(True)
         place.set_aspect("equal", adjustable="datalim")
     legend = [
         (str(k), Line2D([], [], color=colours[k], marker="o", linestyle=""))
-        for k in range(classes if classes <= NAMED else 0)
+        for k in range(classes if classes <= MAX_LEGEND_CLASSES else 0)
     ]
     if not legend:
         notes.append(f"colour: class, from dark (0) to light ({classes - 1})")
-    return finish(figure, title=title, legend=legend, notes=[*dict.fromkeys(notes), *scale_note(results)])
+    return add_title_legend_notes(
+        figure, title=title, legend=legend, notes=[*dict.fromkeys(notes), *scale_note(results)]
+    )
 
 
 def embed(features: Floats) -> Floats:
@@ -97,7 +99,7 @@ def embed(features: Floats) -> Floats:
 
     if len(features) < 4:
         text = f"t-SNE requires at least 4 examples, the run stored {len(features)}"
-        raise Missing("report.missing_measurement", text, "features")
+        raise MissingData("report.missing_measurement", text, "features")
     perplexity = min(30.0, (len(features) - 1) / 3)
     # Principal components to start with, not chance; one thread, for sums in the same order, and for speed: the work is
     # so little that threads wait for one another.
@@ -107,22 +109,26 @@ def embed(features: Floats) -> Floats:
     return found
 
 
-def _read(outcome: Outcome, kind: str, client: int | str, title: str) -> tuple[_Model, int | None]:
+def _read(outcome: FinishedRun, kind: str, client: int | str, title: str) -> tuple[_FeatureSet, int | None]:
     """A run's global model, or one of its local models, then with its client."""
-    path = outcome.path / "probes" / FILE
+    path = outcome.path / "probes" / FEATURES_FILE
     if not path.exists():
         raise missing_probe(outcome.cell.row, "features")
     try:
         tensors = load_file(path)
     except (SafetensorError, OSError) as error:
         text = f"{path}: cannot read the file: {error}"
-        raise Missing("report.unreadable_file", text, str(path), "remove the run directory and run it again") from None
+        raise MissingData(
+            "report.unreadable_file", text, str(path), "remove the run directory and run it again"
+        ) from None
     who = None
     if kind == "local":
         there = sorted(int(name.removeprefix("local-")) for name in tensors if name.startswith("local-"))
         who = pick_client(client, there, label_counts(outcome))
     name = kind if who is None else f"local-{who}"
     if name not in tensors:
-        raise Missing("report.missing_measurement", f"{path}: the file has no features of the {name} model", str(path))
-    features, y = tensors[name][:MOST].astype(np.float64), tensors["y"][:MOST].astype(np.int64)
-    return _Model(title, features.reshape(len(features), -1), y), who
+        raise MissingData(
+            "report.missing_measurement", f"{path}: the file has no features of the {name} model", str(path)
+        )
+    features, y = tensors[name][:MAX_POINTS].astype(np.float64), tensors["y"][:MAX_POINTS].astype(np.int64)
+    return _FeatureSet(title, features.reshape(len(features), -1), y), who

@@ -5,12 +5,12 @@ from pathlib import Path
 
 from fedrecall.errors import UserError
 from fedrecall.reporting.html.article import Composer
-from fedrecall.reporting.html.page import page
-from fedrecall.reporting.tables import table_files, write_texts
-from fedrecall.studies.results import Results, load
-from fedrecall.studies.run_collection import together
+from fedrecall.reporting.html.render_page import render_page
+from fedrecall.reporting.tables import table_files, write_text_files
+from fedrecall.studies.results import StudyResults, load_results
+from fedrecall.studies.run_collection import runs_as_study
 
-FILE = "report.html"
+REPORT_FILE = "report.html"
 
 
 def write_report(folders: Sequence[Path], out: Path | None = None) -> list[Path]:
@@ -24,17 +24,17 @@ def write_report(folders: Sequence[Path], out: Path | None = None) -> list[Path]
         )
     found = _results(folders)
     articles = [Composer(results, f"study-{at}").article() for at, results in enumerate(found, 1)]
-    out = out or (folders[0] / FILE if len(folders) == 1 else Path(FILE))
-    files = {out: page(articles)}
+    out = out or (folders[0] / REPORT_FILE if len(folders) == 1 else Path(REPORT_FILE))
+    files = {out: render_page(articles)}
     for article in articles:  # the tables of several studies are told apart by a number
-        above = "" if len(articles) == 1 else f"{article.identity}-"
+        above = "" if len(articles) == 1 else f"{article.element_id}-"
         files |= table_files(article.tables, out.parent / "tables", above)
-    return write_texts(files)
+    return write_text_files(files)
 
 
-def _results(folders: Sequence[Path]) -> list[Results]:
+def _results(folders: Sequence[Path]) -> list[StudyResults]:
     """Each study by itself, and all run directories together."""
-    found = [load(folder) for folder in folders]
-    runs = [results.folder for results in found if results.single]
-    studies = [results for results in found if not results.single]
-    return [*studies, together(runs)] if len(runs) > 1 else found
+    found = [load_results(folder) for folder in folders]
+    runs = [results.folder for results in found if results.is_single_run]
+    studies = [results for results in found if not results.is_single_run]
+    return [*studies, runs_as_study(runs)] if len(runs) > 1 else found

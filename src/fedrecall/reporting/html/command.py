@@ -4,24 +4,24 @@ import json
 import shlex
 from pathlib import Path
 
-from fedrecall.config.tables import Value, dotted
+from fedrecall.config.tables import Scalar, flatten
 from fedrecall.errors import UserError
 from fedrecall.studies import papers
 from fedrecall.studies.compare import comparison_study
-from fedrecall.studies.reproduce import reproduction
-from fedrecall.studies.results import Results
-from fedrecall.studies.run_collection import Runs
-from fedrecall.studies.study import FILE, Study, Tables, slug
+from fedrecall.studies.reproduce import reproduction_study
+from fedrecall.studies.results import StudyResults
+from fedrecall.studies.run_collection import RunCollection
+from fedrecall.studies.study import STUDY_FILE, Study, Tables, slug
 
 
-def repeat(results: Results) -> str:
+def repeat(results: StudyResults) -> str:
     """What to type; every run directory has a command of its own."""
-    if results.single:
+    if results.is_single_run:
         return _run(results.folder)
-    if isinstance(results, Runs):
-        return "\n".join(_run(folder) for folder in results.places.values())
+    if isinstance(results, RunCollection):
+        return "\n".join(_run(folder) for folder in results.folders.values())
     study = results.study
-    own = ["reproduce", str(results.folder / FILE), *_scaled(study)]  # a study's folder says all of it
+    own = ["reproduce", str(results.folder / STUDY_FILE), *_scaled(study)]  # a study's folder says all of it
     words = _reproduce(study) or _compare(study) or own
     return shlex.join(["fedrecall", *words, "--out", _again(results.folder)])
 
@@ -36,9 +36,9 @@ def _again(folder: Path) -> str:
 
 def _reproduce(study: Study) -> list[str] | None:
     """A paper's experiment or a part of it; None if the study is none of those."""
-    if study.id not in papers.ids():
+    if study.id not in papers.experiment_ids():
         return None
-    whole, words = papers.definition(study.id), ["reproduce", study.id, *_scaled(study)]
+    whole, words = papers.load_definition(study.id), ["reproduce", study.id, *_scaled(study)]
     rows = None if len(study.rows) == len(whole.rows) else ",".join(slug(name) for name in study.rows)
     columns = None if len(study.columns) == len(whole.columns) else ",".join(slug(name) for name in study.columns)
     words += [] if rows is None else ["--methods", rows]
@@ -46,7 +46,7 @@ def _reproduce(study: Study) -> list[str] | None:
     words += [] if study.seeds == whole.seeds else ["--seeds", str(len(study.seeds))]
     overrides = _overrides(study.base, whole.base)
     try:
-        made = reproduction(
+        made = reproduction_study(
             study.id,
             fraction=study.fraction,
             rows=rows,
@@ -77,11 +77,11 @@ def _scaled(study: Study) -> list[str]:
 
 def _overrides(base: Tables, known: Tables) -> list[str]:
     """What was set on top of what is known."""
-    there = dotted(known)
-    return [f"{key}={_written(value)}" for key, value in dotted(base).items() if there.get(key) != value]
+    there = flatten(known)
+    return [f"{key}={_written(value)}" for key, value in flatten(base).items() if there.get(key) != value]
 
 
-def _written(value: Value) -> str:
+def _written(value: Scalar) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
@@ -91,5 +91,5 @@ def _set(overrides: list[str]) -> list[str]:
 
 def _same(made: Study, study: Study) -> bool:
     """Whether two studies are the same runs."""
-    first, second = ({cell.folder: cell.tables for cell in each.cells()} for each in (made, study))
+    first, second = ({cell.folder: cell.config for cell in each.cells()} for each in (made, study))
     return first == second

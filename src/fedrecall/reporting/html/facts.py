@@ -3,15 +3,15 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from fedrecall.config.tables import Value, dotted
-from fedrecall.studies.results import Results, read_json
-from fedrecall.studies.study import read
+from fedrecall.config.tables import Scalar, flatten
+from fedrecall.studies.results import StudyResults, read_json
+from fedrecall.studies.study import read_toml
 
-HASH = 12  # digits of a hash that are shown; all are in environment.json
+HASH_DIGITS = 12  # digits of a hash that are shown; all are in environment.json
 
-MOST = 6  # different values that are listed; more are counted
+MAX_LISTED = 6  # different values that are listed; more are counted
 
-ENVIRONMENT = {
+ENVIRONMENT_LABELS = {
     "fedrecall": "fedrecall",
     "python": "Python",
     "torch": "PyTorch",
@@ -25,28 +25,30 @@ ENVIRONMENT = {
 }
 
 
-def configurations(results: Results) -> dict[str, dict[str, Any]]:
+def configurations(results: StudyResults) -> dict[str, dict[str, Any]]:
     """The complete configuration of each row: that of its first finished run, or of the first that is to be made."""
     out = {}
     for row in results.study.rows:
-        finished = results.outcomes(row)
+        finished = results.finished_runs(row)
         first = results.study.cell(row, next(iter(results.study.columns)), results.study.seeds[0])
-        out[row] = read(finished[0].path / "config.toml") if finished else results.study.experiment(first).tables()
+        out[row] = (
+            read_toml(finished[0].path / "config.toml") if finished else results.study.experiment(first).to_tables()
+        )
     return out
 
 
-def settings(results: Results) -> dict[str, str]:
+def main_settings(results: StudyResults) -> dict[str, str]:
     """The settings that a reader asks for first; where runs differ, all their values."""
-    paths = {outcome.path for outcome in results.outcomes()}
-    found = [read(path / "config.toml") for path in sorted(paths)] or list(configurations(results).values())
+    paths = {outcome.path for outcome in results.finished_runs()}
+    found = [read_toml(path / "config.toml") for path in sorted(paths)] or list(configurations(results).values())
     seen: dict[str, dict[str, None]] = {}
     for tables in found:
-        for name, said in _described(dotted(tables)):
+        for name, said in _setting_texts(flatten(tables)):
             seen.setdefault(name, {})[said] = None
-    return {name: listed(values) for name, values in seen.items()}
+    return {name: join_limited(values) for name, values in seen.items()}
 
 
-def _described(c: Mapping[str, Value]) -> Iterator[tuple[str, str]]:
+def _setting_texts(c: Mapping[str, Scalar]) -> Iterator[tuple[str, str]]:
     yield "data", str(c.get("data.name"))
     yield "model", str(c.get("model.name", "chosen for the data"))
     clients = c.get("federation.clients")
@@ -63,26 +65,29 @@ def _described(c: Mapping[str, Value]) -> Iterator[tuple[str, str]]:
     yield "rounds", str(c.get("run.rounds"))
 
 
-def environment(results: Results) -> dict[str, str]:
+def environment_table(results: StudyResults) -> dict[str, str]:
     """Versions and machine, as the runs recorded them."""
     seen: dict[str, dict[str, None]] = {}
-    for path in dict.fromkeys(outcome.path for outcome in results.outcomes()):
+    for path in dict.fromkeys(outcome.path for outcome in results.finished_runs()):
         file = path / "environment.json"
         for key, value in (read_json(file) if file.exists() else {}).items():
             if key == "config":  # told elsewhere
                 continue
-            said = str(value)[:HASH] if key in ("data", "partition") else str(value)
+            said = str(value)[:HASH_DIGITS] if key in ("data", "partition") else str(value)
             seen.setdefault(key, {})[said] = None
-    order = [key for key in ENVIRONMENT if key in seen]
-    return {ENVIRONMENT.get(key, key): listed(seen[key]) for key in [*order, *(k for k in seen if k not in order)]}
+    order = [key for key in ENVIRONMENT_LABELS if key in seen]
+    return {
+        ENVIRONMENT_LABELS.get(key, key): join_limited(seen[key])
+        for key in [*order, *(k for k in seen if k not in order)]
+    }
 
 
-def listed(values: Iterable[str]) -> str:
+def join_limited(values: Iterable[str]) -> str:
     """A few values one by one; many are counted.
 
-    >>> listed(["a", "b"])
+    >>> join_limited(["a", "b"])
     'a; b'
     """
     values = list(values)
-    more = f"; and {len(values) - MOST} more" if len(values) > MOST else ""
-    return "; ".join(values[:MOST]) + more
+    more = f"; and {len(values) - MAX_LISTED} more" if len(values) > MAX_LISTED else ""
+    return "; ".join(values[:MAX_LISTED]) + more

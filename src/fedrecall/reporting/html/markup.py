@@ -39,7 +39,7 @@ def data_json(identity: str, content: object) -> Html:
     return tag("script", Html(text), type="application/json", id=identity)
 
 
-def data_link(label: str, name: str, kind: str, text: str, identity: str) -> Html:
+def macro(label: str, name: str, kind: str, text: str, identity: str) -> Html:
     """A link that saves a text as a file; the text is in the link."""
     return tag("a", label, id=identity, href=f"data:{kind};charset=utf-8,{quote(text, safe='')}", download=name)
 

@@ -7,11 +7,11 @@ from importlib.resources import files
 from string import Template
 
 import fedrecall
-from fedrecall.reporting.html.article import Article
+from fedrecall.reporting.html.article import StudyPage
 from fedrecall.reporting.html.markup import Html, join, tag
 
 
-def page(articles: Sequence[Article]) -> str:
+def render_page(articles: Sequence[StudyPage]) -> str:
     """One HTML file that needs nothing else."""
     alone = len(articles) == 1
     title = articles[0].title if alone else f"{len(articles)} studies"
@@ -29,11 +29,11 @@ def page(articles: Sequence[Article]) -> str:
     )
 
 
-def _contents(articles: Sequence[Article], *, alone: bool) -> Html:
+def _contents(articles: Sequence[StudyPage], *, alone: bool) -> Html:
     """Links to the sections of a study, or to each of several."""
-    links = [(article.title, article.identity) for article in articles]
+    links = [(article.title, article.element_id) for article in articles]
     if alone:
-        links = [(part.title, f"{articles[0].identity}-{part.name}") for part in articles[0].sections]
+        links = [(part.title, f"{articles[0].element_id}-{part.name}") for part in articles[0].sections]
     items = [tag("li", tag("a", title, href=f"#{place}")) for title, place in links]
     return tag("nav", tag("ul", items), aria_label="Contents")
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from fedrecall.reporting.html.markup import Html, data_link, join, tag
-from fedrecall.reporting.tables import Entry, Table
+from fedrecall.reporting.html.markup import Html, join, macro, tag
+from fedrecall.reporting.tables import ReportTable, TableCell
 from fedrecall.reporting.tables.render import to_csv, to_latex
 from fedrecall.studies.study import slug
 
 
-def table(content: Table, rows: Sequence[str], identity: str) -> Html:
+def table(content: ReportTable, rows: Sequence[str], identity: str) -> Html:
     """A table that can be sorted, its notes, and its files; a row is known to the toggles by its place in the study.
 
     Which runs failed is said once, above all tables.
@@ -30,7 +30,7 @@ def table(content: Table, rows: Sequence[str], identity: str) -> Html:
     )
 
 
-def plain_table(content: Table) -> Html:
+def notebook_table(content: ReportTable) -> Html:
     """A table for a notebook, which has its own style for tables, and its notes."""
     left, right = (f"text-align: {side}; vertical-align: top; padding: 0.2em 0.8em" for side in ("left", "right"))
     head = [tag("th", title, style=left if at == 0 else right) for at, title in enumerate(content.header)]
@@ -44,24 +44,24 @@ def plain_table(content: Table) -> Html:
     return join([grid, tag("small", [(note, tag("br")) for note in content.notes], style="opacity: 0.7")])
 
 
-def _cell(entry: Entry) -> Html:
+def _cell(entry: TableCell) -> Html:
     value = None if entry.value is None else f"{entry.value:.10g}"
     return tag("td", _stacked(entry), data_value=value or "")
 
 
-def _stacked(entry: Entry) -> Html:
+def _stacked(entry: TableCell) -> Html:
     first, *rest = entry.lines
     return join([first, [(tag("br"), tag("small", line)) for line in rest]])
 
 
-def _files(content: Table, identity: str) -> Html:
+def _files(content: ReportTable, identity: str) -> Html:
     """The table for a paper and for a spreadsheet: to save, and to copy."""
     forms = (("CSV", "csv", "text/csv", to_csv), ("LaTeX", "tex", "application/x-tex", to_latex))
     links: list[Html] = []
     for label, suffix, kind, render in forms:
         name = f"{identity}-{suffix}"
         links += [
-            data_link(f"Save {label}", f"{slug(content.name)}.{suffix}", kind, render(content), name),
+            macro(f"Save {label}", f"{slug(content.name)}.{suffix}", kind, render(content), name),
             copy(f"Copy {label}", name),
         ]
     return tag("p", links, class_="files")

@@ -5,24 +5,24 @@ from typing import Any
 import tomli_w
 
 from fedrecall.reporting.html import facts
-from fedrecall.reporting.html.charts import POINTS
+from fedrecall.reporting.html.charts import MAX_POINTS
 from fedrecall.reporting.html.command import repeat
 from fedrecall.reporting.html.markup import Html, join, tag
 from fedrecall.reporting.html.parts import bullets, copy, definitions, fold, listing
-from fedrecall.reporting.tables.cells import about, failures
-from fedrecall.studies.results import Results
-from fedrecall.studies.run_collection import Runs
+from fedrecall.reporting.tables.cells import failure_notes, scope_notes
+from fedrecall.studies.results import StudyResults
+from fedrecall.studies.run_collection import RunCollection
 
-LISTED = 30  # runs that are still to be made
+MAX_LISTED_RUNS = 30  # runs that are still to be made
 
-READING = (
+CHART_HELP = (
     "Lines are means over seeds, bands are one sample standard deviation; a run that broke off is shown only where all"
     " of a row's did. Point at a round, or use the arrow keys, to read its values."
-    f" A line has at most {POINTS} points: of longer runs it shows every so many rounds."
+    f" A line has at most {MAX_POINTS} points: of longer runs it shows every so many rounds."
 )
 
 
-def overview(results: Results) -> Html:
+def overview(results: StudyResults) -> Html:
     """What a reader must know before the numbers: how much of it was run, and with which settings."""
     study = results.study
     found = {"study": study.id}
@@ -30,14 +30,14 @@ def overview(results: Results) -> Html:
         found["paper"] = study.paper
     for name, of in (("methods", study.rows), ("columns", study.columns)):
         if len(of) > 1:
-            found[name] = facts.listed(of)
+            found[name] = facts.join_limited(of)
     return join(
         [
-            tag("ul", [tag("li", text, class_=_caution(text)) for text in about(results)], class_="badges"),
-            _missing(results),
-            _broken(results),
+            tag("ul", [tag("li", text, class_=_caution(text)) for text in scope_notes(results)], class_="badges"),
+            unfinished_runs(results),
+            failed_runs(results),
             [tag("p", text) for text in study.about.split("\n\n") if text.strip()],
-            definitions(found | facts.settings(results)),
+            definitions(found | facts.main_settings(results)),
         ]
     )
 
@@ -47,19 +47,19 @@ def _caution(text: str) -> str | None:
     return "caution" if "scaled" in text or "still to be made" in text else None
 
 
-def _missing(results: Results) -> Html | None:
+def unfinished_runs(results: StudyResults) -> Html | None:
     left = [f"{cell.row}, {cell.column}, seed {cell.seed}" for cell in results.unfinished]
-    if not left and results.outcomes():
+    if not left and results.finished_runs():
         return None
     if not left:
         return tag("p", "This run is not finished: there is nothing to show of it yet.", class_="warning")
     title = f"{len(left)} of {len(results.study.cells())} runs are still to be made; means are over the others"
-    more = [f"and {len(left) - LISTED} more"] if len(left) > LISTED else []
-    return tag("div", fold(title, bullets([*left[:LISTED], *more])), class_="warning")
+    more = [f"and {len(left) - MAX_LISTED_RUNS} more"] if len(left) > MAX_LISTED_RUNS else []
+    return tag("div", fold(title, bullets([*left[:MAX_LISTED_RUNS], *more])), class_="warning")
 
 
-def _broken(results: Results) -> Html | None:
-    texts = [text.removeprefix("failed: ") for text in failures(results)]
+def failed_runs(results: StudyResults) -> Html | None:
+    texts = [text.removeprefix("failed: ") for text in failure_notes(results)]
     if not texts:
         return None
     return tag("div", fold(f"{len(texts)} runs broke off", bullets(texts), open=len(texts) <= 3), class_="warning")
@@ -100,12 +100,12 @@ def curves(data: dict[str, Any], identity: str, static: Html) -> Html:
         choice if len(radios) > 1 else None,
         tag("ul", legend, class_="legend", aria_label="Legend") if len(legend) > 1 else None,
         tag("div", panels, class_="charts"),
-        tag("p", READING, class_="note"),
+        tag("p", CHART_HELP, class_="note"),
     )
     return join([tag("div", live, class_="live", hidden=True), tag("div", static, class_="static")])
 
 
-def again(results: Results, identity: str) -> Html:
+def command_section(results: StudyResults, identity: str) -> Html:
     """The command that repeats the study."""
     name = f"{identity}-command"
     goes_on = f"With --out {results.folder} it makes the runs that are still to be made."
@@ -113,12 +113,12 @@ def again(results: Results, identity: str) -> Html:
         [
             tag("pre", tag("code", repeat(results), id=name)),
             tag("p", copy("Copy", name), class_="files"),
-            tag("p", goes_on, class_="note") if results.unfinished and not isinstance(results, Runs) else None,
+            tag("p", goes_on, class_="note") if results.unfinished and not isinstance(results, RunCollection) else None,
         ]
     )
 
 
-def configuration(results: Results) -> Html:
+def configuration(results: StudyResults) -> Html:
     """Every row's complete configuration, what differs between them marked; and what the columns set."""
     texts = {row: tomli_w.dumps(tables).splitlines() for row, tables in facts.configurations(results).items()}
     common = set.intersection(*map(set, texts.values()))

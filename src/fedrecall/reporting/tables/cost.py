@@ -5,29 +5,29 @@ from statistics import fmean
 
 from fedrecall.data.partition import Partition
 from fedrecall.errors import UserError
-from fedrecall.reporting.tables import Table
-from fedrecall.reporting.tables.cells import number
-from fedrecall.studies.results import Outcome, Results
-from fedrecall.studies.study import read
+from fedrecall.reporting.tables import ReportTable
+from fedrecall.reporting.tables.cells import number_cell
+from fedrecall.studies.results import FinishedRun, StudyResults
+from fedrecall.studies.study import read_toml
 
-MEGA = 1e6
+MILLION = 1e6
 
 
-def spent(results: Results) -> Table:
+def cost_table(results: StudyResults) -> ReportTable:
     """Of each row, the means over its runs: examples trained on, time, traffic."""
     rows = []
     for row in results.study.rows:
-        runs = list({outcome.path: outcome for outcome in results.outcomes(row)}.values())
+        runs = list({outcome.path: outcome for outcome in results.finished_runs(row)}.values())
         entries = (
-            number(float(len(runs))),
-            number(_mean([passes(run) for run in runs]), MEGA),
-            number(_mean([seconds for run in runs for _, seconds in run.curve("seconds")])),
-            number(_mean([run.summary.get("seconds") for run in runs])),
-            number(_mean([run.summary.get("bytes_up") for run in runs]), MEGA),
-            number(_mean([run.summary.get("bytes_down") for run in runs]), MEGA),
+            number_cell(float(len(runs))),
+            number_cell(_mean([passes_trained(run) for run in runs]), MILLION),
+            number_cell(_mean([seconds for run in runs for _, seconds in run.curve("seconds")])),
+            number_cell(_mean([run.summary.get("seconds") for run in runs])),
+            number_cell(_mean([run.summary.get("bytes_up") for run in runs]), MILLION),
+            number_cell(_mean([run.summary.get("bytes_down") for run in runs]), MILLION),
         )
         rows.append((row, entries))
-    return Table(
+    return ReportTable(
         name="cost",
         title="Cost of a run",
         header=("method", "runs", "million sample passes", "seconds a round", "seconds", "MB up", "MB down"),
@@ -41,11 +41,11 @@ def spent(results: Results) -> Table:
     )
 
 
-def passes(outcome: Outcome) -> float | None:
+def passes_trained(outcome: FinishedRun) -> float | None:
     """Examples that were trained on: rounds by participants by local epochs by their examples."""
     try:
         sizes = Partition.load(outcome.path).sizes
-        epochs = read(outcome.path / "config.toml")["local"]["epochs"]
+        epochs = read_toml(outcome.path / "config.toml")["local"]["epochs"]
     except (UserError, KeyError, IndexError):  # a report shows what there is
         return None
     return float(epochs * sum(int(sizes[line["clients"]].sum()) for line in outcome.records))

@@ -3,33 +3,33 @@
 from collections.abc import Callable, Mapping
 from statistics import fmean
 
-from fedrecall.reporting.figures.series import probed, values
-from fedrecall.reporting.tables import Entry, Table
-from fedrecall.reporting.tables.cells import spread
-from fedrecall.reporting.tables.samples import sample
-from fedrecall.studies.results import Outcome, Results
+from fedrecall.reporting.figures.series import probe_curve, run_curve
+from fedrecall.reporting.tables import ReportTable, TableCell
+from fedrecall.reporting.tables.cells import spread_cell
+from fedrecall.reporting.tables.samples import run_group
+from fedrecall.studies.results import FinishedRun, StudyResults
 from fedrecall.studies.statistics import Curve
 
-READERS: Mapping[str, Callable[[Outcome], Curve]] = {
-    "global": Outcome.curve,
-    "mean local": lambda outcome: values(outcome, "local_accuracy"),
-    "forgetting": lambda outcome: values(outcome, "forgetting"),
-    "local, own classes": lambda outcome: probed(outcome, "local", "in_distribution"),
-    "local, other classes": lambda outcome: probed(outcome, "local", "out_distribution"),
+FORGETTING_COLUMNS: Mapping[str, Callable[[FinishedRun], Curve]] = {
+    "global": FinishedRun.curve,
+    "mean local": lambda outcome: run_curve(outcome, "local_accuracy"),
+    "forgetting": lambda outcome: run_curve(outcome, "forgetting"),
+    "local, own classes": lambda outcome: probe_curve(outcome, "local", "in_distribution"),
+    "local, other classes": lambda outcome: probe_curve(outcome, "local", "out_distribution"),
 }
 
 
-def forgetting(results: Results) -> Table | None:
+def forgetting_table(results: StudyResults) -> ReportTable | None:
     """How much less local models know than the global one; None if no run looked."""
     columns = list(results.study.columns)
-    if not any(values(outcome, "forgetting") for outcome in results.outcomes()):
+    if not any(run_curve(outcome, "forgetting") for outcome in results.finished_runs()):
         return None
-    places = [(name, columns[0], name) for name in READERS]
+    places = [(name, columns[0], name) for name in FORGETTING_COLUMNS]
     if len(columns) > 1:
         places = [(column, column, "forgetting") for column in columns]
     lines = {row: [_entry(results, row, *place) for _, *place in places] for row in results.study.rows}
     kept = [i for i in range(len(places)) if any(line[i].value is not None for line in lines.values())]
-    return Table(
+    return ReportTable(
         name="forgetting",
         title="Forgetting",
         header=("method", *(places[i][0] for i in kept)),
@@ -43,8 +43,8 @@ def forgetting(results: Results) -> Table | None:
     )
 
 
-def _entry(results: Results, row: str, column: str, name: str) -> Entry:
+def _entry(results: StudyResults, row: str, column: str, name: str) -> TableCell:
     """The mean over rounds, over the seeds."""
-    runs = sample(results, row, column)
-    curves = [READERS[name](outcome) for outcome in runs.good]
-    return spread([100 * fmean(value for _, value in curve) for curve in curves if curve], runs)
+    runs = run_group(results, row, column)
+    curves = [FORGETTING_COLUMNS[name](outcome) for outcome in runs.completed]
+    return spread_cell([100 * fmean(value for _, value in curve) for curve in curves if curve], runs)

@@ -3,9 +3,9 @@
 from typing import NamedTuple
 
 from fedrecall.reporting.tables import cells
-from fedrecall.reporting.tables.render import Entry, Table
-from fedrecall.reporting.tables.samples import sample, speed
-from fedrecall.studies.results import Results
+from fedrecall.reporting.tables.render import ReportTable, TableCell
+from fedrecall.reporting.tables.samples import run_group, target_rounds
+from fedrecall.studies.results import StudyResults
 from fedrecall.studies.study import Erratum, Measure, Printed, Study
 
 MEASURES: dict[Measure, str] = {
@@ -17,32 +17,32 @@ MEASURES: dict[Measure, str] = {
 }
 
 
-def paper_tables(results: Results) -> list[Table]:
+def paper_tables(results: StudyResults) -> list[ReportTable]:
     """Rows by columns, one table for the study's measure and for each other thing that was printed."""
     printed = [measure for measure in results.study.printed if measure != "deviation"]
     return [_table(results, measure) for measure in dict.fromkeys([results.study.measure, *printed])]
 
 
-def _table(results: Results, measure: Measure) -> Table:
+def _table(results: StudyResults, measure: Measure) -> ReportTable:
     study = results.study
     errata = [erratum for erratum in study.errata if erratum.measure == measure]
     rows = tuple(
         (row, tuple(_entry(results, row, column, measure, errata) for column in study.columns)) for row in study.rows
     )
     footnotes = [f"[{i}] {_footnote(study, erratum)}" for i, erratum in enumerate(errata, 1)]
-    return Table(
+    return ReportTable(
         name=study.id if measure == study.measure else f"{study.id}-{measure.replace('_', '-')}",
         title=f"{study.title}: {MEASURES[measure]}",
         header=("", *study.columns),
         rows=rows,
-        notes=(*_legend(results, measure), *footnotes, *cells.failures(results)),
+        notes=(*_legend(results, measure), *footnotes, *cells.failure_notes(results)),
         fraction=study.fraction,
     )
 
 
-def _entry(results: Results, row: str, column: str, measure: Measure, errata: list[Erratum]) -> Entry:
+def _entry(results: StudyResults, row: str, column: str, measure: Measure, errata: list[Erratum]) -> TableCell:
     measured = _measured(results, row, column, measure)
-    known = in_print(results.study, row, column, measure)
+    known = printed_value(results.study, row, column, measure)
     if known is None:
         return measured
     mark, compared = "", known.number
@@ -55,19 +55,19 @@ def _entry(results: Results, row: str, column: str, measure: Measure, errata: li
     said = "" if difference is None else f" ({difference:+.{digits}f})"
     whose = "paper" if results.study.fraction == 1 else "full"
     numbers = {"printed": known.number, "printed_deviation": known.deviation, "difference": difference}
-    return Entry((*measured.lines, f"{whose} {known.text}{mark}{said}"), {**measured.numbers, **numbers})
+    return TableCell((*measured.lines, f"{whose} {known.text}{mark}{said}"), {**measured.numbers, **numbers})
 
 
-def _measured(results: Results, row: str, column: str, measure: Measure) -> Entry:
-    runs = sample(results, row, column)
+def _measured(results: StudyResults, row: str, column: str, measure: Measure) -> TableCell:
+    runs = run_group(results, row, column)
     if measure == "rounds_to_target":
-        return cells.rounds_to_target(runs, speed(results, row, column))
+        return cells.rounds_to_target_cell(runs, target_rounds(results, row, column))
     if measure == "speedup":
-        return cells.speedup(runs, speed(results, row, column), "over_all")
-    return cells.accuracy(runs, measure)
+        return cells.speedup_cell(runs, target_rounds(results, row, column), "over_all")
+    return cells.accuracy_cell(runs, measure)
 
 
-class InPrint(NamedTuple):
+class PrintedValue(NamedTuple):
     """A number as a paper has it."""
 
     text: str
@@ -75,34 +75,34 @@ class InPrint(NamedTuple):
     deviation: float | None = None
 
 
-def in_print(study: Study, row: str, column: str, measure: Measure) -> InPrint | None:
+def printed_value(study: Study, row: str, column: str, measure: Measure) -> PrintedValue | None:
     """What the paper has in a cell; None if nothing."""
-    value = _stored(study, row, column, measure)
+    value = _raw_value(study, row, column, measure)
     if value is None:
         return None
     if isinstance(value, str):
-        return InPrint(value, None)
+        return PrintedValue(value, None)
     if measure == "rounds_to_target":
-        return InPrint(f"{value:g}", float(value))
-    deviation = _stored(study, row, column, "deviation") if measure == study.measure else None
+        return PrintedValue(f"{value:g}", float(value))
+    deviation = _raw_value(study, row, column, "deviation") if measure == study.measure else None
     if not isinstance(deviation, float | int):
-        return InPrint(f"{value:.2f}", float(value))
-    return InPrint(f"{value:.2f} ± {deviation:.2f}", float(value), float(deviation))
+        return PrintedValue(f"{value:.2f}", float(value))
+    return PrintedValue(f"{value:.2f} ± {deviation:.2f}", float(value), float(deviation))
 
 
-def _stored(study: Study, row: str, column: str, what: Printed) -> float | str | None:
+def _raw_value(study: Study, row: str, column: str, what: Printed) -> float | str | None:
     line = study.printed.get(what, {}).get(row)
     return None if line is None else line[list(study.columns).index(column)]
 
 
 def _footnote(study: Study, erratum: Erratum) -> str:
-    value = in_print(study, erratum.row, erratum.column, erratum.measure)
+    value = printed_value(study, erratum.row, erratum.column, erratum.measure)
     instead = "" if erratum.consistent is None else f"; the difference is to {erratum.consistent:g}"
     return f"{erratum.row}, {erratum.column}: printed {value.text if value else '-'}; {erratum.why}{instead}"
 
 
-def _legend(results: Results, measure: Measure) -> list[str]:
-    out = cells.about(results)
+def _legend(results: StudyResults, measure: Measure) -> list[str]:
+    out = cells.scope_notes(results)
     if len(results.study.seeds) > 1 and measure not in ("rounds_to_target", "speedup"):
         out.append("mean ± sample standard deviation over seeds")
     if measure not in results.study.printed:

@@ -10,12 +10,12 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-GAP = 2  # columns of space between two columns of a table
+COLUMN_GAP = 2  # columns of space between two columns of a table
 
 HEADER_WIDTH = 14  # a longer name of a column is broken, where its entries are not wider anyway
 
 
-class Entry(NamedTuple):
+class TableCell(NamedTuple):
     """What stands where a row and a column meet."""
 
     lines: tuple[str, ...]  # as shown: the measurement, below it what it is compared with
@@ -27,21 +27,21 @@ class Entry(NamedTuple):
         return next(iter(self.numbers.values()), None)
 
 
-class Table(NamedTuple):
+class ReportTable(NamedTuple):
     """Rows of entries under a header; `name` is that of its files."""
 
     name: str
     title: str
     header: tuple[str, ...]  # the first is that of the rows' names
-    rows: tuple[tuple[str, tuple[Entry, ...]], ...]
+    rows: tuple[tuple[str, tuple[TableCell, ...]], ...]
     notes: tuple[str, ...] = ()
     fraction: float = 1.0  # of the rounds
 
 
-def show(table: Table, console: Console) -> None:
+def print_table(table: ReportTable, console: Console) -> None:
     """Print it, in as many blocks of columns as the width asks for."""
     console.print(Text(table.title, style="bold"))
-    for columns in blocks(table, console.width):
+    for columns in column_blocks(table, console.width):
         console.print()
         console.print(_grid(table, columns))
     console.print()
@@ -49,14 +49,14 @@ def show(table: Table, console: Console) -> None:
         console.print(Text(note, style="dim"))
 
 
-def blocks(table: Table, width: int) -> list[list[int]]:
+def column_blocks(table: ReportTable, width: int) -> list[list[int]]:
     """The numbers of the columns, in blocks that are no wider than a terminal beside the names of the rows."""
     names = max(len(name) for name in (table.header[0], *(name for name, _ in table.rows)))
     out: list[list[int]] = [[]]
     used = names
     for i, title in enumerate(table.header[1:]):
         shown = [line for _, entries in table.rows for line in entries[i].lines]
-        wide = max([min(len(title), HEADER_WIDTH), *map(len, title.split()), *map(len, shown)], default=0) + GAP
+        wide = max([min(len(title), HEADER_WIDTH), *map(len, title.split()), *map(len, shown)], default=0) + COLUMN_GAP
         if out[-1] and used + wide > width:
             out.append([])
             used = names
@@ -65,8 +65,8 @@ def blocks(table: Table, width: int) -> list[list[int]]:
     return out
 
 
-def _grid(table: Table, columns: list[int]) -> Grid:
-    grid = Grid(box=None, header_style="bold", pad_edge=False, padding=(0, GAP, 0, 0))
+def _grid(table: ReportTable, columns: list[int]) -> Grid:
+    grid = Grid(box=None, header_style="bold", pad_edge=False, padding=(0, COLUMN_GAP, 0, 0))
     grid.add_column(table.header[0], no_wrap=True)
     for i in columns:
         grid.add_column(table.header[1 + i], justify="right")
@@ -75,12 +75,12 @@ def _grid(table: Table, columns: list[int]) -> Grid:
     return grid
 
 
-def _stacked(entry: Entry) -> Text:
+def _stacked(entry: TableCell) -> Text:
     first, *rest = entry.lines
     return Text.assemble(first, *((f"\n{line}", "dim") for line in rest), no_wrap=True)
 
 
-def written_out(table: Table) -> dict[str, Any]:
+def to_dict(table: ReportTable) -> dict[str, Any]:
     """Plain data for a script: title, notes, and row -> column -> numbers, with the words where there are none."""
     rows = {
         name: {
@@ -92,7 +92,7 @@ def written_out(table: Table) -> dict[str, Any]:
     return {"title": table.title, "fraction": table.fraction, "rows": rows, "notes": table.notes}
 
 
-def to_csv(table: Table) -> str:
+def to_csv(table: ReportTable) -> str:
     """One line an entry, plain numbers; `fraction` is the share of the rounds that was run."""
     keys = list(dict.fromkeys(key for _, entries in table.rows for entry in entries for key in entry.numbers))
     out = StringIO()
@@ -105,7 +105,7 @@ def to_csv(table: Table) -> str:
     return out.getvalue()
 
 
-def to_markdown(table: Table) -> str:
+def to_markdown(table: ReportTable) -> str:
     """A pipe table under a heading; below it the notes."""
 
     def line(*cells: str) -> str:
@@ -117,43 +117,43 @@ def to_markdown(table: Table) -> str:
     return "\n".join([*out, *(part for note in table.notes for part in ("", note))]) + "\n"
 
 
-def to_latex(table: Table) -> str:
+def to_latex(table: ReportTable) -> str:
     r"""A table for a paper; it needs \usepackage{booktabs}."""
     return "\n".join(_latex(table)) + "\n"
 
 
-def _latex(table: Table) -> Iterator[str]:
+def _latex(table: ReportTable) -> Iterator[str]:
     yield r"\begin{table}"
     yield r"\centering"
-    yield rf"\caption{{{escaped(table.title)}}}"
+    yield rf"\caption{{{escape_latex(table.title)}}}"
     yield rf"\label{{tab:{table.name}}}"
     yield rf"\begin{{tabular}}{{l{'r' * (len(table.header) - 1)}}}"
     yield r"\toprule"
-    yield " & ".join(map(escaped, table.header)) + r" \\"
+    yield " & ".join(map(escape_latex, table.header)) + r" \\"
     yield r"\midrule"
     for name, entries in table.rows:
-        yield " & ".join([escaped(name), *map(_latex_entry, entries)]) + r" \\"
+        yield " & ".join([escape_latex(name), *map(_latex_entry, entries)]) + r" \\"
     yield r"\bottomrule"
     yield r"\end{tabular}"
     for note in table.notes:
-        yield rf"\par\footnotesize {escaped(note)}"
+        yield rf"\par\footnotesize {escape_latex(note)}"
     yield r"\end{table}"
 
 
-def _latex_entry(entry: Entry) -> str:
-    first, *rest = map(escaped, entry.lines)
+def _latex_entry(entry: TableCell) -> str:
+    first, *rest = map(escape_latex, entry.lines)
     if not rest:
         return first
     below = "".join(rf"\\{{\scriptsize {line}}}" for line in rest)
     return rf"\shortstack[r]{{{first}{below}}}"
 
 
-LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$"}
+LATEX_ESCAPES = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$"}
 
-LATEX |= {c: rf"\{c}" for c in "&%$#_{}"} | {"<": "$<$", ">": "$>$", "|": "$|$"}
+LATEX_ESCAPES |= {c: rf"\{c}" for c in "&%$#_{}"} | {"<": "$<$", ">": "$>$", "|": "$|$"}
 
 
-def escaped(text: str) -> str:
+def escape_latex(text: str) -> str:
     """Plain text as LaTeX; a minus before a number is a minus, not a hyphen."""
-    plain = "".join(LATEX.get(c, c) for c in text)
+    plain = "".join(LATEX_ESCAPES.get(c, c) for c in text)
     return re.sub(r"(?<![\w.-])-(?=\d)", "$-$", plain)

@@ -4,37 +4,37 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from fedrecall.studies import statistics
-from fedrecall.studies.results import Outcome, Results
+from fedrecall.studies.results import FinishedRun, StudyResults
 from fedrecall.studies.statistics import Curve
 from fedrecall.studies.study import Study, Target
 
 
 @dataclass(frozen=True)
-class Sample:
+class RunGroup:
     """The finished runs of one row and column, one a seed."""
 
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[FinishedRun, ...]
     seeds: int  # that the study asks for
 
     @property
-    def good(self) -> list[Outcome]:
+    def completed(self) -> list[FinishedRun]:
         """The runs that came to an end and were evaluated; what broke off has no accuracy worth a mean."""
         return [outcome for outcome in self.outcomes if not outcome.diverged and outcome.curve()]
 
-    def beside(self, other: "Sample") -> "Sample":
+    def with_shared_seeds(self, other: "RunGroup") -> "RunGroup":
         """The good runs whose seeds the other has good runs of, too."""
-        seeds = {outcome.cell.seed for outcome in other.good}
-        return replace(self, outcomes=tuple(o for o in self.good if o.cell.seed in seeds))
+        seeds = {outcome.cell.seed for outcome in other.completed}
+        return replace(self, outcomes=tuple(o for o in self.completed if o.cell.seed in seeds))
 
     @property
     def curve(self) -> Curve:
         """The mean over the seeds."""
-        return statistics.mean_curve([outcome.curve() for outcome in self.good])
+        return statistics.mean_curve([outcome.curve() for outcome in self.completed])
 
     @property
     def rounds(self) -> int | None:
         """T: how many rounds the runs have."""
-        return max((outcome.records[-1]["round"] for outcome in self.good), default=None)
+        return max((outcome.records[-1]["round"] for outcome in self.completed), default=None)
 
     @property
     def failed(self) -> bool:
@@ -42,26 +42,26 @@ class Sample:
         if not self.outcomes:
             return False
         curve = self.curve
-        return statistics.failed(
-            statistics.best(curve) if curve else None, self.outcomes[0].classes, diverged=not self.good
+        return statistics.has_failed(
+            statistics.best(curve) if curve else None, self.outcomes[0].classes, diverged=not self.completed
         )
 
     def accuracy(self, measure: str) -> dict[int, float]:
         """Final, best or last ten, in percent, by seed."""
-        return {o.cell.seed: 100 * statistics.ACCURACIES[measure](o.curve()) for o in self.good}
+        return {o.cell.seed: 100 * statistics.ACCURACIES[measure](o.curve()) for o in self.completed}
 
-    def local(self) -> dict[int, float]:
+    def local_accuracy(self) -> dict[int, float]:
         """The accuracy of the clients' own models before aggregation, in percent, mean over rounds, by seed.
 
         It is of the whole test set: a column that is a group of it has none.
         """
-        curves = {o.cell.seed: o.curve("local_accuracy") for o in self.good if o.cell.group is None}
+        curves = {o.cell.seed: o.curve("local_accuracy") for o in self.completed if o.cell.group is None}
         return {seed: 100 * fmean(value for _, value in curve) for seed, curve in curves.items() if curve}
 
     def forgetting(self) -> dict[int, float]:
         """By how many points the global model is better than the clients' own, mean over rounds, by seed."""
         out = {}
-        for outcome in self.good:
+        for outcome in self.completed:
             local = dict(outcome.curve("local_accuracy"))
             gaps = [accuracy - local[number] for number, accuracy in outcome.curve() if number in local]
             if gaps and outcome.cell.group is None:
@@ -70,26 +70,26 @@ class Sample:
 
     def mean_of(self, key: str) -> float | None:
         """The mean over rounds and seeds of something that every round records."""
-        values = [value for outcome in self.good for _, value in outcome.curve(key)]
+        values = [value for outcome in self.completed for _, value in outcome.curve(key)]
         return fmean(values) if values else None
 
 
-def sample(results: Results, row: str, column: str) -> Sample:
+def run_group(results: StudyResults, row: str, column: str) -> RunGroup:
     """The runs of a row and a column."""
-    return Sample(tuple(results.outcomes(row, column)), len(results.study.seeds))
+    return RunGroup(tuple(results.finished_runs(row, column)), len(results.study.seeds))
 
 
-def reference(study: Study) -> str:
+def reference_row(study: Study) -> str:
     """The row that others are measured against: the one that sets the target, else the first."""
     return study.target.of if isinstance(study.target, Target) else next(iter(study.rows))
 
 
-def goal(results: Results, column: str) -> float | None:
+def target_accuracy(results: StudyResults, column: str) -> float | None:
     """The accuracy whose first round is asked for; None: there is none, or the row that sets it has not been run."""
-    return _goal(results, column, sample(results, reference(results.study), column))
+    return _goal(results, column, run_group(results, reference_row(results.study), column))
 
 
-def _goal(results: Results, column: str, theirs: Sample) -> float | None:
+def _goal(results: StudyResults, column: str, theirs: RunGroup) -> float | None:
     wanted = results.study.target
     if isinstance(wanted, dict):
         return wanted.get(column)
@@ -99,32 +99,32 @@ def _goal(results: Results, column: str, theirs: Sample) -> float | None:
 
 
 @dataclass(frozen=True)
-class Speed:
+class TargetRounds:
     """When a row reaches the target of a column."""
 
-    reached: int | None  # None: never
+    rounds: int | None  # None: never
     over_all: float | None  # speedup: all rounds / rounds to the target
     over_reference: float | None  # speedup: rounds to the target of the reference / rounds to the target
 
 
-def speed(results: Results, row: str, column: str) -> Speed | None:
+def target_rounds(results: StudyResults, row: str, column: str) -> TargetRounds | None:
     """How soon a row is at its column's target; None where that cannot be said.
 
     Two rows are compared by the mean curves of the seeds that both have: a study may be unfinished. The row that sets
     the target is printed with its last round if the target is its final accuracy, and with a speedup of 1, as the
     papers do.
     """
-    wanted, ours = results.study.target, sample(results, row, column)
-    theirs = sample(results, reference(results.study), column)
-    mine, other = ours.beside(theirs), theirs.beside(ours)
+    wanted, ours = results.study.target, run_group(results, row, column)
+    theirs = run_group(results, reference_row(results.study), column)
+    mine, other = ours.with_shared_seeds(theirs), theirs.with_shared_seeds(ours)
     if isinstance(wanted, Target):
         ours = mine  # the target itself is theirs
     accuracy = _goal(results, column, other)
-    if accuracy is None or not ours.good:
+    if accuracy is None or not ours.completed:
         return None
-    reached = statistics.rounds_to(ours.curve, accuracy)
+    reached = statistics.rounds_to_target(ours.curve, accuracy)
     if isinstance(wanted, Target) and row == wanted.of:
-        return Speed(ours.rounds if wanted.measure == "final" else reached, 1.0, 1.0)
-    both = [statistics.rounds_to(runs.curve, accuracy) for runs in (other, mine)]
-    over_reference = statistics.speedup(*both) if mine.good else None  # they may have no seed in common
-    return Speed(reached, statistics.speedup(ours.rounds, reached), over_reference)
+        return TargetRounds(ours.rounds if wanted.measure == "final" else reached, 1.0, 1.0)
+    both = [statistics.rounds_to_target(runs.curve, accuracy) for runs in (other, mine)]
+    over_reference = statistics.speedup(*both) if mine.completed else None  # they may have no seed in common
+    return TargetRounds(reached, statistics.speedup(ours.rounds, reached), over_reference)

@@ -13,10 +13,10 @@ from torch import Tensor
 from fedrecall.core.types import Payload
 from fedrecall.data.examples import Examples
 from fedrecall.data.transforms import Transform
-from fedrecall.simulation.shared_memory import ALIGNED, DTYPES
+from fedrecall.simulation.shared_memory import ALIGNMENT, DTYPES
 
 
-class Array(NamedTuple):
+class PackedTensor(NamedTuple):
     """A tensor as bytes, and what they mean."""
 
     content: np.ndarray[Any, np.dtype[np.uint8]]
@@ -25,58 +25,63 @@ class Array(NamedTuple):
     channels_last: bool
 
 
-Arrays = dict[str, Array]  # a payload on its way
+PackedPayload = dict[str, PackedTensor]  # a payload on its way
 
 
-class Stored(NamedTuple):
+class PackedExamples(NamedTuple):
     """Examples on their way."""
 
-    x: Array
-    labels: Array
-    rows: Array | None
+    x: PackedTensor
+    labels: PackedTensor
+    rows: PackedTensor | None
     transform: Transform
 
 
-def pack(t: Tensor) -> Array:
+def pack_tensor(t: Tensor) -> PackedTensor:
     """A tensor as an array; of one that lies there in one piece it is a view."""
     last = t.ndim == 4 and not t.is_contiguous() and t.is_contiguous(memory_format=torch.channels_last)
     laid = (t.permute(0, 2, 3, 1) if last else t).detach().cpu().contiguous()
-    return Array(laid.reshape(-1).view(torch.uint8).numpy(), str(t.dtype), tuple(laid.shape), last)
+    return PackedTensor(laid.reshape(-1).view(torch.uint8).numpy(), str(t.dtype), tuple(laid.shape), last)
 
 
-def view(array: Array) -> Tensor:
+def view_tensor(array: PackedTensor) -> Tensor:
     """The tensor, in the memory that Ray holds where torch could have put it there: not to be written to."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         content = torch.from_numpy(array.content)
-    if content.data_ptr() % ALIGNED:
+    if content.data_ptr() % ALIGNMENT:
         content = content.clone()
     dtype = DTYPES[array.dtype]
     t = content.view(dtype).view(array.shape) if len(content) else torch.empty(array.shape, dtype=dtype)
     return t.permute(0, 3, 1, 2) if array.channels_last else t
 
 
-def pack_all(payload: Payload) -> Arrays:
+def pack_payload(payload: Payload) -> PackedPayload:
     """A payload as arrays."""
-    return {name: pack(t) for name, t in payload.items()}
+    return {name: pack_tensor(t) for name, t in payload.items()}
 
 
-def view_all(arrays: Arrays) -> Payload:
+def view_payload(arrays: PackedPayload) -> Payload:
     """The payload, in the memory that Ray holds."""
-    return {name: view(array) for name, array in arrays.items()}
+    return {name: view_tensor(array) for name, array in arrays.items()}
 
 
-def copy_all(arrays: Arrays) -> Payload:
+def copy_payload(arrays: PackedPayload) -> Payload:
     """The payload, in memory of one's own: whoever writes to it disturbs nobody."""
-    return {name: t.clone() for name, t in view_all(arrays).items()}
+    return {name: t.clone() for name, t in view_payload(arrays).items()}
 
 
-def pack_examples(data: Examples) -> Stored:
+def pack_examples(data: Examples) -> PackedExamples:
     """The store that examples are a view of, and which of it."""
-    return Stored(pack(data.x), pack(data.labels), None if data.rows is None else pack(data.rows), data.transform)
+    return PackedExamples(
+        pack_tensor(data.x),
+        pack_tensor(data.labels),
+        None if data.rows is None else pack_tensor(data.rows),
+        data.transform,
+    )
 
 
-def view_examples(stored: Stored) -> Examples:
+def view_examples(stored: PackedExamples) -> Examples:
     """The examples, in the memory that Ray holds."""
-    rows = None if stored.rows is None else view(stored.rows)
-    return Examples(view(stored.x), view(stored.labels), stored.transform, rows)
+    rows = None if stored.rows is None else view_tensor(stored.rows)
+    return Examples(view_tensor(stored.x), view_tensor(stored.labels), stored.transform, rows)

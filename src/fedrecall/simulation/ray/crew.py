@@ -10,30 +10,30 @@ from typing import Any, ClassVar
 
 from fedrecall.core.types import Payload
 from fedrecall.errors import UserError
-from fedrecall.simulation.jobs import Answer, Job
-from fedrecall.simulation.ray.actor import VERSIONS, Actor, Cargo
-from fedrecall.simulation.ray.arrays import pack_all, view_all
-from fedrecall.simulation.scheduler import LIVES, Crew, Hand
+from fedrecall.simulation.jobs import Job, JobResult
+from fedrecall.simulation.ray.actor import VERSIONS, Actor, ActorArgs
+from fedrecall.simulation.ray.arrays import pack_payload, view_payload
+from fedrecall.simulation.scheduler import MAX_ATTEMPTS, Worker, WorkerPool
 
 log = logging.getLogger(__name__)
 
-PATIENCE = 30.0  # seconds without a single actor before somebody is told
+NO_ACTOR_WARNING_SECONDS = 30.0  # seconds without a single actor before somebody is told
 
 
 @dataclass(eq=False)
-class ActorHand(Hand):
+class ActorWorker(Worker):
     """One actor. It has a job only once it has been heard of: in a busy cluster it may wait long for its place."""
 
     actor: Any
-    awaited: Any  # the reference to what it says next: at first its versions
+    pending: Any  # the reference to what it says next: at first its versions
 
 
-class ActorCrew(Crew[ActorHand]):
+class ActorPool(WorkerPool[ActorWorker]):
     """At most one actor for each GPU of the cluster, or each core if it has none; fewer while there is less to do."""
 
-    noun: ClassVar[str] = "Ray actor"
+    worker_kind: ClassVar[str] = "Ray actor"
 
-    def __init__(self, ray: ModuleType, cargo: Cargo, limit: int | None) -> None:
+    def __init__(self, ray: ModuleType, cargo: ActorArgs, limit: int | None) -> None:
         super().__init__()
         self._ray = ray
         self._limit = limit
@@ -43,10 +43,10 @@ class ActorCrew(Crew[ActorHand]):
             why = " ".join(str(error).split()) or type(error).__name__
             what = f"the method and the model cannot be sent to Ray ({why})"
             raise UserError("engine.cannot_pickle", what, "engine.name", "remove what cannot be pickled") from error
-        self._stillborn = 0  # actors in a row that never were heard of
+        self._failed_starts = 0  # actors in a row that never were heard of
         self._board: Any = None  # the reference to what all jobs of the shift read
-        self._most = 0  # actors in this shift
-        self._since = 0.0  # when somebody was last heard of, or it was said that nobody is
+        self._max_actors = 0  # actors in this shift
+        self._last_contact = 0.0  # when somebody was last heard of, or it was said that nobody is
 
     @property
     def size(self) -> int:
@@ -62,80 +62,91 @@ class ActorCrew(Crew[ActorHand]):
             )
         return min(units, self._limit or units)
 
-    def begin(self, down: Payload) -> None:
+    def broadcast(self, down: Payload) -> None:
         """Hand what goes down to Ray, once for all actors."""
-        self._board, self._most, self._since = self._ray.put(pack_all(down)), self.size, time.monotonic()
+        self._board, self._max_actors, self._last_contact = (
+            self._ray.put(pack_payload(down)),
+            self.size,
+            time.monotonic(),
+        )
 
-    def idle(self, waiting: int) -> ActorHand | None:
+    def idle_worker(self, waiting: int) -> ActorWorker | None:
         """An actor that has nothing to do, if there is one; as many more as are of use are on their way."""
-        free = [hand for hand in self._hands if hand.ready and hand.job is None]
-        coming = sum(not hand.ready for hand in self._hands)
-        for _ in range(min(self._most - len(self._hands), waiting - len(free) - coming)):
-            self._hire()
+        free = [hand for hand in self._workers if hand.ready and hand.job is None]
+        coming = sum(not hand.ready for hand in self._workers)
+        for _ in range(min(self._max_actors - len(self._workers), waiting - len(free) - coming)):
+            self._start_actor()
         return free[0] if free else None
 
-    def give(self, hand: ActorHand, job: Job) -> None:
+    def submit(self, hand: ActorWorker, job: Job) -> None:
         """Call the actor."""
-        luggage = {name: pack_all(payload) for name, payload in job.luggage().items()}
-        hand.awaited = hand.actor.do.remote(job.order, self._board, luggage)
+        luggage = {name: pack_payload(payload) for name, payload in job.client_payloads().items()}
+        hand.pending = hand.actor.run_job.remote(job.message, self._board, luggage)
 
-    def news(self) -> Iterator[tuple[ActorHand, Answer | str]]:
+    def wait(self) -> Iterator[tuple[ActorWorker, JobResult | str]]:
         """Wait for an actor to answer, to be there or to die, but not for ever."""
-        listened = {hand.awaited: hand for hand in self._hands if hand.job is not None or not hand.ready}
-        heard, _ = self._ray.wait(list(listened), timeout=PATIENCE)
-        if not heard and not any(hand.ready for hand in self._hands) and time.monotonic() - self._since >= PATIENCE:
+        listened = {hand.pending: hand for hand in self._workers if hand.job is not None or not hand.ready}
+        heard, _ = self._ray.wait(list(listened), timeout=NO_ACTOR_WARNING_SECONDS)
+        if (
+            not heard
+            and not any(hand.ready for hand in self._workers)
+            and time.monotonic() - self._last_contact >= NO_ACTOR_WARNING_SECONDS
+        ):
             log.warning("no core of the Ray cluster is free yet: waiting for one")
-            self._since = time.monotonic()
+            self._last_contact = time.monotonic()
         for hand in map(listened.__getitem__, heard):
             try:
-                said = self._ray.get(hand.awaited)
+                said = self._ray.get(hand.pending)
             except self._ray.exceptions.RayError as error:  # the actor or its node is gone, or what it said is
-                self._dismiss(hand)
+                self._kill(hand)
                 if hand.ready:
-                    yield hand, _why(error)
+                    yield hand, _short_reason(error)
                 else:
-                    self._lose_newborn(error)
+                    self._count_failed_start(error)
                 continue
             if hand.ready:
-                yield hand, Answer(said.message, {name: view_all(arrays) for name, arrays in said.arrays.items()})
+                yield (
+                    hand,
+                    JobResult(said.message, {name: view_payload(arrays) for name, arrays in said.arrays.items()}),
+                )
             else:
-                hand.ready, self._stillborn = True, 0
-                _require_same(said)
+                hand.ready, self._failed_starts = True, 0
+                _check_versions(said)
 
-    def abandon(self) -> None:
+    def cancel_running(self) -> None:
         """End those at a job."""
         for hand in self.busy:
-            self._dismiss(hand)
+            self._kill(hand)
 
     def close(self) -> None:
         """End all actors at once, whatever they are doing."""
-        while self._hands:
-            self._dismiss(self._hands[-1])
+        while self._workers:
+            self._kill(self._workers[-1])
 
-    def _hire(self) -> None:
+    def _start_actor(self) -> None:
         gpus = int(self._ray.cluster_resources().get("GPU", 0)) > 0
         place = {"num_cpus": 0, "num_gpus": 1} if gpus else {"num_cpus": 1}
         actor = self._ray.remote(**place, max_restarts=0, scheduling_strategy="SPREAD")(Actor).remote(self._cargo)
-        self._hands.append(ActorHand(actor, actor.versions.remote()))
+        self._workers.append(ActorWorker(actor, actor.versions.remote()))
 
-    def _lose_newborn(self, error: Exception) -> None:
-        self._stillborn += 1
-        if self._stillborn >= LIVES:
+    def _count_failed_start(self, error: Exception) -> None:
+        self._failed_starts += 1
+        if self._failed_starts >= MAX_ATTEMPTS:
             raise UserError(
                 "engine.worker_start_failed",
-                f"Ray actors cannot start ({_why(error)})",
+                f"Ray actors cannot start ({_short_reason(error)})",
                 "engine.name",
                 "install on every node this Python, the packages of this machine and your own modules that the "
                 "experiment uses",
             ) from error
 
-    def _dismiss(self, hand: ActorHand) -> None:
-        self._hands.remove(hand)
+    def _kill(self, hand: ActorWorker) -> None:
+        self._workers.remove(hand)
         with suppress(Exception):  # it is dead already, or Ray is
             self._ray.kill(hand.actor)
 
 
-def _require_same(versions: dict[str, str]) -> None:
+def _check_versions(versions: dict[str, str]) -> None:
     """Results would otherwise depend on where a client runs."""
     for package, version in versions.items():
         if version != (ours := VERSIONS[package]):
@@ -143,7 +154,7 @@ def _require_same(versions: dict[str, str]) -> None:
             raise UserError("engine.version_mismatch", what, package, "install the same version on all machines")
 
 
-def _why(error: Exception) -> str:
+def _short_reason(error: Exception) -> str:
     """Of the many lines with which Ray explains an error, the one that says most, and of that a sentence or two."""
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
     deaths = [line for line in lines if line.startswith("The actor") and "creation task" not in line]

@@ -1,5 +1,5 @@
 """Tuning: the settings of a method that do best on examples held out from the clients."""
 
-from fedrecall.studies.tuning.search import Tuned, Watch, tune
+from fedrecall.studies.tuning.search import TuningResult, Watch, tune
 
-__all__ = ["Tuned", "Watch", "tune"]
+__all__ = ["TuningResult", "Watch", "tune"]

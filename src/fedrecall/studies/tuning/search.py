@@ -13,31 +13,31 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fedrecall.config.experiment import Experiment
 from fedrecall.core import seeds
 from fedrecall.core.exchange import Diverged
-from fedrecall.errors import UserError, needs_extra, unknown
+from fedrecall.errors import UserError, missing_extra, unknown_name
 from fedrecall.methods import METHODS
-from fedrecall.methods.search_spaces import Space, Values
-from fedrecall.runs.directory import alone
-from fedrecall.runs.records import Record
+from fedrecall.methods.search_spaces import GridValues, SearchSpace
+from fedrecall.runs.directory import locked
+from fedrecall.runs.records import RoundRecord
 from fedrecall.runs.run import execute
-from fedrecall.runs.setup import Dealt, OwnModel, deal, described, prepare
-from fedrecall.studies.compare import DIGITS, with_overrides
-from fedrecall.studies.study import Tables, merged, read
+from fedrecall.runs.setup import FederatedData, UserModel, build_setup, load_and_partition, with_resolved_choices
+from fedrecall.studies.compare import COMPARE_DEFAULTS, with_overrides
+from fedrecall.studies.study import Tables, merge_tables, read_toml
 from fedrecall.studies.tuning import space as spaces
 from fedrecall.studies.tuning.space import Settings
-from fedrecall.studies.tuning.trials import Journal, Trial, best_of
-from fedrecall.studies.tuning.validation import SHARE, without_test
+from fedrecall.studies.tuning.trials import Journal, Trial, best_trial
+from fedrecall.studies.tuning.validation import VALIDATION_FRACTION, with_validation_split
 
 if TYPE_CHECKING:
     import optuna
 
 
-RANDOM = 8  # trials before the sampler learns from them
+STARTUP_TRIALS = 8  # trials before the sampler learns from them
 
-BEFORE_PRUNING = 4  # complete trials, and a quarter of the rounds
+PRUNER_STARTUP_TRIALS = 4  # complete trials, and a quarter of the rounds
 
-ATTEMPTS = 10  # proposals that may be refused because they were tried before, or are not valid
+MAX_PROPOSALS = 10  # proposals that may be refused because they were tried before, or are not valid
 
-IDLE = ("probes", "targets", "local_accuracy", "track")  # of a run: they cost time, and nobody looks
+IGNORED_RUN_KEYS = ("probes", "targets", "local_accuracy", "track")  # of a run: they cost time, and nobody looks
 
 
 class Watch:
@@ -46,18 +46,18 @@ class Watch:
     def began(self, number: int, settings: Settings, rounds: int) -> None:
         """A trial starts."""
 
-    def round(self, line: Record) -> None:
+    def round(self, line: RoundRecord) -> None:
         """It has made another round."""
 
     def ended(self, trial: Trial) -> None:
         """It is finished."""
 
 
-class Tuned(NamedTuple):
+class TuningResult(NamedTuple):
     """What a search found."""
 
     folder: Path
-    space: Space
+    space: SearchSpace
     trials: list[Trial]
     best: Trial | None
     config: Path | None  # the configuration with the best settings
@@ -77,9 +77,9 @@ def tune(
     out: str | Path,
     watch: Watch | None = None,
     data: object = None,
-    model: OwnModel | None = None,
+    model: UserModel | None = None,
     partition: object = None,
-) -> Tuned:
+) -> TuningResult:
     """Try settings of a method until there have been `trials` trials in `out`, or its whole grid has been tried.
 
     The configuration says all else. `over` is another space than the method's own, e.g. ["local.lr=0.001..0.1"]. Every
@@ -92,43 +92,43 @@ def tune(
     >>> len(found.trials), found.config.name
     (2, 'best.toml')
     """
-    library = optuna_library()
-    base, space = question(method, config, over, overrides)
+    library = import_optuna()
+    base, space = resolve_search(method, config, over, overrides)
     if trials < 1:
         raise UserError(
             "config.invalid_value", f"trials = {trials}: must be at least 1", "trials", "set it to 1 or more"
         )
-    dealt = deal(Experiment(**base), data=data, partition=partition)
-    experiment = described(Experiment(**base), dealt, data, model, partition)
-    closed = without_test(dealt, experiment.run)
+    dealt = load_and_partition(Experiment(**base), data=data, partition=partition)
+    experiment = with_resolved_choices(Experiment(**base), dealt, data, model, partition)
+    closed = with_validation_split(dealt, experiment.run)
     folder = Path(out)
-    with _quiet(library), alone(folder):
+    with _quiet(library), locked(folder):
         journal = Journal(folder)
-        done = journal.begin(_identity(experiment, space, closed))
+        done = journal.begin(_search_fingerprint(experiment, space, closed))
         search = _Search(library, experiment, space, closed, model, watch or Watch())
         try:
-            while len(done) < trials and (settings := search.propose(done, trials)) is not None:
-                done = [*done, search.attempt(done, settings)]
+            while len(done) < trials and (settings := search.suggest(done, trials)) is not None:
+                done = [*done, search.run_trial(done, settings)]
                 journal.add(done)
                 search.watch.ended(done[-1])
         finally:  # so that Ctrl-C keeps what was done
-            best = journal.conclude(experiment, done)
-    return Tuned(folder, space, done, best_of(done), best)
+            best = journal.write_best(experiment, done)
+    return TuningResult(folder, space, done, best_trial(done), best)
 
 
-def question(
+def resolve_search(
     method: str, config: str | Path | None, over: Sequence[str], overrides: Sequence[str]
-) -> tuple[Tables, Space]:
+) -> tuple[Tables, SearchSpace]:
     """What is searched: a complete configuration, and the space; both have been checked."""
     if method not in METHODS:
-        raise unknown("method", method, METHODS)
+        raise unknown_name("method", method, METHODS)
     if any(text.replace(" ", "").startswith(("method.name=", "method=")) for text in overrides):
         text = f"--set method.name conflicts with the argument {method}, which names the method to tune"
         raise UserError("cli.conflicting_options", text, "method.name", "remove --set method.name")
-    given = merged(DIGITS if config is None else read(Path(config)), {"method": {"name": method}})
-    tables = Experiment(**with_overrides(given, overrides)).tables()
-    space = spaces.space_for(method, over)
-    spaces.check(tables, space)
+    given = merge_tables(COMPARE_DEFAULTS if config is None else read_toml(Path(config)), {"method": {"name": method}})
+    tables = Experiment(**with_overrides(given, overrides)).to_tables()
+    space = spaces.search_space(method, over)
+    spaces.require_valid(tables, space)
     return tables, space
 
 
@@ -136,39 +136,47 @@ class _Search:
     """Proposes settings, and tries them."""
 
     def __init__(
-        self, library: Any, experiment: Experiment, space: Space, closed: Dealt, model: OwnModel | None, watch: Watch
+        self,
+        library: Any,
+        experiment: Experiment,
+        space: SearchSpace,
+        closed: FederatedData,
+        model: UserModel | None,
+        watch: Watch,
     ) -> None:
         self._optuna, self._space, self._closed, self._model, self.watch = library, space, closed, model, watch
-        tables = experiment.tables()
-        self._tables = tables | {"run": {key: value for key, value in tables["run"].items() if key not in IDLE}}
+        tables = experiment.to_tables()
+        self._tables = tables | {
+            "run": {key: value for key, value in tables["run"].items() if key not in IGNORED_RUN_KEYS}
+        }
         self._seed, self._rounds = experiment.run.seed, experiment.run.rounds
-        self._points = spaces.points(self._tables, space)
-        self._kinds = {key: self._kind(values) for key, values in space.over.items()}
+        self._points = spaces.grid_points(self._tables, space)
+        self._kinds = {key: self._distribution(values) for key, values in space.dimensions.items()}
 
-    def propose(self, done: list[Trial], trials: int) -> Settings | None:
+    def suggest(self, done: list[Trial], trials: int) -> Settings | None:
         """Other settings than those before; None if there are none.
 
         The configuration's own come first. A grid that the trials cover is walked through; else a sampler chooses.
         """
         tried = [trial.settings for trial in done]
-        own = spaces.own(self._tables, self._space)
+        own = spaces.current_settings(self._tables, self._space)
         if own is not None and own not in tried:
             return own
         left = None if self._points is None else [point for point in self._points if point not in tried]
         if left is not None and trials >= len(self._points or ()):
             return next(iter(left), None)
         study = self._replayed(done)
-        for attempt in range(ATTEMPTS):
-            seed = seeds.stream(self._seed, "tune", len(done), attempt) % 2**32
-            study.sampler = self._optuna.samplers.TPESampler(seed=seed, n_startup_trials=RANDOM)
+        for attempt in range(MAX_PROPOSALS):
+            seed = seeds.derive_seed(self._seed, "tune", len(done), attempt) % 2**32
+            study.sampler = self._optuna.samplers.TPESampler(seed=seed, n_startup_trials=STARTUP_TRIALS)
             asked = study.ask(self._kinds)
             settings: Settings = dict(asked.params)
-            if settings not in tried and spaces.valid(self._tables, settings):
+            if settings not in tried and spaces.is_valid(self._tables, settings):
                 return settings
             study.tell(asked, state=self._optuna.trial.TrialState.FAIL)  # which samplers leave out
         return next(iter(left or ()), None)
 
-    def attempt(self, done: list[Trial], settings: Settings) -> Trial:
+    def run_trial(self, done: list[Trial], settings: Settings) -> Trial:
         """Run a federation with these settings, as long as it keeps up with the trials before it."""
         study = self._replayed(done)
         study.enqueue_trial(settings)
@@ -176,7 +184,7 @@ class _Search:
         self.watch.began(number, settings, self._rounds)
         began = time.perf_counter()
 
-        def hear(line: Record) -> None:
+        def hear(line: RoundRecord) -> None:
             self.watch.round(line)
             if line["accuracy"] is not None:
                 curve[line["round"]] = line["accuracy"]
@@ -187,9 +195,9 @@ class _Search:
         def outcome(kind: Any, value: float | None = None, why: str = "") -> Trial:
             return Trial(number, settings, kind, value, curve, round(time.perf_counter() - began, 2), why)
 
-        experiment = Experiment(**spaces.with_settings(self._tables, settings))
+        experiment = Experiment(**spaces.apply_settings(self._tables, settings))
         try:
-            result = execute(prepare(experiment, self._closed, self._model), watch=hear)
+            result = execute(build_setup(experiment, self._closed, self._model), watch=hear)
         except Pruned:
             return outcome("pruned")
         except Diverged as error:
@@ -199,7 +207,7 @@ class _Search:
     def _replayed(self, done: list[Trial]) -> "optuna.Study":
         """What the trials so far have shown."""
         states = self._optuna.trial.TrialState
-        pruner = self._optuna.pruners.MedianPruner(BEFORE_PRUNING, max(2, self._rounds // 4))
+        pruner = self._optuna.pruners.MedianPruner(PRUNER_STARTUP_TRIALS, max(2, self._rounds // 4))
         study: optuna.Study = self._optuna.create_study(direction="maximize", pruner=pruner)
         for trial in done:
             state = states.COMPLETE if trial.outcome == "complete" else states.PRUNED
@@ -214,29 +222,29 @@ class _Search:
             )
         return study
 
-    def _kind(self, values: Any) -> Any:
-        if isinstance(values, Values):
+    def _distribution(self, values: Any) -> Any:
+        if isinstance(values, GridValues):
             return self._optuna.distributions.CategoricalDistribution(values.of)
         return self._optuna.distributions.FloatDistribution(values.low, values.high, log=values.log)
 
 
-def _identity(experiment: Experiment, space: Space, closed: Dealt) -> Tables:
+def _search_fingerprint(experiment: Experiment, space: SearchSpace, closed: FederatedData) -> Tables:
     """All that makes it this search and no other; the data as it is seen, without the test set."""
     return {
-        "space": {key: str(values) for key, values in space.over.items()},
-        "validation": SHARE,
+        "space": {key: str(values) for key, values in space.dimensions.items()},
+        "validation": VALIDATION_FRACTION,
         "data": closed.dataset.fingerprint,
         "partition": closed.partition.hash,
-        "config": experiment.tables(),
+        "config": experiment.to_tables(),
     }
 
 
-def optuna_library() -> Any:
+def import_optuna() -> Any:
     """Import optuna; raises an error with the command that installs it if it is missing."""
     try:
         import optuna
     except ImportError:
-        raise needs_extra("optuna", "tune") from None
+        raise missing_extra("optuna", "tune") from None
     return optuna
 
 

@@ -6,26 +6,26 @@ from typing import Any
 
 from fedrecall.config.experiment import Experiment
 from fedrecall.errors import UserError
-from fedrecall.methods.search_spaces import SPACES, Between, Number, Space, Values
-from fedrecall.studies.study import Tables, merged
+from fedrecall.methods.search_spaces import SEARCH_SPACES, FloatRange, GridValues, Number, SearchSpace
+from fedrecall.studies.study import Tables, merge_tables
 
-SECTIONS = ("method", "local", "server")  # all others would make it another federation
+TUNABLE_SECTIONS = ("method", "local", "server")  # all others would make it another federation
 
 Settings = dict[str, Number]  # by dotted keys
 
 
-def space_for(method: str, texts: Sequence[str]) -> Space:
+def search_space(method: str, texts: Sequence[str]) -> SearchSpace:
     """The space of a method, unless another is given: "key=a,b,c" is a grid, "key=low..high" a range."""
     if not texts:
-        return SPACES[method]
-    return Space("given", dict(_dimension(text) for text in texts))
+        return SEARCH_SPACES[method]
+    return SearchSpace("given", dict(_dimension(text) for text in texts))
 
 
-def _dimension(text: str) -> tuple[str, Values | Between]:
+def _dimension(text: str) -> tuple[str, GridValues | FloatRange]:
     key, _, values = (part.strip() for part in text.partition("="))
     section, _, name = key.partition(".")
-    if section not in SECTIONS or not name:
-        wrong = f'"{text}": only keys of {", ".join(SECTIONS)} can be tuned'
+    if section not in TUNABLE_SECTIONS or not name:
+        wrong = f'"{text}": only keys of {", ".join(TUNABLE_SECTIONS)} can be tuned'
         raise UserError("tune.invalid_space", wrong, key, "name one of them, such as method.mu=0.01,0.1")
     try:
         if ".." in values:
@@ -34,8 +34,8 @@ def _dimension(text: str) -> tuple[str, Values | Between]:
                 wrong = f'"{text}": the lower end of a range must be below the upper end'
                 hint = f"write {key}={high:g}..{low:g}" if high < low else "write two different numbers"
                 raise UserError("tune.invalid_space", wrong, key, hint)
-            return key, Between(low, high)
-        return key, Values(tuple(_number(value) for value in values.split(",")))
+            return key, FloatRange(low, high)
+        return key, GridValues(tuple(_number(value) for value in values.split(",")))
     except ValueError:
         wrong, hint = f'"{text}": not numbers', f"write a list {key}=0.01,0.1 or a range {key}=0.01..0.1"
         raise UserError("tune.invalid_space", wrong, key, hint) from None
@@ -46,40 +46,42 @@ def _number(text: str) -> Number:
     return int(text) if text.strip().lstrip("+-").isdigit() else float(text)
 
 
-def points(tables: Tables, space: Space) -> list[Settings] | None:
+def grid_points(tables: Tables, space: SearchSpace) -> list[Settings] | None:
     """All that a grid allows and the method accepts; None if a range is in it."""
-    grids = {key: values.of for key, values in space.over.items() if isinstance(values, Values)}
-    if len(grids) < len(space.over):
+    grids = {key: values.of for key, values in space.dimensions.items() if isinstance(values, GridValues)}
+    if len(grids) < len(space.dimensions):
         return None
     every = (dict(zip(grids, chosen, strict=True)) for chosen in product(*grids.values()))
-    return [settings for settings in every if valid(tables, settings)]
+    return [settings for settings in every if is_valid(tables, settings)]
 
 
-def valid(tables: Tables, settings: Settings) -> bool:
+def is_valid(tables: Tables, settings: Settings) -> bool:
     """Whether a configuration can have these settings: FedCAD's beta is not above its gamma, for one."""
     try:
-        Experiment(**with_settings(tables, settings))
+        Experiment(**apply_settings(tables, settings))
     except UserError:
         return False
     return True
 
 
-def check(tables: Tables, space: Space) -> None:
+def require_valid(tables: Tables, space: SearchSpace) -> None:
     """Refuse a space none of whose settings a configuration can have, with the reason."""
-    first = {key: values.of[0] if isinstance(values, Values) else values.low for key, values in space.over.items()}
-    if not (points(tables, space) or valid(tables, first)):
-        Experiment(**with_settings(tables, first))
+    first = {
+        key: values.of[0] if isinstance(values, GridValues) else values.low for key, values in space.dimensions.items()
+    }
+    if not (grid_points(tables, space) or is_valid(tables, first)):
+        Experiment(**apply_settings(tables, first))
 
 
-def own(tables: Tables, space: Space) -> Settings | None:
+def current_settings(tables: Tables, space: SearchSpace) -> Settings | None:
     """What the configuration itself says of the keys, if the space has it."""
-    said = {key: _at(Experiment(**tables).tables(), key) for key in space.over}
-    return said if all(said[key] in values for key, values in space.over.items()) else None
+    said = {key: _get(Experiment(**tables).to_tables(), key) for key in space.dimensions}
+    return said if all(said[key] in values for key, values in space.dimensions.items()) else None
 
 
-def with_settings(tables: Tables, settings: Settings) -> Tables:
+def apply_settings(tables: Tables, settings: Settings) -> Tables:
     """The configuration with them."""
-    return merged(tables, *_nested(settings))
+    return merge_tables(tables, *_nested(settings))
 
 
 def _nested(settings: Settings) -> Iterator[Mapping[str, Any]]:
@@ -90,7 +92,7 @@ def _nested(settings: Settings) -> Iterator[Mapping[str, Any]]:
         yield inner
 
 
-def _at(tables: Mapping[str, Any], key: str) -> Any:
+def _get(tables: Mapping[str, Any], key: str) -> Any:
     found: Any = tables
     for part in key.split("."):
         found = found.get(part) if isinstance(found, Mapping) else None

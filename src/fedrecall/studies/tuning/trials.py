@@ -11,12 +11,12 @@ from typing import Any, Literal
 import tomli_w
 
 from fedrecall.config.experiment import Experiment
-from fedrecall.config.tables import dotted
+from fedrecall.config.tables import flatten
 from fedrecall.errors import UserError
-from fedrecall.files import write
-from fedrecall.runs.directory import FREE
+from fedrecall.files import write_atomic
+from fedrecall.runs.directory import RESULT_NEUTRAL_KEYS
 from fedrecall.studies.study import Tables
-from fedrecall.studies.tuning.space import Settings, with_settings
+from fedrecall.studies.tuning.space import Settings, apply_settings
 
 SEARCH, TRIALS, TABLE, BEST = "search.toml", "trials.jsonl", "trials.csv", "best.toml"
 
@@ -47,15 +47,15 @@ class Journal:
             if others := [p.name for p in self.folder.iterdir() if p.suffix != ".lock"]:
                 text = f"{self.folder}: the folder is not a search, it contains {sorted(others)[0]}"
                 raise UserError("tune.directory_not_empty", text, str(self.folder), "choose another --out")
-            write(file, text.encode())
+            write_atomic(file, text.encode())
         try:
-            old, new = (dotted(tables) for tables in map(tomllib.loads, (file.read_text(), text)))
+            old, new = (flatten(tables) for tables in map(tomllib.loads, (file.read_text(), text)))
             trials = [_trial(json.loads(line)) for line in self._lines()]
         except (OSError, ValueError, TypeError, KeyError) as error:
             text = f"{self.folder}: the files of the search are damaged ({error})"
             hint = "remove the folder or choose another --out"
             raise UserError("tune.damaged", text, str(self.folder), hint) from None
-        free = tuple(f"config.{key}" for key in FREE)
+        free = tuple(f"config.{key}" for key in RESULT_NEUTRAL_KEYS)
         differences = [
             f"{key.removeprefix('config.')} was {old.get(key)}, is {new.get(key)}"
             for key in {**old, **new}
@@ -70,20 +70,20 @@ class Journal:
 
     def add(self, trials: list[Trial]) -> None:
         """One more trial is finished: the last of these."""
-        write(self.folder / TRIALS, "".join(json.dumps(asdict(trial)) + "\n" for trial in trials).encode())
+        write_atomic(self.folder / TRIALS, "".join(json.dumps(asdict(trial)) + "\n" for trial in trials).encode())
 
-    def conclude(self, experiment: Experiment, trials: list[Trial]) -> Path | None:
+    def write_best(self, experiment: Experiment, trials: list[Trial]) -> Path | None:
         """Write the table of trials, and the configuration with the best settings; returns where that is."""
-        write(self.folder / TABLE, _csv(trials).encode())
-        best = best_of(trials)
+        write_atomic(self.folder / TABLE, _csv(trials).encode())
+        best = best_trial(trials)
         if best is None:
             return None
-        tables = Experiment(**with_settings(experiment.tables(), best.settings)).tables()
+        tables = Experiment(**apply_settings(experiment.to_tables(), best.settings)).to_tables()
         head = (
-            f"# Found by {len(trials)} trials: {describe(best.settings)}\n"
+            f"# Found by {len(trials)} trials: {format_settings(best.settings)}\n"
             f"# {100 * (best.value or 0):.2f} % on examples held out from the clients; the test set was not used.\n\n"
         )
-        write(self.folder / BEST, (head + tomli_w.dumps(tables)).encode())
+        write_atomic(self.folder / BEST, (head + tomli_w.dumps(tables)).encode())
         return self.folder / BEST
 
     def _lines(self) -> list[str]:
@@ -91,16 +91,16 @@ class Journal:
         return file.read_text().splitlines() if file.exists() else []
 
 
-def best_of(trials: list[Trial]) -> Trial | None:
+def best_trial(trials: list[Trial]) -> Trial | None:
     """The complete trial of highest value, the earliest of several."""
     complete = [trial for trial in trials if trial.value is not None]
     return max(complete, key=lambda trial: (trial.value or 0.0, -trial.number), default=None)
 
 
-def describe(settings: Settings) -> str:
+def format_settings(settings: Settings) -> str:
     """As one would set them.
 
-    >>> describe({"method.mu": 0.1, "method.tau": 2.0})
+    >>> format_settings({"method.mu": 0.1, "method.tau": 2.0})
     'method.mu = 0.1, method.tau = 2'
     """
     return ", ".join(f"{key} = {value:.6g}" for key, value in settings.items())

@@ -5,20 +5,24 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from fedrecall.config.experiment import Run
+from fedrecall.config.experiment import RunSection
 from fedrecall.core import seeds
 from fedrecall.data.examples import Examples
-from fedrecall.data.validation import hold_out
-from fedrecall.runs.setup import Dealt
+from fedrecall.data.validation import split_validation
+from fedrecall.runs.setup import FederatedData
 
-SHARE = 0.2  # of every client's examples
+VALIDATION_FRACTION = 0.2  # of every client's examples
 
 
-def without_test(dealt: Dealt, run: Run) -> Dealt:
+def with_validation_split(dealt: FederatedData, run: RunSection) -> FederatedData:
     """The same clients without a share of their examples, on which every model is scored instead of the test set."""
-    store, known = (torch.arange(len(e.labels)) if e.rows is None else e.rows for e in (dealt.clients, dealt.aux))
-    seed = seeds.stream(run.seed if run.partition_seed is None else run.partition_seed, "validation")
-    partition, rows = hold_out(dealt.partition, SHARE, seed, np.flatnonzero(np.isin(store, known)))
+    store, known = (
+        torch.arange(len(e.labels)) if e.rows is None else e.rows for e in (dealt.client_examples, dealt.auxiliary)
+    )
+    seed = seeds.derive_seed(run.seed if run.partition_seed is None else run.partition_seed, "validation")
+    partition, rows = split_validation(
+        dealt.partition, VALIDATION_FRACTION, seed, np.flatnonzero(np.isin(store, known))
+    )
     whole, chosen = dealt.dataset, store[torch.from_numpy(rows)]
     dataset = replace(
         whole,
