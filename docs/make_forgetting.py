@@ -15,9 +15,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 import fedrecall as fr
+from fedrecall.config.experiment import COMPARE_DEFAULTS
+from fedrecall.config.tables import merge_tables
 from fedrecall.reporting.figures.style import METHOD_STYLES
-from fedrecall.studies.compare import COMPARE_DEFAULTS
-from fedrecall.studies.study import merge_tables
 
 IMAGES = Path(__file__).parent / "images"
 METHODS = {"fedavg": "FedAvg", "fedlmd": "FedLMD"}

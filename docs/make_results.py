@@ -9,8 +9,8 @@ from statistics import fmean
 from fedrecall.reporting.figures import draw_all
 from fedrecall.reporting.html.command import repeat
 from fedrecall.reporting.tables import all_tables
+from fedrecall.reporting.tables.cells import run_group
 from fedrecall.reporting.tables.render import to_markdown
-from fedrecall.reporting.tables.samples import run_group
 from fedrecall.studies.results import StudyResults, load_results
 from fedrecall.studies.statistics import paired_difference
 

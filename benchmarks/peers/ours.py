@@ -9,8 +9,8 @@ from torch import nn
 import fedrecall as fr
 from benchmarks.peers.job import CLASSES, MEAN, STD, Job
 from benchmarks.peers.meter import Stopwatch
-from fedrecall.data.catalog import Dataset
 from fedrecall.data.custom import from_arrays
+from fedrecall.data.dataset import Dataset
 from fedrecall.data.transforms import Transform
 from fedrecall.runs.setup import build_model
 from fedrecall.simulation import ENGINES

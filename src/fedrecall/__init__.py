@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedrecall.config.experiment import Experiment as Experiment
     from fedrecall.core.method import Method as Method
-    from fedrecall.data.catalog import Dataset as Dataset
     from fedrecall.data.custom import from_arrays as from_arrays
     from fedrecall.data.custom import from_folder as from_folder
     from fedrecall.data.custom import from_huggingface as from_huggingface
     from fedrecall.data.custom import from_torch as from_torch
+    from fedrecall.data.dataset import Dataset as Dataset
     from fedrecall.data.tabular import from_table as from_table
     from fedrecall.errors import UserError as UserError
     from fedrecall.methods import METHODS as METHODS

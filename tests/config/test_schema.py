@@ -8,7 +8,8 @@ import pytest
 from pydantic import BaseModel
 
 from fedrecall.config import schema
-from fedrecall.config.experiment import CHOICES, Experiment, apply_overrides
+from fedrecall.config.experiment import CHOICES, Experiment
+from fedrecall.config.tables import apply_overrides
 from fedrecall.data.catalog import DATASETS
 
 

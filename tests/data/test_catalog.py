@@ -15,7 +15,8 @@ import pytest
 import torch
 from PIL import Image
 
-from fedrecall.data.catalog import DATASETS, Dataset, load_named
+from fedrecall.data.catalog import DATASETS, load_named
+from fedrecall.data.dataset import Dataset
 from fedrecall.errors import UserError
 
 TEN = [f"class{i}" for i in range(10)]

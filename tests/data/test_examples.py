@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedrecall.core.types import Examples as Protocol
-from fedrecall.data.examples import Examples, encode_labels, first_per_group, stratified_holdout
+from fedrecall.data.dataset import encode_labels
+from fedrecall.data.examples import Examples
+from fedrecall.data.splits import first_per_group, stratified_holdout
 from fedrecall.data.transforms import Transform
 from fedrecall.errors import UserError
 

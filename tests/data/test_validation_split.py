@@ -5,7 +5,7 @@ import pytest
 
 from fedrecall.data.partition import Partition, make_partition
 from fedrecall.data.partitioners import Dirichlet, Iid
-from fedrecall.data.validation import split_validation
+from fedrecall.data.splits import split_validation
 from fedrecall.errors import UserError
 
 LABELS = np.arange(500) % 5

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from fedrecall.models import MODELS
-from fedrecall.models.pool import FastMaxPool2d
+from fedrecall.models.base import FastMaxPool2d
 
 SHAPES = [(4, 6, 28, 28), (3, 1, 8, 6), (2, 5, 7, 9), (1, 3, 2, 2), (2, 16, 10, 10)]
 

@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from fedrecall.config.tables import read_toml
 from fedrecall.errors import UserError
 from fedrecall.studies import papers
 from fedrecall.studies.compare import comparison_study
 from fedrecall.studies.extend import merge_studies, write_or_extend
 from fedrecall.studies.reproduce import parse_names, reproduction_study
-from fedrecall.studies.study import Study, Target, read_toml
+from fedrecall.studies.study import Study, Target
 
 ROWS = {"a": {"method": {"name": "fedavg"}}, "b": {"method": {"name": "fedprox"}}}
 

@@ -13,16 +13,16 @@ import torch
 import fedrecall as fr
 from fedrecall.config.experiment import Experiment
 from fedrecall.core.types import Score
-from fedrecall.data.catalog import Dataset
+from fedrecall.data.dataset import Dataset
 from fedrecall.errors import UserError
 from fedrecall.methods.search_spaces import SEARCH_SPACES, FloatRange, GridValues
 from fedrecall.runs.setup import load_and_partition
 from fedrecall.simulation import SerialEngine
 from fedrecall.studies.tuning import TuningResult, Watch, tune
 from fedrecall.studies.tuning import search as searching
+from fedrecall.studies.tuning.search import with_validation_split
 from fedrecall.studies.tuning.space import grid_points, search_space
 from fedrecall.studies.tuning.trials import Trial
-from fedrecall.studies.tuning.validation import with_validation_split
 from support.command import call
 
 QUICK = (

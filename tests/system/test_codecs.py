@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import SafetensorError
 
-from fedrecall.core.client_state import packed, unpacked
 from fedrecall.core.types import Payload
+from fedrecall.files import tensors_from_bytes, tensors_to_bytes
 from fedrecall.flower.codec import DTYPES, TENSOR_NAME, EncodedTensor, InvalidMessage, decode, encode
 from fedrecall.simulation.shared_memory import Channel, SharedBuffer
 
@@ -43,7 +43,7 @@ def same(a: Payload, b: Payload) -> None:
 @settings(deadline=None, max_examples=150)
 @given(payloads)
 def test_a_file(payload: Payload) -> None:
-    same(unpacked(packed(payload)), payload)
+    same(tensors_from_bytes(tensors_to_bytes(payload)), payload)
 
 
 @settings(deadline=None, max_examples=100)
@@ -85,10 +85,10 @@ def test_whatever_a_stranger_writes_is_a_payload_or_malformed(message: dict[str,
 @settings(deadline=None, max_examples=200)
 @given(payloads, st.data())
 def test_a_damaged_file_is_a_payload_or_an_error_that_is_expected(payload: Payload, data: st.DataObject) -> None:
-    content = bytearray(packed(payload))
+    content = bytearray(tensors_to_bytes(payload))
     for _ in range(data.draw(st.integers(1, 4))):
         content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     cut = data.draw(st.integers(0, len(content)))
     for damaged in (content, content[:cut]):
         with suppress(SafetensorError):
-            unpacked(bytes(damaged))
+            tensors_from_bytes(bytes(damaged))

@@ -17,8 +17,7 @@ from fedrecall.studies.progress import StudyProgress
 from fedrecall.studies.reproduce import default_folder, reproduction_study
 from fedrecall.studies.results import StudyResults, load_results
 from fedrecall.studies.runner import run_study
-from fedrecall.studies.scale import scaled
-from fedrecall.studies.study import Cell, Study
+from fedrecall.studies.study import Cell, Study, scaled
 
 
 def compare_and_show(

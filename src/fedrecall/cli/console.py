@@ -13,7 +13,7 @@ from fedrecall.cli import output
 from fedrecall.config.experiment import CHOICES, Experiment
 from fedrecall.data.catalog import DATASETS
 from fedrecall.errors import UserError
-from fedrecall.reporting.figures.draw import save_partition_figure
+from fedrecall.reporting.figures.partition import save_partition_figure
 from fedrecall.runs.directory import new_run_path, require_empty
 from fedrecall.runs.probes import PROBES
 from fedrecall.runs.progress import RunProgress

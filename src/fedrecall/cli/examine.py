@@ -14,8 +14,8 @@ import torch
 import fedrecall
 from fedrecall.config.experiment import Experiment
 from fedrecall.data import cache
-from fedrecall.data.catalog import DATASETS, Dataset
-from fedrecall.data.readers import DatasetSpec, locate_splits
+from fedrecall.data.catalog import DATASETS, DatasetSpec, locate_splits
+from fedrecall.data.dataset import Dataset
 from fedrecall.errors import UserError, first_line
 from fedrecall.runs.run import execute
 from fedrecall.runs.setup import prepare_run

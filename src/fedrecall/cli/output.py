@@ -52,8 +52,3 @@ def to_json_types(value: Any) -> Any:
 def make_console(as_json: bool = False) -> Console:
     """Where people read: beside the JSON, on standard error."""
     return Console(stderr=as_json)
-
-
-def is_interactive(console: Console) -> bool:
-    """Whether it is a terminal that can draw a line anew; where it is not, every piece of news is a line of its own."""
-    return console.is_terminal and not console.is_dumb_terminal

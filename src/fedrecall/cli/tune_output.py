@@ -10,11 +10,18 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from fedrecall.cli import output
+from fedrecall.runs.progress import is_interactive
 from fedrecall.runs.records import RoundRecord
-from fedrecall.studies.tuning.search import TuningResult, Watch, import_optuna, resolve_search, tune
+from fedrecall.studies.tuning.search import (
+    VALIDATION_FRACTION,
+    TuningResult,
+    Watch,
+    import_optuna,
+    resolve_search,
+    tune,
+)
 from fedrecall.studies.tuning.space import Settings
 from fedrecall.studies.tuning.trials import Trial, format_settings
-from fedrecall.studies.tuning.validation import VALIDATION_FRACTION
 
 MAX_TRIALS_LISTED = 10  # trials in the table; the file has all
 
@@ -75,7 +82,7 @@ class TuningProgress(Watch):
             MofNCompleteColumn(),
             TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
             console=console,
-            disable=not output.is_interactive(console),
+            disable=not is_interactive(console),
             transient=True,
         )
         self._task = self._bar.add_task("dealing out the data", total=None)

@@ -1,16 +1,14 @@
 """A table such as {name = "dirichlet", alpha = 0.1}: a name chooses a dataclass, the other keys are its fields."""
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
-from pydantic.fields import FieldInfo
-from pydantic_core import ErrorDetails
 
+from fedrecall.config.validation import _section_has_key, _type_error
 from fedrecall.errors import UserError, unknown_name
 
 
@@ -140,18 +138,6 @@ def _to_json_value(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else str(value)  # a numpy number is a number
 
 
-def to_user_error(error: ValidationError, model: type[BaseModel], top: str = "section") -> UserError:
-    """Return the first error of a validation, with the key concerned; `top` names what the model's own fields are."""
-    # A misspelt key is also a missing one, and says more.
-    first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
-    path = [str(part) for part in first["loc"]]
-    if first["type"] == "missing":
-        return UserError("config.missing_key", f"{'.'.join(path)}: the key is missing", ".".join(path), "set it")
-    if first["type"] == "extra_forbidden":
-        return _unknown_key(path, model, top)
-    return _type_error(path, first)
-
-
 def _unknown_key(path: list[str], model: type[BaseModel], top: str) -> UserError:
     """Return the error for a key that its section does not have."""
     *sections, key = path
@@ -168,20 +154,3 @@ def _unknown_key(path: list[str], model: type[BaseModel], top: str) -> UserError
         return UserError(code, f'unknown {top} "{key}"', key, f'did you mean "{holders[0]}.{key}"?')
     where = f"key in [{'.'.join(sections)}]" if sections else top
     return unknown_name(where, key, model.model_fields, code, ".".join(path))
-
-
-def _section_has_key(field: FieldInfo, key: str) -> bool:
-    """True if a section has a key."""
-    return isinstance(field.annotation, type) and key in getattr(field.annotation, "model_fields", {})
-
-
-def _type_error(path: list[str], wrong: ErrorDetails) -> UserError:
-    """Return the error for a value that its key cannot have."""
-    key, value = ".".join(path), wrong["input"]
-    if wrong["type"] == "literal_error":
-        return unknown_name(key, value, re.findall("'([^']*)'", wrong["ctx"]["expected"]), key=key)
-    if wrong["type"] == "model_type":
-        hint = f"set its keys, such as {key}.KEY=VALUE"
-        return UserError("config.invalid_value", f"{key} = {value!r}: not a table", key, hint)
-    reason = wrong["msg"].removeprefix("Value error, ").replace("Input should", "it must", 1)
-    return UserError("config.invalid_value", f"{key} = {value!r}: {reason[:1].lower()}{reason[1:]}", key)

@@ -4,24 +4,31 @@ Nothing runs before all of it is valid; an unknown or ill-typed key is refused b
 """
 
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SkipValidation, ValidationError, model_validator
 
-from fedrecall.config.choices import NamedChoice, to_user_error
-from fedrecall.config.validation import find_conflict
+from fedrecall.config.choices import NamedChoice
+from fedrecall.config.tables import Tables, _reason, apply_overrides, merge_tables, read_toml
+from fedrecall.config.validation import find_conflict, to_user_error
 from fedrecall.core.method import Method
+from fedrecall.core.optim import AdaptiveServer, ClientSGD, ServerOptimiser, ServerSGD
 from fedrecall.core.privacy import PRIVACY, GaussianMechanism
 from fedrecall.core.robust import AGGREGATION_RULES, AggregationRule
-from fedrecall.data.catalog import DATASETS
+from fedrecall.core.training import LocalTraining
+from fedrecall.data.catalog import DATASETS, load_named
+from fedrecall.data.custom import from_folder
+from fedrecall.data.dataset import Dataset
 from fedrecall.data.partitioners import PARTITIONERS, Partitioner
+from fedrecall.data.tabular import from_table
 from fedrecall.errors import UserError, unknown_name
 from fedrecall.methods import METHODS
 from fedrecall.methods.presets import PRESETS
 from fedrecall.models import MODELS, Model
 from fedrecall.runs.probes import PROBES
+from fedrecall.runs.setup import _or
 from fedrecall.simulation.attacks import ATTACKS, Attack
 from fedrecall.simulation.availability import STRAGGLER_MODELS, StragglerModel
 
@@ -35,8 +42,10 @@ CHOICES = {
     "method": NamedChoice("method", METHODS, default="fedavg", does="loss", presets=PRESETS),
     "model": NamedChoice("model", MODELS, default=None, does="build"),
     "partition": NamedChoice("partition", PARTITIONERS, default="dirichlet", does="assign", section="federation"),
-    "straggler": NamedChoice("straggler", STRAGGLER_MODELS, default="lognormal", does="time", section="federation"),
-    "attack": NamedChoice("attack", ATTACKS, default=None, does="poison", section="federation"),
+    "straggler": NamedChoice(
+        "straggler", STRAGGLER_MODELS, default="lognormal", does="response_time", section="federation"
+    ),
+    "attack": NamedChoice("attack", ATTACKS, default=None, does="poison_data", section="federation"),
     "robust": NamedChoice("robust", AGGREGATION_RULES, default=None, does="apply", section="server"),
     "privacy": NamedChoice("privacy", PRIVACY, default="gaussian", does="delta", section="server"),
 }
@@ -46,7 +55,8 @@ CHOSEN = {  # section -> what is chosen by name in it
     for section in ("federation", "server")
 }
 
-OVERRIDE_HINT = "give the key of a value, such as method.name=fedprox"
+
+T = TypeVar("T")
 
 
 class Section(BaseModel):
@@ -299,41 +309,70 @@ class Experiment(Section):
         return {name: table for name, table in out.items() if table}
 
 
-def apply_overrides(tables: dict[str, Any], texts: Iterable[str]) -> None:
-    """Apply several: names first, for another method drops the settings of the old one, not those given beside it."""
-    for text in sorted(texts, key=lambda text: not text.partition("=")[0].strip().endswith(".name")):
-        apply_override(tables, text)
-
-
-def apply_override(tables: dict[str, Any], text: str) -> None:
-    """Apply one "a.b=value" to nested tables; naming another method, model or partition drops the old one's keys."""
-    key, equals, value = text.partition("=")
-    *path, last = key.strip().split(".")
-    if not equals or not all([*path, last]):
-        raise UserError("config.invalid_override", f'"{text}": not of the form key=value', text, OVERRIDE_HINT)
-    for part in path:
-        inner = tables.setdefault(part, {})
-        if not isinstance(inner, dict):
-            raise UserError("config.invalid_override", f'"{text}": {part} is a value, not a table', text, OVERRIDE_HINT)
-        tables = inner
-    chooses = last == "name" and path != [] and path[-1] in CHOICES
-    if chooses and tables.get("name") != _parse_value(value):
-        tables.clear()
-    tables[last] = _parse_value(value)
-
-
-def _parse_value(text: str) -> Any:
-    """A TOML value; what is none is a string, so that quotes can be left out."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except (tomllib.TOMLDecodeError, RecursionError):
-        return text.strip()
-
-
 def _unused(key: str, value: object, name: str, chosen: str) -> UserError:
     """Return the error for a key that has no effect with the chosen name."""
     return UserError("config.conflict", f'{key} = {value}: no effect with {name} = "{chosen}"', key, f"remove {key}")
 
 
-def _reason(error: Exception) -> str:
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+def read(data: DataSection) -> Dataset:
+    """The examples that a configuration names."""
+    if data.name == "own":
+        raise UserError(
+            "config.needs_python_object",
+            'data.name = "own": the configuration refers to data passed in Python',
+            "data",
+            "pass it again: run(..., data=...)",
+        )
+    if data.name == "folder":
+        return from_folder(
+            _required(data.path, "path", data), size=data.size, client=data.client is not None, test=data.test
+        )
+    if data.name == "table":
+        return from_table(
+            _required(data.path, "path", data), _required(data.label, "label", data), client=data.client, test=data.test
+        )
+    return load_named(data.name, root=data.root, classes=data.classes, size=data.size, limit=data.limit)
+
+
+def training(experiment: Experiment) -> LocalTraining:
+    """How every client trains."""
+    local = experiment.local
+    sgd = ClientSGD(local.lr, local.momentum, local.weight_decay, local.prox, local.lr_decay)
+    return LocalTraining(local.epochs, local.batch, sgd, local.drop_last)
+
+
+def server_optimiser(server: ServerSection) -> ServerOptimiser:
+    """How the server moves towards the clients' mean."""
+    if server.optimiser == "average":
+        return ServerSGD(_or(server.lr, 1.0), server.momentum, server.damped, server.nesterov)
+    return AdaptiveServer(server.optimiser, _or(server.lr, 0.01), server.beta1, server.beta2, server.tau)
+
+
+def _required(value: T | None, key: str, data: DataSection) -> T:
+    if value is None:
+        raise UserError(
+            "config.missing_key",
+            f'data.{key}: the key is missing, which data.name = "{data.name}" needs',
+            f"data.{key}",
+            f"set data.{key}",
+        )
+    return value
+
+
+# Forgetting at work in a minute or two: each of 40 clients has two digits, and three of them train at a time.
+COMPARE_DEFAULTS: Tables = {
+    "data": {"name": "digits"},
+    "federation": {"clients": 40, "sample": 3, "partition": {"name": "shards", "s": 2}},
+    "local": {"epochs": 10, "batch": 16, "lr": 0.05},
+    "run": {"rounds": 60, "local_accuracy": True, "checkpoint_every": 20},
+}
+
+
+ConfigLike = Experiment | Mapping[str, Any] | str | Path
+
+
+def load_tables(config: ConfigLike) -> Tables:
+    """A configuration as tables: a complete one, a part of one, or that of a file."""
+    if isinstance(config, Experiment):
+        return config.to_tables()
+    return merge_tables(config) if isinstance(config, Mapping) else read_toml(Path(config))

@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 
 from fedrecall.config import schema
-from fedrecall.config.experiment import CHOICES, CHOSEN, DataSection, Experiment, FederationSection
+from fedrecall.config.experiment import CHOICES, CHOSEN, DataSection, Experiment, FederationSection, read
+from fedrecall.config.tables import Tables
 from fedrecall.data.catalog import DATASETS
 from fedrecall.data.tabular import read_table
 from fedrecall.errors import UserError, unknown_name
 from fedrecall.files import write_atomic
 from fedrecall.methods.presets import PRESETS
-from fedrecall.runs.setup import read
-from fedrecall.studies.study import Tables
 
 COMMENT_COLUMN = 28  # where comments begin
 

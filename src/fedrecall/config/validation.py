@@ -3,12 +3,20 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from fedrecall.config.choices import _unknown_key
 from fedrecall.core.robust import Krum
 from fedrecall.errors import UserError
 from fedrecall.simulation.attacks import num_malicious
 
 if TYPE_CHECKING:
     from fedrecall.config.experiment import Experiment
+import re
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from fedrecall.errors import unknown_name
 
 
 def find_conflict(experiment: "Experiment") -> UserError | None:
@@ -67,3 +75,32 @@ def _privacy_conflicts(experiment: "Experiment") -> Iterator[UserError]:
 
 def _conflict(key: str, value: object, wrong: str, hint: str) -> UserError:
     return UserError("config.conflict", f"{key} = {value}: {wrong}", key, hint)
+
+
+def to_user_error(error: ValidationError, model: type[BaseModel], top: str = "section") -> UserError:
+    """Return the first error of a validation, with the key concerned; `top` names what the model's own fields are."""
+    # A misspelt key is also a missing one, and says more.
+    first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
+    path = [str(part) for part in first["loc"]]
+    if first["type"] == "missing":
+        return UserError("config.missing_key", f"{'.'.join(path)}: the key is missing", ".".join(path), "set it")
+    if first["type"] == "extra_forbidden":
+        return _unknown_key(path, model, top)
+    return _type_error(path, first)
+
+
+def _section_has_key(field: FieldInfo, key: str) -> bool:
+    """True if a section has a key."""
+    return isinstance(field.annotation, type) and key in getattr(field.annotation, "model_fields", {})
+
+
+def _type_error(path: list[str], wrong: ErrorDetails) -> UserError:
+    """Return the error for a value that its key cannot have."""
+    key, value = ".".join(path), wrong["input"]
+    if wrong["type"] == "literal_error":
+        return unknown_name(key, value, re.findall("'([^']*)'", wrong["ctx"]["expected"]), key=key)
+    if wrong["type"] == "model_type":
+        hint = f"set its keys, such as {key}.KEY=VALUE"
+        return UserError("config.invalid_value", f"{key} = {value!r}: not a table", key, hint)
+    reason = wrong["msg"].removeprefix("Value error, ").replace("Input should", "it must", 1)
+    return UserError("config.invalid_value", f"{key} = {value!r}: {reason[:1].lower()}{reason[1:]}", key)

@@ -8,14 +8,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping
 from pathlib import Path
 
-import torch
 from safetensors import SafetensorError
-from safetensors.torch import load as load_tensors
-from safetensors.torch import save as dump_tensors
 
 from fedrecall.core.types import Payload
 from fedrecall.errors import UserError
-from fedrecall.files import write_atomic
+from fedrecall.files import tensors_from_bytes, tensors_to_bytes, write_atomic
 
 CACHE_BYTES = 256 * 2**20  # bytes
 
@@ -101,7 +98,7 @@ class ClientStateStore(MutableMapping[int, Payload]):
     def _read(self, client: int) -> Payload:
         path = self._path(self._files[client])
         try:
-            return unpacked(path.read_bytes())
+            return tensors_from_bytes(path.read_bytes())
         except (OSError, SafetensorError) as error:
             raise UserError(
                 "run.unreadable_client_state",
@@ -127,7 +124,7 @@ class ClientStateStore(MutableMapping[int, Payload]):
         name = f"{client}-{self._next_id}.safetensors"
         path = self._path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, packed(self._recent[client]))
+        write_atomic(path, tensors_to_bytes(self._recent[client]))
         self._delete_file(self._files.get(client))
         self._files[client] = name
         self._dirty.remove(client)
@@ -146,20 +143,6 @@ class ClientStateStore(MutableMapping[int, Payload]):
 def _remove_folder(folder: Path, owner: int) -> None:
     if os.getpid() == owner:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def packed(payload: Payload) -> bytes:
-    """A payload as a safetensors file, which sorts its names: so they are numbered.
-
-    The tensors are copied, because such a file has no two names for the same memory, and no strides.
-    """
-    plain = (t.clone(memory_format=torch.contiguous_format) for t in payload.values())
-    return dump_tensors({f"{i:03} {name}": t for i, (name, t) in enumerate(zip(payload, plain, strict=True))})
-
-
-def unpacked(content: bytes) -> Payload:
-    """The same, in memory that is aligned as torch aligns."""
-    return {name[4:]: t.clone() for name, t in sorted(load_tensors(content).items())}
 
 
 def _bytes(payload: Payload) -> int:

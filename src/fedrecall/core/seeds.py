@@ -52,3 +52,14 @@ def seeded_rng(seed: int, purpose: Purpose, *keys: int) -> Iterator[None]:
         for device in devices:
             torch.cuda.default_generators[device].manual_seed(number)
         yield
+
+
+@contextmanager
+def single_threaded() -> Iterator[None]:
+    """One intra-op thread inside: what every engine computes with, so that all give the same bits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,119 +1,87 @@
 """The named data sets, and the one form that every data set has: two tensors for training, two for the test."""
 
-import json
-import os
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from string import ascii_uppercase, digits
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedrecall.data.cache import CachedTensors, cached, checksum
-from fedrecall.data.examples import encode_labels, first_per_group, stratified_holdout
-from fedrecall.data.folders import image_files, read_image_folder
+from fedrecall.data.dataset import Dataset
+from fedrecall.data.readers import subfolders
+from fedrecall.data.transforms import Transform
+from fedrecall.errors import UserError
+
+if TYPE_CHECKING:
+    pass
+import json
+import os
+from string import ascii_uppercase, digits
+
+from fedrecall.data.cache import CachedTensors, cached
+from fedrecall.data.dataset import encode_labels
 from fedrecall.data.readers import (
     ColumnNames,
-    DatasetSpec,
     SplitLocation,
     decode_images,
-    locate_splits,
+    image_files,
     read_hub,
+    read_image_folder,
     read_parquet,
 )
-from fedrecall.data.transforms import Transform
-from fedrecall.errors import UserError, unknown_name
+from fedrecall.data.splits import first_per_group, stratified_holdout
+from fedrecall.errors import unknown_name
 
 
-@dataclass(frozen=True, eq=False)
-class Dataset:
-    """Training and test examples of a classification task. What it says of itself is checked when it is made.
+@dataclass(frozen=True)
+class DatasetSpec:
+    """A named data set: where it lies, what its columns are called, what it should hold."""
 
-    `from_arrays`, `from_table`, `from_folder`, `from_torch` and `from_huggingface` make one.
+    about: str
+    folders: tuple[str, ...]  # names of its folder under `data.root`
+    repo: str | None  # on the hub
+    sizes: tuple[int, ...]  # examples in each split of the full set
+    num_classes: int
+    test_transform: Transform  # the usual constants
+    splits: tuple[str, ...] = ("train", "test")  # training first
+    holdout: float = 0.0  # where there is no test split: the share of every group that becomes one
+    image: str = "image"
+    label: str = "label"
+    group: str | None = None
+    channels: int = 3
+    size: int | None = None  # resize to so many pixels when decoding; None: as stored
 
-    >>> import fedrecall as fr
-    >>> data = fr.from_arrays([[0.0, 1.0], [1.0, 0.0]] * 10, ["left", "right"] * 10, test=0.2)
-    >>> data.classes, len(data.train_y), len(data.test_y)
-    (('left', 'right'), 16, 4)
-    """
 
-    name: str
-    train_x: Tensor  # uint8 images [N, C, H, W], or float32 of any shape [N, ...]
-    train_y: Tensor  # int64 [N]
-    test_x: Tensor
-    test_y: Tensor
-    classes: tuple[str, ...]
-    train_groups: Tensor | None = None  # who an example is from (writer, domain, client): int64 [N]
-    test_groups: Tensor | None = None
-    group_names: tuple[str, ...] = ()
-    test_transform: Transform = Transform()  # the test-time transform
+def locate_splits(name: str, source: DatasetSpec, root: Path) -> dict[str, SplitLocation]:
+    """Where the splits of a data set lie under a folder of data sets."""
+    found = [root / f for f in source.folders if (root / f).is_dir()] or [root] * (root.name in source.folders)
+    if not found:
+        raise UserError(
+            "data.not_found",
+            f'{root}: no data set "{name}": the folder has no folder {" or ".join(source.folders)}',
+            str(root),
+            "put the Parquet files or the images there, or set neither data.root nor FEDRECALL_DATA to use the hub",
+        )
+    return {split: _place(found[0], split, grouped=source.group is not None) for split in source.splits}
 
-    def __post_init__(self) -> None:
-        self._check("training", self.train_x, self.train_y, self.train_groups)
-        self._check("test", self.test_x, self.test_y, self.test_groups)
-        if self.train_x.shape[1:] != self.test_x.shape[1:] or self.train_x.dtype != self.test_x.dtype:
-            raise self._invalid(
-                "data.shape_mismatch",
-                f"training examples are {list(self.train_x.shape[1:])} {self.train_x.dtype}, test examples "
-                f"{list(self.test_x.shape[1:])} {self.test_x.dtype}",
-                "test_x",
-                "use one shape and type for both",
-            )
 
-    def _check(self, part: str, x: Tensor, y: Tensor, groups: Tensor | None) -> None:
-        field = "train" if part == "training" else "test"
-        if len(x) == 0:
-            raise self._invalid("data.empty", f"there are no {part} examples", f"{field}_x", "pass at least one")
-        if x.dtype not in (torch.uint8, torch.float32):
-            hint = "pass uint8 images or float32 numbers"
-            raise self._invalid("data.invalid_inputs", f"{part} inputs are {x.dtype}", f"{field}_x", hint)
-        if x.dtype == torch.float32 and not torch.isfinite(x).all():
-            raise self._invalid(
-                "data.not_finite",
-                f"{part} inputs have values that are not finite (NaN or infinity)",
-                f"{field}_x",
-                "remove or replace them",
-            )
-        ids = [("labels", f"{field}_y", y, len(self.classes))]
-        if groups is not None:
-            ids.append(("groups", f"{field}_groups", groups, len(self.group_names)))
-        for what, key, values, count in ids:
-            if values.dtype != torch.int64 or values.ndim != 1:
-                raise self._invalid(
-                    "data.invalid_labels",
-                    f"{part} {what} are {values.dtype} of shape {list(values.shape)}",
-                    key,
-                    "pass one vector of whole numbers (int64)",
-                )
-            if len(values) != len(x):
-                message = f"there are {len(x)} {part} inputs but {len(values)} {part} {what}"
-                raise self._invalid("data.length_mismatch", message, key, f"pass one of the {what} for each input")
-            low, high = int(values.min()), int(values.max())
-            if low < 0 or high >= count:
-                message = f"{part} {what} go from {low} to {high}"
-                raise self._invalid("data.invalid_labels", message, key, f"use values in 0..{count - 1}")
-
-    def _invalid(self, code: str, message: str, key: str, hint: str) -> UserError:
-        return UserError(code, f'data "{self.name}": {message}', key, hint)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of one example."""
-        return tuple(self.train_x.shape[1:])
-
-    @property
-    def num_classes(self) -> int:
-        """How many classes there are, seen or not."""
-        return len(self.classes)
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """Checksum of the content: other data, other fingerprint, whatever the files were called."""
-        parts = ("train_x", "train_y", "test_x", "test_y", "train_groups", "test_groups")
-        tensors = {part: getattr(self, part) for part in parts if getattr(self, part) is not None}
-        return checksum(tensors, {"classes": json.dumps(self.classes), "groups": json.dumps(self.group_names)})
+def _place(folder: Path, split: str, *, grouped: bool) -> SplitLocation:
+    names = (split, "val") if split == "valid" else (split,)
+    for pattern in (f"{below}{name}{end}.parquet" for below in ("", "data/") for name in names for end in ("-*", "")):
+        if files := sorted(folder.glob(pattern)):
+            return tuple(files)
+    for name in names:
+        if (folder / name).is_dir():
+            return folder / name
+    if grouped and subfolders(folder):  # groups with classes in them, and no split above
+        return folder
+    raise UserError(
+        "data.not_found",
+        f"{folder}: the data set is incomplete: there is neither {split}-*.parquet nor a folder {split}/ of images",
+        str(folder),
+        "download the data set again",
+    )
 
 
 DATASETS: dict[str, DatasetSpec] = {

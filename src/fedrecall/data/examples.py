@@ -3,17 +3,13 @@
 And what is done with labels before: numbering them, and choosing rows by them.
 """
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Generator, Tensor
 
 from fedrecall.data.transforms import Transform
-from fedrecall.errors import UserError
 
 PRECOMPUTE_BYTES = 64 * 2**20  # bytes of a client's examples that are held as floats while it trains
 
@@ -80,73 +76,3 @@ def _select(x: Tensor, rows: Tensor) -> Tensor:
     if x.ndim == 4 and x.stride(1) == 1 and x.is_contiguous(memory_format=torch.channels_last):
         return x.permute(0, 2, 3, 1).index_select(0, rows).permute(0, 3, 1, 2)
     return x.index_select(0, rows)
-
-
-def encode_labels(
-    columns: Iterable[Sequence[Any]], names: tuple[str, ...] | None, what: str, data: str | None = None
-) -> tuple[list[Tensor], tuple[str, ...]]:
-    """Values of several splits as ids 0..K-1, with their names: the given ones, else the values in order."""
-    where = f'data "{data}": {what}' if data else what
-    arrays = [_label_array(column, what, where) for column in columns]
-    if len({a.dtype.kind for a in arrays if len(a)}) > 1:
-        raise UserError(
-            "data.invalid_labels",
-            f"{where} are numbers in one part of the data and words in another",
-            what,
-            "use one kind in all parts",
-        )
-    if names is None:
-        values = np.unique(np.concatenate(arrays))
-        return [torch.from_numpy(np.searchsorted(values, a)) for a in arrays], tuple(str(v) for v in values)
-    for a in arrays:
-        if a.dtype.kind != "i" or (len(a) and not 0 <= a.min() <= a.max() < len(names)):
-            low, high = (a.min(), a.max()) if a.dtype.kind == "i" else (a[0], a[-1])
-            raise UserError(
-                "data.invalid_labels",
-                f"{where} have values from {low} to {high}",
-                what,
-                f"use values in 0..{len(names) - 1}",
-            )
-    return [torch.from_numpy(a) for a in arrays], names
-
-
-def _label_array(column: Sequence[Any], what: str, where: str) -> np.ndarray[Any, Any]:
-    array = np.asarray(column)
-    if array.dtype.kind == "O" and all(isinstance(value, str) for value in array):
-        array = array.astype(str)  # words as pandas has them
-    kind = array.dtype.kind
-    whole = kind in "biu" or (kind == "f" and bool((np.isfinite(array) & (array == np.floor(array))).all()))
-    if array.ndim != 1 or not (whole or kind in "SU"):
-        message = f"{where} are not one whole number or word for each example, with none missing"
-        if array.ndim == 1:
-            hint = "replace or remove the other values"
-        else:
-            message, hint = f"{message}; their shape is {list(array.shape)}", "flatten a column, argmax one-hot rows"
-        raise UserError("data.invalid_labels", message, what, hint)
-    return array.astype(np.int64) if whole else array.astype(str)
-
-
-def stratified_holdout(groups: Tensor, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Rows that stay and rows that are held out: this share of every group, rounded up, drawn at random.
-
-    A group of two or more has some on either side, a single example stays. Rows come group by group in drawn order, so
-    that the first of a group are a random choice of it.
-    """
-    order = np.lexsort((np.random.default_rng(seed).random(len(groups)), groups.numpy()))
-    place, size = _rank_in_group(groups[torch.from_numpy(order)])
-    # The small number keeps a product such as 0.1 * 30 from being rounded up for its last bit.
-    held = place < np.minimum(np.ceil(fraction * size - 1e-9), size - 1)
-    return torch.from_numpy(order[~held]), torch.from_numpy(order[held])
-
-
-def first_per_group(groups: Tensor, limit: int) -> Tensor:
-    """Rows of the first `limit` examples of every group, ascending."""
-    order = torch.argsort(groups, stable=True)
-    place, _ = _rank_in_group(groups[order])
-    return order[torch.from_numpy(place < limit)].sort().values
-
-
-def _rank_in_group(ordered: Tensor) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """For ids in ascending order: the place of each in its group, and the size of that group."""
-    _, start, size = np.unique(ordered.numpy(), return_index=True, return_counts=True)
-    return np.arange(len(ordered)) - np.repeat(start, size), np.repeat(size, size)

@@ -3,7 +3,6 @@
 import io
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrecall.data.transforms import Transform
 from fedrecall.errors import UserError, first_line
 
 if TYPE_CHECKING:
@@ -22,25 +20,6 @@ if TYPE_CHECKING:
 
 
 READ_BATCH = 1000  # images between two steps of the progress bar
-
-
-@dataclass(frozen=True)
-class DatasetSpec:
-    """A named data set: where it lies, what its columns are called, what it should hold."""
-
-    about: str
-    folders: tuple[str, ...]  # names of its folder under `data.root`
-    repo: str | None  # on the hub
-    sizes: tuple[int, ...]  # examples in each split of the full set
-    num_classes: int
-    test_transform: Transform  # the usual constants
-    splits: tuple[str, ...] = ("train", "test")  # training first
-    holdout: float = 0.0  # where there is no test split: the share of every group that becomes one
-    image: str = "image"
-    label: str = "label"
-    group: str | None = None
-    channels: int = 3
-    size: int | None = None  # resize to so many pixels when decoding; None: as stored
 
 
 class ColumnNames(NamedTuple):
@@ -72,37 +51,6 @@ class RawSplit(NamedTuple):
 SplitLocation = tuple[Path, ...] | Path
 
 """Of a split on disk: its Parquet files, or the folder above its classes (or its groups)."""
-
-
-def locate_splits(name: str, source: DatasetSpec, root: Path) -> dict[str, SplitLocation]:
-    """Where the splits of a data set lie under a folder of data sets."""
-    found = [root / f for f in source.folders if (root / f).is_dir()] or [root] * (root.name in source.folders)
-    if not found:
-        raise UserError(
-            "data.not_found",
-            f'{root}: no data set "{name}": the folder has no folder {" or ".join(source.folders)}',
-            str(root),
-            "put the Parquet files or the images there, or set neither data.root nor FEDRECALL_DATA to use the hub",
-        )
-    return {split: _place(found[0], split, grouped=source.group is not None) for split in source.splits}
-
-
-def _place(folder: Path, split: str, *, grouped: bool) -> SplitLocation:
-    names = (split, "val") if split == "valid" else (split,)
-    for pattern in (f"{below}{name}{end}.parquet" for below in ("", "data/") for name in names for end in ("-*", "")):
-        if files := sorted(folder.glob(pattern)):
-            return tuple(files)
-    for name in names:
-        if (folder / name).is_dir():
-            return folder / name
-    if grouped and subfolders(folder):  # groups with classes in them, and no split above
-        return folder
-    raise UserError(
-        "data.not_found",
-        f"{folder}: the data set is incomplete: there is neither {split}-*.parquet nor a folder {split}/ of images",
-        str(folder),
-        "download the data set again",
-    )
 
 
 def read_parquet(files: Sequence[Path], columns: ColumnNames) -> RawSplit:
@@ -286,3 +234,81 @@ def missing_column(where: str, column: str, columns: Iterable[str]) -> UserError
 def _undecodable(where: str, why: str) -> UserError:
     hint = "replace or remove the image"
     return UserError("data.unreadable_file", f"{where}: the image cannot be decoded ({why})", where, hint)
+
+
+_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
+
+
+def image_files(folder: Path) -> list[Path]:
+    """All images in a folder and below it."""
+    return sorted(p for p in folder.rglob("*") if p.suffix.lower() in _SUFFIXES and p.is_file())
+
+
+def read_image_folder(
+    folder: Path, classes: tuple[str, ...] | None = None, *, grouped: bool = False, within: Path | None = None
+) -> RawSplit:
+    """Images under folder/<class>, or under folder/<group>/<class>. `classes` fixes the numbering (training's).
+
+    Links that lead out of the folder, or of the one above it that was named, are refused.
+    """
+    groups = subfolders(folder) if grouped else {"": folder}
+    names = classes or tuple(sorted({name for g in groups.values() for name in subfolders(g)}))
+    if not names:
+        raise UserError(
+            "data.empty",
+            f"{folder}: the folder has no sub-folders",
+            str(folder),
+            f"put the images in one folder per class, {folder.name}/<class>/",
+        )
+    files: list[tuple[Path, str, str]] = []
+    for group, below in groups.items():
+        if annotated := _annotations(below):
+            files += [(file, annotated[file.name], group) for file in image_files(below) if file.name in annotated]
+        else:
+            files += [(f, name, group) for name, inner in subfolders(below).items() for f in image_files(inner)]
+    if not files:
+        raise UserError(
+            "data.empty",
+            f"{folder}: the class folders have no images",
+            str(folder),
+            f"put images there ({', '.join(sorted(_SUFFIXES))})",
+        )
+    if new := {name for _, name, _ in files}.difference(names):
+        raise UserError(
+            "data.unknown_class",
+            f'{folder}: the training data does not have the class "{min(new)}"',
+            str(folder),
+            f"remove the class here, or add it to the training data (classes: {', '.join(names[:20])})",
+        )
+    _refuse_outside_links([file for file, _, _ in files], within or folder)
+
+    def chunks() -> Iterator[RawBatch]:
+        for start in range(0, len(files), READ_BATCH):
+            paths, labels, members = zip(*files[start : start + READ_BATCH], strict=True)
+            ids = [names.index(label) for label in labels]
+            try:
+                images = [path.read_bytes() for path in paths]
+            except OSError as error:
+                raise unreadable_error(error.filename, error) from error
+            yield RawBatch(images, [str(path) for path in paths], ids, list(members) if grouped else None)
+
+    return RawSplit(chunks(), len(files), names, None)
+
+
+def _refuse_outside_links(files: list[Path], folder: Path) -> None:
+    """Whoever packed a folder decides what is in it, not what else of this machine is read."""
+    root = folder.resolve()
+    for path in sorted({file.parent for file in files} | {file for file in files if file.is_symlink()}):
+        if not path.resolve().is_relative_to(root):
+            raise UserError(
+                "data.link_outside_folder",
+                f"{path}: a link to {path.resolve()}, which is outside of {folder}",
+                str(path),
+                "put the images themselves there, or name the folder that they are in",
+            )
+
+
+def _annotations(folder: Path) -> dict[str, str]:
+    """Tiny-ImageNet's validation set as published: all images in one folder, the classes in a text file beside it."""
+    listed = sorted(folder.glob("*_annotations.txt"))
+    return dict(line.split("\t")[:2] for line in listed[0].read_text().splitlines() if "\t" in line) if listed else {}

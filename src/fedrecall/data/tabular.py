@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from fedrecall.data.catalog import Dataset
-from fedrecall.data.parts import RawExamples, make_dataset, standardise_inputs
+from fedrecall.data.custom import RawExamples, make_dataset, standardise_inputs
+from fedrecall.data.dataset import Dataset
 from fedrecall.data.readers import missing_column
 from fedrecall.errors import UserError, first_line
 

@@ -12,10 +12,9 @@ from typing import NamedTuple
 
 from safetensors import SafetensorError
 
-from fedrecall.core.client_state import packed, unpacked
 from fedrecall.core.types import Payload
 from fedrecall.errors import UserError
-from fedrecall.files import fsync_path, write_atomic
+from fedrecall.files import fsync_path, tensors_from_bytes, tensors_to_bytes, write_atomic
 
 RUN_ID_PATTERN = re.compile(r"[0-9a-f]{32}")  # of a run: it becomes a folder's name, and comes from another machine
 
@@ -51,7 +50,7 @@ class NodeStateStore:
         if version is None:
             return None
         try:
-            return unpacked(self._path(version).read_bytes())
+            return tensors_from_bytes(self._path(version).read_bytes())
         except FileNotFoundError:
             kept = ", ".join(map(str, self.versions())) or "nothing"
             raise UserError(
@@ -75,7 +74,7 @@ class NodeStateStore:
             self._path(version).unlink(missing_ok=True)
             return
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # learned from this node's data: for its eyes
-        write_atomic(self._path(version), packed(memory))
+        write_atomic(self._path(version), tensors_to_bytes(memory))
         fsync_path(self.folder)  # the name, too
 
     def prune(self, acknowledged: StateVersion | None, oldest: int) -> None:

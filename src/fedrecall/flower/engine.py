@@ -22,7 +22,7 @@ from fedrecall.flower.codec import InvalidMessage
 from fedrecall.flower.messages import TaskFailed, TaskRequest, parse_reply, request_message, to_array_record
 from fedrecall.flower.nodes import NodeRegistry, send_and_collect
 from fedrecall.simulation.clients import SimulatedClients
-from fedrecall.simulation.cohort import commit
+from fedrecall.simulation.serial import commit
 
 
 @dataclass

@@ -8,8 +8,13 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from fedrecall.models.base import PROJECTION_DIM, FeatureClassifier, require_image_shape, with_projection_head
-from fedrecall.models.pool import FastMaxPool2d
+from fedrecall.models.base import (
+    PROJECTION_DIM,
+    FastMaxPool2d,
+    FeatureClassifier,
+    require_image_shape,
+    with_projection_head,
+)
 
 
 @dataclass(frozen=True)

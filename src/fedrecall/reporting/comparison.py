@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Literal
 from rich.console import Console
 from torch import nn
 
-from fedrecall.config.experiment import Experiment
+from fedrecall.config.experiment import ConfigLike, Experiment, load_tables
+from fedrecall.config.tables import Tables, merge_tables
 from fedrecall.errors import UserError, unknown_name
 from fedrecall.reporting.tables import ReportTable, comparison_table, paper_tables, write_tables
 from fedrecall.reporting.tables.render import print_table, to_latex, to_markdown
 from fedrecall.runs.directory import require_empty
 from fedrecall.runs.setup import MODEL_FILE, build_model, load_weights
 from fedrecall.studies import compare as comparing
-from fedrecall.studies.compare import DEFAULT_SEEDS, ConfigLike, MethodLike, ModelLike
-from fedrecall.studies.given import NO_OBJECTS, PythonObjects
+from fedrecall.studies.compare import DEFAULT_SEEDS, NO_OBJECTS, MethodLike, ModelLike, PythonObjects
 from fedrecall.studies.notebook import study_progress
 from fedrecall.studies.reproduce import reproduction_study
 from fedrecall.studies.results import FinishedRun, StudyResults
 from fedrecall.studies.results import load_results as load_results
 from fedrecall.studies.runner import run_study
-from fedrecall.studies.study import FigureSpec, Study, Tables, merge_tables
+from fedrecall.studies.study import FigureSpec, Study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -87,11 +87,7 @@ class Comparison:
                 "method" if seed is None else "seed",
                 "choose a method and a seed of a finished run",
             )
-        tables = (
-            runs[0].cell.config
-            if not self._results.is_single_run
-            else comparing.load_tables(runs[0].path / "config.toml")
-        )
+        tables = runs[0].cell.config if not self._results.is_single_run else load_tables(runs[0].path / "config.toml")
         ready = self._given.setup(runs[0].cell, Experiment(**tables))
         module = build_model(ready.experiment, ready.data.dataset, self._given.model)
         load_weights(module, runs[0].path)

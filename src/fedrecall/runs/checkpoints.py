@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from safetensors import SafetensorError
 from fedrecall.core.types import Payload, Server
-from fedrecall.core.client_state import ClientStateStore, packed, unpacked
+from fedrecall.core.client_state import ClientStateStore
+from fedrecall.files import tensors_from_bytes, tensors_to_bytes
 from fedrecall.files import fsync_path, write_atomic
 
 
@@ -73,7 +74,7 @@ class Checkpoints:
         filed = memories.flush()
         before = self._recent_manifests(KEEP_LAST - 1)
         known = before[0]["memories"] if before else {}  # files never change, and are not hashed again
-        content = packed(_tensors(server))
+        content = tensors_to_bytes(_tensors(server))
         write_atomic(self._file(server.t, "safetensors"), content)
         lines = {path: path.read_bytes() for path in logs}
         for path in [*lines, *([self.client_state_folder] if filed else [])]:
@@ -109,7 +110,7 @@ class Checkpoints:
                 reason = self._integrity_error(manifest, content)
                 if not reason:
                     filed = {int(client): name for client, name in manifest["clients"].items()}
-                    return Checkpoint(unpacked(content), filed, manifest)
+                    return Checkpoint(tensors_from_bytes(content), filed, manifest)
             except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
                 reason = str(error)
             log.warning("skip the damaged checkpoint of round %s: %s", _round(path), reason)

@@ -21,6 +21,7 @@ import torch
 from filelock import FileLock, Timeout
 from torch import Tensor
 import fedrecall
+from fedrecall.config.tables import RESULT_NEUTRAL_KEYS
 from fedrecall.simulation import ClientFailure
 from fedrecall.errors import UserError
 from fedrecall.runs.checkpoints import FOLDER, Checkpoints
@@ -40,9 +41,6 @@ ROUNDS = "rounds.jsonl"
 LOCK = "run.lock"
 
 LOCK_TIMEOUT = 3.0  # seconds: the workers of a process that was killed hold its lock until they have noticed
-
-# Keys that change no bit of the result; of a model to start with the values count, not the path.
-RESULT_NEUTRAL_KEYS = ("engine.", "ray.", "data.root", "run.track", "run.checkpoint_every", "run.start")
 
 ENVIRONMENT_KEYS = ("fedrecall", "torch", "numpy", "data", "partition", "parameters", "start")  # of the environment
 

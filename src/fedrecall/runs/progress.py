@@ -3,8 +3,13 @@
 from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from fedrecall.cli.output import is_interactive
 from fedrecall.runs.records import RoundRecord
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from fedrecall.errors import UserError
 
 
 
@@ -45,3 +50,8 @@ class RunProgress:
                 f"round {line['round']:{width}}/{self._rounds}  accuracy {accuracy}  {line['seconds']:.2f} s",
                 highlight=False,
             )
+
+
+def is_interactive(console: Console) -> bool:
+    """Whether it is a terminal that can draw a line anew; where it is not, every piece of news is a line of its own."""
+    return console.is_terminal and not console.is_dumb_terminal

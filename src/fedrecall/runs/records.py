@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 import numpy as np
 from fedrecall.core.rounds import RoundResult
-from fedrecall.data.catalog import Dataset
+from fedrecall.data.dataset import Dataset
 
 
 RoundRecord = dict[str, Any]  # one round, as a line of rounds.jsonl

@@ -6,6 +6,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
 import torch
+from fedrecall.runs.engine import ManagedEngine, make_engine
+from fedrecall.core.seeds import single_threaded
 from fedrecall.core.exchange import Diverged
 from fedrecall.core.method import Method
 from fedrecall.core.rounds import RoundResult, run_rounds
@@ -19,7 +21,7 @@ from fedrecall.runs.live import run_progress
 from fedrecall.runs.probes import ProbeRecord, ProbeContext, feature_tensors, run_probes
 from fedrecall.runs.records import RoundRecord, make_record, summarise
 from fedrecall.runs.result import Result, run_title
-from fedrecall.runs.safeguards import with_unreliable_clients, make_reply_policy, check_privacy, epsilon_spent
+from fedrecall.runs.engine import with_unreliable_clients, make_reply_policy, check_privacy, epsilon_spent
 from fedrecall.runs.setup import MODEL_FILE, UserModel, Setup, prepare_run
 from fedrecall.runs.trackers import SafeTracker
 
@@ -35,19 +37,6 @@ class RunState(NamedTuple):
     probes: dict[str, list[ProbeRecord]]
     client_state_files: dict[int, str]  # the clients' memories
     initial: float | None  # accuracy before the first round, once it is known
-
-
-class ManagedEngine(Engine, Protocol):
-    """An engine, from its start to its end."""
-
-    @property
-    def client_state(self) -> ClientStateStore:
-        """What clients remember, as it is kept in checkpoints."""
-        ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *_: object) -> None: ...
 
 
 def run(
@@ -189,29 +178,6 @@ def resume_run(directory: RunDirectory, ready: Setup, past: RunState, *, force: 
     return RunState(saved.restore_server(ready.server), records, seen, saved.client_state_files, saved.manifest["initial"])
 
 
-def make_engine(ready: Setup, directory: RunDirectory | None, past: RunState) -> ManagedEngine:
-    """The engine that the experiment names; what clients leave behind goes to the run directory."""
-    choice = ready.experiment.engine
-    if choice.name == "flower":
-        raise UserError(
-            "flower.needs_app",
-            'engine.name = "flower": it runs as a Flower app',
-            "engine.name",
-            "make one with fedrecall flower new DIR --config CONFIG.toml, or simulate the same configuration with "
-            '--set engine.name="pool"',
-        )
-    faults = FailurePolicy(choice.min_replies, directory.save_traceback if directory else None)
-    memories = ClientStateStore(directory.checkpoints.client_state_folder if directory else None, files=past.client_state_files)
-    if choice.name == "ray":
-        from fedrecall.simulation.ray import RayEngine
-
-        address = ready.experiment.ray.address
-        return RayEngine(ready.clients, ready.server.f, faults, memories, address=address, workers=choice.workers)
-    if choice.name == "serial":
-        return SerialEngine(ready.clients, ready.server.f, faults, memories)
-    return PoolEngine(ready.clients, ready.server.f, faults, memories, workers=choice.workers)
-
-
 class _Run:
     """Rounds, and everyone who is told of them."""
 
@@ -306,14 +272,3 @@ def disk_full_as_user_error(directory: RunDirectory) -> Iterator[None]:
             str(directory.path),
             f"free disk space, then fedrecall run --resume {directory.path}",
         ) from error
-
-
-@contextmanager
-def single_threaded() -> Iterator[None]:
-    """One intra-op thread inside: what every engine computes with, so that all give the same bits."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

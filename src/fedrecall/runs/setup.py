@@ -15,7 +15,8 @@ from fedrecall.core.rounds import RoundSchedule
 from fedrecall.core.types import Server
 from fedrecall.data.transforms import resolve_transform
 from fedrecall.data.splits import split_auxiliary
-from fedrecall.data.catalog import Dataset, load_named
+from fedrecall.data.dataset import Dataset
+from fedrecall.data.catalog import load_named
 from fedrecall.data.examples import Examples
 from fedrecall.data.partitioners import Ints, Partitioner
 from fedrecall.data.custom import as_dataset, from_folder
@@ -24,7 +25,7 @@ from fedrecall.data.tabular import from_table
 from fedrecall.simulation.clients import SimulatedClients
 from fedrecall.errors import UserError
 from fedrecall.config.choices import PythonObject
-from fedrecall.config.experiment import DataSection, Experiment, ServerSection
+from fedrecall.config.experiment import read, training, server_optimiser, DataSection, Experiment, ServerSection
 from fedrecall.runs.probes import report_request
 from fedrecall.models import MODELS, Model
 from fedrecall.models.adapt import adapt
@@ -157,26 +158,6 @@ def make_partition_for(experiment: Experiment, labels: Ints, groups: Ints | None
     return make_partition(law, labels, groups, experiment.federation.clients, rng=rng, seed=seed)
 
 
-def read(data: DataSection) -> Dataset:
-    """The examples that a configuration names."""
-    if data.name == "own":
-        raise UserError(
-            "config.needs_python_object",
-            'data.name = "own": the configuration refers to data passed in Python',
-            "data",
-            "pass it again: run(..., data=...)",
-        )
-    if data.name == "folder":
-        return from_folder(
-            _required(data.path, "path", data), size=data.size, client=data.client is not None, test=data.test
-        )
-    if data.name == "table":
-        return from_table(
-            _required(data.path, "path", data), _required(data.label, "label", data), client=data.client, test=data.test
-        )
-    return load_named(data.name, root=data.root, classes=data.classes, size=data.size, limit=data.limit)
-
-
 def with_resolved_choices(experiment: Experiment, dealt: FederatedData, data: object, model: object, partition: object) -> Experiment:
     """The experiment as it is really run: what was given in Python is named, and where no model is, one is chosen.
 
@@ -234,31 +215,6 @@ def load_weights(module: nn.Module, path: Path) -> None:
             "run.start",
             "set the model that the file was made with",
         ) from None
-
-
-def training(experiment: Experiment) -> LocalTraining:
-    """How every client trains."""
-    local = experiment.local
-    sgd = ClientSGD(local.lr, local.momentum, local.weight_decay, local.prox, local.lr_decay)
-    return LocalTraining(local.epochs, local.batch, sgd, local.drop_last)
-
-
-def server_optimiser(server: ServerSection) -> ServerOptimiser:
-    """How the server moves towards the clients' mean."""
-    if server.optimiser == "average":
-        return ServerSGD(_or(server.lr, 1.0), server.momentum, server.damped, server.nesterov)
-    return AdaptiveServer(server.optimiser, _or(server.lr, 0.01), server.beta1, server.beta2, server.tau)
-
-
-def _required(value: T | None, key: str, data: DataSection) -> T:
-    if value is None:
-        raise UserError(
-            "config.missing_key",
-            f'data.{key}: the key is missing, which data.name = "{data.name}" needs',
-            f"data.{key}",
-            f"set data.{key}",
-        )
-    return value
 
 
 def _or(value: T | None, default: T) -> T:

@@ -2,38 +2,61 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from fedrecall.config.experiment import CHOICES, Experiment, apply_override, apply_overrides
+from fedrecall.config.experiment import CHOICES, COMPARE_DEFAULTS, ConfigLike, Experiment, load_tables
+from fedrecall.config.tables import Tables, apply_override, merge_tables, with_overrides
 from fedrecall.core.method import Method
 from fedrecall.data.catalog import DATASETS
 from fedrecall.data.custom import as_dataset
+from fedrecall.data.dataset import Dataset
 from fedrecall.errors import UserError, unknown_name
 from fedrecall.methods import METHODS
 from fedrecall.models import Model
-from fedrecall.runs.setup import UserModel
-from fedrecall.studies.given import PythonObjects
-from fedrecall.studies.study import Study, Tables, Target, merge_tables, read_toml, slug
+from fedrecall.runs.directory import RunDirectory
+from fedrecall.runs.setup import Setup, UserModel, prepare_run
+from fedrecall.studies.study import Cell, Study, Target, slug
+
+
+@dataclass(frozen=True)
+class PythonObjects:
+    """The objects behind a study whose tables name them "own"; nothing, for a study that needs none."""
+
+    data: Dataset | None = None
+    model: UserModel | None = None
+    partition: object = None
+    methods: Mapping[str, Method] = field(default_factory=dict)  # by row
+
+    def setup(self, cell: Cell, experiment: Experiment) -> Setup:
+        """Everything that a cell's run needs."""
+        if cell.row in self.methods:
+            experiment = experiment.model_copy(update={"method": self.methods[cell.row]})
+        return prepare_run(experiment, data=self.data, model=self.model, partition=self.partition)
+
+    def require_unchanged(self, cell: Cell, path: Path) -> None:
+        """Refuse a finished run that was made with other objects under the same names."""
+        if self == NO_OBJECTS:
+            return
+        if differences := RunDirectory(path).differences(self.setup(cell, Experiment(**cell.config))):
+            raise UserError(
+                "study.other_settings",
+                f"{path}: the finished run has other settings: {'; '.join(differences)}",
+                str(path),
+                "set another out, or remove it",
+            )
+
+
+NO_OBJECTS = PythonObjects()
 
 DEFAULT_METHODS = ("fedavg", "fedprox", "fedntd", "fedlmd", "fedcad", "fedgkd")
 
 DEFAULT_SEEDS = 5
 
-# Forgetting at work in a minute or two: each of 40 clients has two digits, and three of them train at a time.
-COMPARE_DEFAULTS: Tables = {
-    "data": {"name": "digits"},
-    "federation": {"clients": 40, "sample": 3, "partition": {"name": "shards", "s": 2}},
-    "local": {"epochs": 10, "batch": 16, "lr": 0.05},
-    "run": {"rounds": 60, "local_accuracy": True, "checkpoint_every": 20},
-}
-
 MethodLike = str | Mapping[str, Any] | Method | type[Method]
 
 ModelLike = str | Mapping[str, Any] | Model | UserModel
-
-ConfigLike = Experiment | Mapping[str, Any] | str | Path
 
 
 def comparison_study(
@@ -117,20 +140,6 @@ def own_study(
     given = PythonObjects(dataset, own_model, own_partition, own_methods)
     name = None if dataset is None else dataset.name
     return side_by_side(rows, with_overrides(base, overrides), overrides, seeds, name), given
-
-
-def load_tables(config: ConfigLike) -> Tables:
-    """A configuration as tables: a complete one, a part of one, or that of a file."""
-    if isinstance(config, Experiment):
-        return config.to_tables()
-    return merge_tables(config) if isinstance(config, Mapping) else read_toml(Path(config))
-
-
-def with_overrides(tables: Tables, overrides: Sequence[str]) -> Tables:
-    """Tables with "key=value" texts on top."""
-    out = merge_tables(tables)
-    apply_overrides(out, overrides)
-    return out
 
 
 def method_rows(

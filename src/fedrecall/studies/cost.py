@@ -12,14 +12,15 @@ from typing import NamedTuple
 import torch
 from torch import Generator
 
-from fedrecall.config.experiment import CHOICES, Experiment
+from fedrecall.config.experiment import CHOICES, Experiment, read
 from fedrecall.core.method import Method
 from fedrecall.core.rounds import run_rounds
-from fedrecall.data.catalog import DATASETS, Dataset
+from fedrecall.core.seeds import single_threaded
+from fedrecall.data.catalog import DATASETS
+from fedrecall.data.dataset import Dataset
 from fedrecall.data.transforms import Transform, resolve_transform
 from fedrecall.runs.probes import report_request
-from fedrecall.runs.run import single_threaded
-from fedrecall.runs.setup import prepare_run, read
+from fedrecall.runs.setup import prepare_run
 from fedrecall.simulation import SerialEngine
 from fedrecall.studies.study import Study
 

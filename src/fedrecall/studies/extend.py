@@ -6,11 +6,10 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from fedrecall.config.tables import flatten
+from fedrecall.config.tables import RESULT_NEUTRAL_KEYS, Tables, flatten
 from fedrecall.errors import UserError
-from fedrecall.runs.directory import RESULT_NEUTRAL_KEYS
 from fedrecall.studies import papers
-from fedrecall.studies.study import STUDY_FILE, Study, Tables, Target
+from fedrecall.studies.study import STUDY_FILE, Study, Target
 
 LOCK_TIMEOUT = 30.0  # seconds to wait for another process that writes the same file
 

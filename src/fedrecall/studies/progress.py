@@ -9,12 +9,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from fedrecall.cli.output import is_interactive
 from fedrecall.config.experiment import Experiment
+from fedrecall.runs.progress import is_interactive
 from fedrecall.runs.records import RoundRecord
 from fedrecall.studies.runner import Summary, Watch
-from fedrecall.studies.scale import scaled
-from fedrecall.studies.study import Cell, Study
+from fedrecall.studies.study import Cell, Study, scaled
 
 REFRESH_RATE = 4  # times a second that the live table is drawn
 

@@ -3,12 +3,10 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from fedrecall.config.tables import flatten
+from fedrecall.config.tables import RESULT_NEUTRAL_KEYS, Tables, flatten, with_overrides
 from fedrecall.errors import UserError, unknown_name
-from fedrecall.runs.directory import RESULT_NEUTRAL_KEYS
 from fedrecall.studies import papers
-from fedrecall.studies.compare import with_overrides
-from fedrecall.studies.study import Study, Tables, slug
+from fedrecall.studies.study import Study, slug
 
 
 def reproduction_study(

@@ -16,16 +16,17 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from fedrecall.config.experiment import Experiment
+from fedrecall.config.tables import merge_tables
 from fedrecall.core.exchange import Diverged
 from fedrecall.errors import UserError
 from fedrecall.runs.directory import SUMMARY, RunDirectory
 from fedrecall.runs.records import RoundRecord
 from fedrecall.runs.run import execute
 from fedrecall.runs.setup import MODEL_FILE, Setup
+from fedrecall.studies.compare import NO_OBJECTS, PythonObjects
 from fedrecall.studies.extend import write_or_extend
-from fedrecall.studies.given import NO_OBJECTS, PythonObjects
 from fedrecall.studies.results import read_json
-from fedrecall.studies.study import Cell, Study, merge_tables
+from fedrecall.studies.study import Cell, Study
 
 POLL_INTERVAL = 1.0  # seconds between two looks at cells that other processes are running
 

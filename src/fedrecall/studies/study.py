@@ -5,7 +5,6 @@ that is to be run and what a paper printed, and one run directory for each cell.
 """
 
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from itertools import product
 from math import ceil
@@ -15,8 +14,9 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 import tomli_w
 from pydantic import Field, ValidationError, model_validator
 
-from fedrecall.config.choices import to_user_error
-from fedrecall.config.experiment import CHOICES, Experiment, Fraction, Section
+from fedrecall.config.experiment import Experiment, Fraction, Section
+from fedrecall.config.tables import Tables, merge_tables, read_toml
+from fedrecall.config.validation import to_user_error
 from fedrecall.errors import UserError, unknown_name
 from fedrecall.files import write_atomic
 from fedrecall.methods.presets import PRESETS
@@ -24,8 +24,6 @@ from fedrecall.methods.presets import PRESETS
 STUDY_FILE = "study.toml"
 
 SCALED_KEYS = (("run", "rounds"), ("method", "switch"))  # what a fraction of a study has less of
-
-Tables = dict[str, Any]  # a configuration, or a part of one
 
 # keys of a row or a column that are the study's, not the configuration's
 STUDY_KEYS: dict[str, type[Any]] = {"start": str, "once": bool, "columns": Mapping, "group": str}
@@ -227,37 +225,6 @@ class Study(Section):
         return cls(**read_toml(folder / STUDY_FILE))
 
 
-def read_toml(path: Path) -> Tables:
-    """The tables of a study's TOML file."""
-    try:
-        tables = tomllib.loads(path.read_text())
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError("config.unreadable_file", f"{path}: {reason}", str(path)) from None
-    except tomllib.TOMLDecodeError as error:
-        raise UserError("config.invalid_toml", f"{path}: not valid TOML: {error}", str(path)) from None
-    printed = tables.get("printed", {})
-    for values in printed.values() if isinstance(printed, dict) else ():
-        for row, line in values.items() if isinstance(values, dict) else ():
-            values[row] = [None if value == "" else value for value in line] if isinstance(line, list) else line
-    return tables
-
-
-def merge_tables(*parts: Mapping[str, Any]) -> Tables:
-    """Nested tables on top of one another; naming another method, model or partition drops the old one's keys."""
-    out: Tables = {}
-    for part in parts:
-        for key, value in part.items():
-            old = out.get(key)
-            if isinstance(value, Mapping):
-                kept = old if isinstance(old, Mapping) else {}
-                renamed = key in CHOICES and kept.get("name", value.get("name")) != value.get("name", kept.get("name"))
-                out[key] = merge_tables({} if renamed else kept, value)
-            else:
-                out[key] = value
-    return out
-
-
 def _require_tables(where: str, tables: Any) -> None:
     """Refuse what cannot be laid on a configuration: all but a study's own keys must be tables."""
     if not isinstance(tables, Mapping):
@@ -309,3 +276,19 @@ def _select(wanted: Iterable[str] | None, names: Mapping[str, Any], kind: str) -
             raise unknown_name(kind, name, names)
         found.add(by_slug[slug(name)])
     return found
+
+
+def scaled(study: Study, *, lengths: bool = False) -> list[str]:
+    """What is to be said of a study with fewer rounds than the paper's; nothing of a whole one."""
+    if study.fraction == 1:
+        return []
+    said = f"rounds scaled to {100 * study.fraction:g} %"
+    if not lengths:
+        return [said]
+    full = study.model_copy(update={"fraction": 1.0})
+    pairs = dict.fromkeys((_rounds(cell), _rounds(full.cell(*cell[:3]))) for cell in study.cells())
+    return [f"{said}: {', '.join(f'{some} of {whole}' for some, whole in pairs)}"]
+
+
+def _rounds(cell: Cell) -> int:
+    return Experiment(**cell.config).run.rounds

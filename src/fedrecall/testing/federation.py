@@ -12,12 +12,12 @@ from fedrecall.core.flat_model import FlatModel
 from fedrecall.core.method import Method
 from fedrecall.core.optim import ClientSGD, ServerOptimiser, ServerSGD
 from fedrecall.core.rounds import RoundResult, RoundSchedule, run_rounds
+from fedrecall.core.seeds import single_threaded
 from fedrecall.core.training import LocalTraining
 from fedrecall.core.types import Engine, Score, Server
 from fedrecall.data.examples import Examples
 from fedrecall.data.partition import Partition
 from fedrecall.data.transforms import Transform
-from fedrecall.runs.run import single_threaded
 from fedrecall.simulation import ENGINES
 from fedrecall.simulation.availability import PartialCohort
 from fedrecall.simulation.clients import SimulatedClients

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedrecall.errors import UserError
-from fedrecall.reporting.figures.draw import save_partition_figure
+from fedrecall.reporting.figures.partition import save_partition_figure
 
 
 def counts(clients: int, classes: int) -> np.ndarray:

@@ -267,7 +267,7 @@ def test_what_cannot_be_sent_is_named(session: RaySession) -> None:
 
 
 def test_other_versions_are_refused(session: RaySession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedrecall.simulation.ray.crew.VERSIONS", {"fedrecall": "0", "torch": "1.0", "numpy": "1"})
+    monkeypatch.setattr("fedrecall.simulation.ray.engine.VERSIONS", {"fedrecall": "0", "torch": "1.0", "numpy": "1"})
     with (
         RayEngine(simulated_clients(fr.Method()), model(), workers=1) as engine,
         pytest.raises(fr.UserError) as caught,

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 import fedrecall as fr
-from fedrecall.simulation.ray.actor import make_actor_args
-from fedrecall.simulation.ray.arrays import copy_payload, pack_payload, pack_tensor, view_tensor
+from fedrecall.simulation.ray.actor import copy_payload, make_actor_args, pack_payload, pack_tensor, view_tensor
 from fedrecall.simulation.ray.session import open_session
 from fedrecall.testing.federation import model, simulated_clients
 

@@ -14,14 +14,12 @@ from matplotlib.figure import Figure
 from pydantic import TypeAdapter, ValidationError
 
 from fedrecall.errors import UserError, unknown_name
-from fedrecall.reporting.figures.by_setting import accuracy_bars, accuracy_by_number
-from fedrecall.reporting.figures.confusion import confusion
+from fedrecall.reporting.figures.before_after import confusion, forgetting
+from fedrecall.reporting.figures.by_setting import accuracy_bars, accuracy_by_number, accuracy_grid
 from fedrecall.reporting.figures.curves import curves, filter_rate
 from fedrecall.reporting.figures.drift import drift_accuracy, local_global, local_shift
-from fedrecall.reporting.figures.forgetting import forgetting
-from fedrecall.reporting.figures.grid import accuracy_grid
+from fedrecall.reporting.figures.heatmaps import classwise, labels_over_rounds
 from fedrecall.reporting.figures.layout import save
-from fedrecall.reporting.figures.overrounds import classwise, labels_over_rounds
 from fedrecall.reporting.figures.partition import partition
 from fedrecall.reporting.figures.series import run_curve
 from fedrecall.reporting.figures.style import figure_style

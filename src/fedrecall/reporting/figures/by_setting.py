@@ -1,7 +1,7 @@
 """Accuracy by setting: against a number, and in bars."""
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -9,14 +9,19 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, NullLocator
+from pydantic import Field
 
+from fedrecall.config.experiment import Section
+from fedrecall.errors import UserError
 from fedrecall.reporting.figures.curves import legend_handle
+from fedrecall.reporting.figures.heatmaps import colour_bar, heatmap
 from fedrecall.reporting.figures.layout import (
     PERCENT,
     TICK_STEPS,
     add_title_legend_notes,
     new_figure,
     panels,
+    set_panel_title,
     text_width,
     truncate_text,
     wrap_text,
@@ -182,3 +187,54 @@ def _labels_fit(ticks: Sequence[float]) -> bool:
     """Whether labels at these places would not touch."""
     gaps = np.diff(ticks)
     return len(ticks) < 2 or bool(gaps.min() > 0.1 * (ticks[-1] - ticks[0]))
+
+
+class Axis(Section):
+    """A setting, and those of its values that the grid has, in order."""
+
+    name: str  # a key of the columns' tables
+    values: Annotated[tuple[float, ...], Field(strict=False, min_length=1)]
+
+
+def accuracy_grid(
+    results: StudyResults, *, x: Axis, y: Axis, title: str = "", measure: Accuracy | None = None, rows: Selection = None
+) -> Figure:
+    """A heat map for each row; a column's place is given by the values that it sets."""
+    numbers = AccuracyTable(results, measure, rows, None)
+    settings = {column: (_setting(tables, x), _setting(tables, y)) for column, tables in results.study.columns.items()}
+    figure, axes = panels(len(numbers.rows), height=2.3)
+    low = min(spread.mean for spread in numbers.cells.values())
+    high = max(spread.mean for spread in numbers.cells.values())
+    width = COLUMN_WIDTH if len(axes) == 1 else PAGE_WIDTH / min(len(axes), 3)
+    cell = ((width - 1.0) / len(x.values), 1.6 / len(y.values))
+    for place, row in zip(axes, numbers.rows, strict=True):
+        table = np.full((len(y.values), len(x.values)), np.nan)
+        for column, (i, j) in settings.items():
+            if (row, column) in numbers.cells:
+                table[j, i] = numbers.cells[row, column].mean
+        image = heatmap(place, table, limits=(low, high), write=lambda share: f"{100 * share:.1f}", cell=cell)
+        place.invert_yaxis()
+        place.set_xticks(range(len(x.values)), [f"{value:g}" for value in x.values])
+        place.set_yticks(range(len(y.values)), [f"{value:g}" for value in y.values])
+        place.set(xlabel=x.name, ylabel=y.name)
+        if len(numbers.rows) > 1:
+            set_panel_title(place, row)
+    colour_bar(figure, image, axes, LABELS[numbers.measure])
+    return add_title_legend_notes(figure, title=title, notes=numbers.notes("mean"))
+
+
+def _setting(tables: Mapping[str, Any], axis: Axis) -> int:
+    """At which value of the axis a column is."""
+    for name, value in _flat_items(tables):
+        if name == axis.name and value in axis.values:
+            return axis.values.index(value)
+    text = f"{axis.name}: a column of the study sets none of the values {', '.join(map(str, axis.values))}"
+    raise UserError("report.invalid_option", text, axis.name, "add the value of every column to the axis of the grid")
+
+
+def _flat_items(tables: Mapping[str, Any]) -> Sequence[tuple[str, Any]]:
+    """All keys that have a value, with it, at any depth."""
+    out: list[tuple[str, Any]] = []
+    for name, value in tables.items():
+        out += _flat_items(value) if isinstance(value, Mapping) else [(name, value)]
+    return out

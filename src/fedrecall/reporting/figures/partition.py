@@ -1,12 +1,141 @@
 """Who has which classes: the partition of each column, clients by classes."""
 
-from matplotlib.figure import Figure
+from collections.abc import Sequence
+from pathlib import Path
 
-from fedrecall.reporting.figures.draw import MAX_CLIENTS_DRAWN, THOUSANDS, partition_heatmap
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap, PowerNorm
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from fedrecall.errors import UserError, first_line
 from fedrecall.reporting.figures.layout import add_title_legend_notes, new_figure, set_panel_title, text_width
 from fedrecall.reporting.figures.series import Ints, Selection, finished_runs, label_counts, partition_manifest
 from fedrecall.reporting.figures.style import NORMAL, PAGE_WIDTH, SMALL
 from fedrecall.studies.results import StudyResults
+
+SUFFIXES = (".png", ".svg", ".pdf")
+
+MAX_CLIENTS_DRAWN = 1_000  # clients drawn: more columns than this are narrower than a pixel
+
+# One hue from light to dark is the same to colour-blind readers and on a grey printer. It starts above white: one
+# sample must not look like none.
+COLOURS = LinearSegmentedColormap.from_list("samples", colormaps["Blues"](np.linspace(0.14, 1.0, 256)))
+
+BAR, FRAME = "#4a6f9c", "#d5dae0"
+
+THOUSANDS = FuncFormatter(lambda value, _: f"{value:,.0f}")
+
+
+def save_partition_figure(
+    counts: Ints, path: Path, *, class_names: Sequence[str] | None = None, title: str | None = None
+) -> None:
+    """Draw counts [N, K] to a PNG, SVG or PDF file, by the suffix of its name."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise UserError(
+            "report.unsupported_format",
+            f'{path}: figures cannot be written as "{path.suffix}"',
+            str(path),
+            f"use a name that ends in {', '.join(SUFFIXES)}",
+        )
+    N, K = counts.shape
+    shown = counts[:MAX_CLIENTS_DRAWN]
+    if N > MAX_CLIENTS_DRAWN:
+        title = f"{title + ': ' if title else ''}the first {MAX_CLIENTS_DRAWN:,} of {N:,} clients"
+    columns, rows = len(shown), K
+    numbered = columns <= 20 and rows <= 20 and counts.max() < 100_000
+    cell_x, cell_y = (0.52, 0.3) if numbered else (min(0.3, 9.0 / columns), min(0.26, 7.0 / rows))
+    width, height = max(2.6, columns * cell_x), max(1.2, rows * cell_y)
+    bars, gap, bar_width = 0.75, 0.08, 0.13  # inches
+
+    figure = Figure(figsize=(width + 1.9, height + bars + 1.15), dpi=200)
+    x, y = 0.85, 0.55
+    total_x, total_y = figure.get_size_inches()
+
+    def axes(left: float, bottom: float, wide: float, high: float) -> Axes:
+        return figure.add_axes((left / total_x, bottom / total_y, wide / total_x, high / total_y))
+
+    heat = axes(x, y, width, height)
+    sizes = axes(x, y + height + gap, width, bars)
+    scale = axes(x + width + 0.12, y, bar_width, height)
+    image = partition_heatmap(heat, shown, class_names or [str(k) for k in range(K)], numbered=numbered)
+
+    sizes.bar(np.arange(columns), shown.sum(axis=1), width=0.8 if columns <= 200 else 1.0, color=BAR, linewidth=0)
+    sizes.set(xlim=heat.get_xlim(), xticks=[], ylabel="samples")
+    sizes.yaxis.set_major_locator(MaxNLocator(3, integer=True))
+    sizes.yaxis.set_major_formatter(THOUSANDS)
+    sizes.spines[["top", "right"]].set_visible(False)
+    sizes.grid(axis="y", color=FRAME, linewidth=0.6)
+    sizes.set_axisbelow(True)
+    _style_axes(sizes)
+    if title:
+        sizes.set_title(title, fontsize=10, loc="left")
+
+    figure.colorbar(image, cax=scale, format=THOUSANDS)
+    scale.set_ylabel("samples of a class", fontsize=8)
+    scale.tick_params(labelsize=7, length=2)
+    scale.spines[:].set_visible(False)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, bbox_inches="tight", pad_inches=0.06)
+    except OSError as error:
+        raise UserError(
+            "report.cannot_write",
+            f"{path}: cannot write the figure: {error.strerror or first_line(error)}",
+            str(path),
+            "choose another path",
+        ) from error
+
+
+def partition_heatmap(
+    axes: Axes, counts: Ints, class_names: Sequence[str], *, numbered: bool, labels: tuple[int, int] = (20, 25)
+) -> AxesImage:
+    """Draw counts [N, K] as a heat map, clients along it and classes down; so many of either are labelled at most."""
+    # Square root: the few samples of a class that a client has besides its many of another are to be seen.
+    image = axes.imshow(
+        np.ma.masked_equal(counts.T, 0),
+        cmap=COLOURS,
+        norm=PowerNorm(0.5, vmin=0, vmax=max(1, int(counts.max()))),
+        aspect="auto",
+        interpolation="nearest",
+    )
+    if numbered:
+        _annotate_counts(axes, counts)
+    _name_classes(axes, class_names, labels[1])
+    _style_axes(axes)
+    axes.set(xlabel="client", ylabel="class")
+    axes.set_xticks(range(0, len(counts), -(-len(counts) // labels[0])))
+    return image
+
+
+def _annotate_counts(axes: Axes, counts: Ints) -> None:
+    """Write the counts into the cells, light on dark, with a thin line between them."""
+    for axis, edges in ((axes.axvline, counts.shape[0]), (axes.axhline, counts.shape[1])):
+        for edge in range(1, edges):
+            axis(edge - 0.5, color="white", linewidth=1.0)
+    dark = 0.3 * max(1, counts.max())
+    for (client, k), count in np.ndenumerate(counts):
+        if count:
+            colour = "white" if count > dark else "#1d2733"
+            axes.text(client, k, f"{count}", ha="center", va="center", fontsize=7, color=colour)
+
+
+def _name_classes(axes: Axes, names: Sequence[str], labels: int) -> None:
+    """Label the classes, or every so many of them where all would overlap."""
+    step = -(-len(names) // labels)
+    ticks = range(0, len(names), step)
+    axes.set_yticks(list(ticks), [names[k] for k in ticks])
+
+
+def _style_axes(axes: Axes) -> None:
+    axes.tick_params(labelsize=8, length=2, color=FRAME)
+    axes.xaxis.label.set_fontsize(9)
+    axes.yaxis.label.set_fontsize(9)
+    axes.spines[:].set_color(FRAME)
+
 
 HEIGHT = 2.2
 

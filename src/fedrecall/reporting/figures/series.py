@@ -8,9 +8,8 @@ from numpy.typing import NDArray
 
 from fedrecall.errors import UserError, unknown_name
 from fedrecall.studies.results import FinishedRun, StudyResults, read_json
-from fedrecall.studies.scale import scaled
 from fedrecall.studies.statistics import ACCURACIES, Curve, MeanStd, mean_std
-from fedrecall.studies.study import slug
+from fedrecall.studies.study import scaled, slug
 
 Floats = NDArray[np.float64]
 

@@ -5,10 +5,9 @@ from pathlib import Path
 
 from fedrecall.errors import UserError
 from fedrecall.reporting.html.article import Composer
-from fedrecall.reporting.html.render_page import render_page
+from fedrecall.reporting.html.page import render_page
 from fedrecall.reporting.tables import table_files, write_text_files
-from fedrecall.studies.results import StudyResults, load_results
-from fedrecall.studies.run_collection import runs_as_study
+from fedrecall.studies.results import StudyResults, load_results, runs_as_study
 
 REPORT_FILE = "report.html"
 

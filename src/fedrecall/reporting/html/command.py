@@ -4,14 +4,13 @@ import json
 import shlex
 from pathlib import Path
 
-from fedrecall.config.tables import Scalar, flatten
+from fedrecall.config.tables import Scalar, Tables, flatten
 from fedrecall.errors import UserError
 from fedrecall.studies import papers
 from fedrecall.studies.compare import comparison_study
 from fedrecall.studies.reproduce import reproduction_study
-from fedrecall.studies.results import StudyResults
-from fedrecall.studies.run_collection import RunCollection
-from fedrecall.studies.study import STUDY_FILE, Study, Tables, slug
+from fedrecall.studies.results import RunCollection, StudyResults
+from fedrecall.studies.study import STUDY_FILE, Study, slug
 
 
 def repeat(results: StudyResults) -> str:

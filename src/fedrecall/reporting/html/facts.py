@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from fedrecall.config.tables import Scalar, flatten
+from fedrecall.config.tables import Scalar, flatten, read_toml
 from fedrecall.studies.results import StudyResults, read_json
-from fedrecall.studies.study import read_toml
 
 HASH_DIGITS = 12  # digits of a hash that are shown; all are in environment.json
 

@@ -10,8 +10,7 @@ from fedrecall.reporting.html.command import repeat
 from fedrecall.reporting.html.markup import Html, join, tag
 from fedrecall.reporting.html.parts import bullets, copy, definitions, fold, listing
 from fedrecall.reporting.tables.cells import failure_notes, scope_notes
-from fedrecall.studies.results import StudyResults
-from fedrecall.studies.run_collection import RunCollection
+from fedrecall.studies.results import RunCollection, StudyResults
 
 MAX_LISTED_RUNS = 30  # runs that are still to be made
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Container
 
 from fedrecall.reporting.tables import cells
+from fedrecall.reporting.tables.cells import RunGroup, reference_row, run_group, target_accuracy, target_rounds
 from fedrecall.reporting.tables.render import ReportTable, TableCell
-from fedrecall.reporting.tables.samples import RunGroup, reference_row, run_group, target_accuracy, target_rounds
 from fedrecall.studies.results import StudyResults
 from fedrecall.studies.study import Target, slug
 

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from statistics import fmean
 
+from fedrecall.config.tables import read_toml
 from fedrecall.data.partition import Partition
 from fedrecall.errors import UserError
 from fedrecall.reporting.tables import ReportTable
 from fedrecall.reporting.tables.cells import number_cell
 from fedrecall.studies.results import FinishedRun, StudyResults
-from fedrecall.studies.study import read_toml
 
 MILLION = 1e6
 

@@ -5,8 +5,7 @@ from statistics import fmean
 
 from fedrecall.reporting.figures.series import probe_curve, run_curve
 from fedrecall.reporting.tables import ReportTable, TableCell
-from fedrecall.reporting.tables.cells import spread_cell
-from fedrecall.reporting.tables.samples import run_group
+from fedrecall.reporting.tables.cells import run_group, spread_cell
 from fedrecall.studies.results import FinishedRun, StudyResults
 from fedrecall.studies.statistics import Curve
 

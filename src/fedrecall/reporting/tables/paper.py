@@ -3,8 +3,8 @@
 from typing import NamedTuple
 
 from fedrecall.reporting.tables import cells
+from fedrecall.reporting.tables.cells import run_group, target_rounds
 from fedrecall.reporting.tables.render import ReportTable, TableCell
-from fedrecall.reporting.tables.samples import run_group, target_rounds
 from fedrecall.studies.results import StudyResults
 from fedrecall.studies.study import Erratum, Measure, Printed, Study
 

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fedrecall.config.experiment import Experiment
+from fedrecall.config.experiment import COMPARE_DEFAULTS, Experiment
+from fedrecall.config.tables import Tables, merge_tables, read_toml, with_overrides
 from fedrecall.core import seeds
 from fedrecall.core.exchange import Diverged
 from fedrecall.errors import UserError, missing_extra, unknown_name
@@ -20,16 +21,20 @@ from fedrecall.runs.directory import locked
 from fedrecall.runs.records import RoundRecord
 from fedrecall.runs.run import execute
 from fedrecall.runs.setup import FederatedData, UserModel, build_setup, load_and_partition, with_resolved_choices
-from fedrecall.studies.compare import COMPARE_DEFAULTS, with_overrides
-from fedrecall.studies.study import Tables, merge_tables, read_toml
 from fedrecall.studies.tuning import space as spaces
 from fedrecall.studies.tuning.space import Settings
 from fedrecall.studies.tuning.trials import Journal, Trial, best_trial
-from fedrecall.studies.tuning.validation import VALIDATION_FRACTION, with_validation_split
 
 if TYPE_CHECKING:
     import optuna
+from dataclasses import replace
 
+import numpy as np
+import torch
+
+from fedrecall.config.experiment import RunSection
+from fedrecall.data.examples import Examples
+from fedrecall.data.splits import split_validation
 
 STARTUP_TRIALS = 8  # trials before the sampler learns from them
 
@@ -257,3 +262,26 @@ def _quiet(library: Any) -> Iterator[None]:
         yield
     finally:
         library.logging.set_verbosity(before)
+
+
+VALIDATION_FRACTION = 0.2  # of every client's examples
+
+
+def with_validation_split(dealt: FederatedData, run: RunSection) -> FederatedData:
+    """The same clients without a share of their examples, on which every model is scored instead of the test set."""
+    store, known = (
+        torch.arange(len(e.labels)) if e.rows is None else e.rows for e in (dealt.client_examples, dealt.auxiliary)
+    )
+    seed = seeds.derive_seed(run.seed if run.partition_seed is None else run.partition_seed, "validation")
+    partition, rows = split_validation(
+        dealt.partition, VALIDATION_FRACTION, seed, np.flatnonzero(np.isin(store, known))
+    )
+    whole, chosen = dealt.dataset, store[torch.from_numpy(rows)]
+    dataset = replace(
+        whole,
+        test_x=whole.train_x[chosen],
+        test_y=whole.train_y[chosen],
+        test_groups=None if whole.train_groups is None else whole.train_groups[chosen],
+    )
+    validation = Examples(dataset.test_x, dataset.test_y, dealt.test.transform)
+    return dealt._replace(dataset=dataset, test=validation, partition=partition)

@@ -5,9 +5,9 @@ from itertools import product
 from typing import Any
 
 from fedrecall.config.experiment import Experiment
+from fedrecall.config.tables import Tables, merge_tables
 from fedrecall.errors import UserError
 from fedrecall.methods.search_spaces import SEARCH_SPACES, FloatRange, GridValues, Number, SearchSpace
-from fedrecall.studies.study import Tables, merge_tables
 
 TUNABLE_SECTIONS = ("method", "local", "server")  # all others would make it another federation
 

@@ -11,11 +11,9 @@ from typing import Any, Literal
 import tomli_w
 
 from fedrecall.config.experiment import Experiment
-from fedrecall.config.tables import flatten
+from fedrecall.config.tables import RESULT_NEUTRAL_KEYS, Tables, flatten
 from fedrecall.errors import UserError
 from fedrecall.files import write_atomic
-from fedrecall.runs.directory import RESULT_NEUTRAL_KEYS
-from fedrecall.studies.study import Tables
 from fedrecall.studies.tuning.space import Settings, apply_settings
 
 SEARCH, TRIALS, TABLE, BEST = "search.toml", "trials.jsonl", "trials.csv", "best.toml"

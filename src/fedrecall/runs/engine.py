@@ -8,6 +8,27 @@ from fedrecall.core.types import Engine
 from fedrecall.simulation.availability import UnreliableClients
 from fedrecall.core.dry_run import DryRun
 from fedrecall.runs.setup import Setup
+import errno
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+import torch
+from fedrecall.core.exchange import Diverged
+from fedrecall.core.method import Method
+from fedrecall.core.rounds import RoundResult, run_rounds
+from fedrecall.core.types import Engine, Server
+from fedrecall.data.catalog import DATASETS
+from fedrecall.simulation import FailurePolicy, ClientStateStore, PoolEngine, SerialEngine
+from fedrecall.errors import UserError
+from fedrecall.config.experiment import Experiment
+from fedrecall.runs.directory import ROUNDS, RunDirectory, locked, require_empty
+from fedrecall.runs.live import run_progress
+from fedrecall.runs.probes import ProbeRecord, ProbeContext, feature_tensors, run_probes
+from fedrecall.runs.records import RoundRecord, make_record, summarise
+from fedrecall.runs.result import Result, run_title
+from fedrecall.runs.setup import MODEL_FILE, UserModel, Setup, prepare_run
+from fedrecall.runs.trackers import SafeTracker
 
 
 
@@ -62,3 +83,43 @@ def epsilon_spent(ready: Setup, number: int) -> float | None:
     """Epsilon after so many rounds, where there is a promise to account for."""
     privacy = ready.experiment.server.privacy
     return None if privacy is None else epsilon_after(privacy, ready.schedule.population, ready.schedule.sample, number)
+
+
+if TYPE_CHECKING:
+    from fedrecall.runs.run import RunState
+
+
+class ManagedEngine(Engine, Protocol):
+    """An engine, from its start to its end."""
+
+    @property
+    def client_state(self) -> ClientStateStore:
+        """What clients remember, as it is kept in checkpoints."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def make_engine(ready: Setup, directory: RunDirectory | None, past: "RunState") -> ManagedEngine:
+    """The engine that the experiment names; what clients leave behind goes to the run directory."""
+    choice = ready.experiment.engine
+    if choice.name == "flower":
+        raise UserError(
+            "flower.needs_app",
+            'engine.name = "flower": it runs as a Flower app',
+            "engine.name",
+            "make one with fedrecall flower new DIR --config CONFIG.toml, or simulate the same configuration with "
+            '--set engine.name="pool"',
+        )
+    faults = FailurePolicy(choice.min_replies, directory.save_traceback if directory else None)
+    memories = ClientStateStore(directory.checkpoints.client_state_folder if directory else None, files=past.client_state_files)
+    if choice.name == "ray":
+        from fedrecall.simulation.ray import RayEngine
+
+        address = ready.experiment.ray.address
+        return RayEngine(ready.clients, ready.server.f, faults, memories, address=address, workers=choice.workers)
+    if choice.name == "serial":
+        return SerialEngine(ready.clients, ready.server.f, faults, memories)
+    return PoolEngine(ready.clients, ready.server.f, faults, memories, workers=choice.workers)
