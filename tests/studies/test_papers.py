@@ -236,10 +236,10 @@ def test_a_row_that_is_run_once_and_a_row_with_settings_for_a_column() -> None:
 
 
 def test_the_examples_are_configurations_that_run_can_take() -> None:
-    examples = sorted((papers.definitions_folder() / "examples").glob("*.toml"))
+    examples = sorted((ROOT / "examples").glob("*.toml"))
     assert examples
     for path in examples:
-        assert f"experiments/examples/{path.name}" in path.read_text()
+        assert f"examples/{path.name}" in path.read_text()
         assert Experiment.load(path).data.name == "cifar10"
 
 

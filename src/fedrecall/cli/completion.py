@@ -8,7 +8,7 @@ from io import StringIO
 
 from fedrecall.config import schema
 from fedrecall.errors import explanations
-from fedrecall.studies import papers
+from fedrecall.studies.definitions import experiment_ids
 
 Completions = list[tuple[str, str]]  # what can be typed, and what it means
 
@@ -26,7 +26,7 @@ def complete_datasets(incomplete: str) -> Completions:
 
 def complete_experiments(incomplete: str) -> list[str]:
     """What can be reproduced."""
-    return [name for name in papers.experiment_ids() if name.startswith(incomplete)]
+    return [name for name in experiment_ids() if name.startswith(incomplete)]
 
 
 def codes(incomplete: str) -> Completions:

@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
-from fedrecall.config.validation import _section_has_key, _type_error
+from fedrecall.config.validation import _type_error
 from fedrecall.errors import UserError, unknown_name
 
 
@@ -136,21 +136,3 @@ class PythonObject:
 
 def _to_json_value(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else str(value)  # a numpy number is a number
-
-
-def _unknown_key(path: list[str], model: type[BaseModel], top: str) -> UserError:
-    """Return the error for a key that its section does not have."""
-    *sections, key = path
-    code = "config.unknown_section" if not sections and top == "section" else "config.unknown_key"
-    for section in sections:
-        inner = model.model_fields[section].annotation if section in model.model_fields else None
-        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):  # in a list, say
-            message = f"{'.'.join(path)}: {'.'.join(sections)} has no key {key}"
-            return UserError(code, message, ".".join(path), f"remove {key}")
-        model = inner
-    if not sections and (
-        holders := [name for name, field in model.model_fields.items() if _section_has_key(field, key)]
-    ):
-        return UserError(code, f'unknown {top} "{key}"', key, f'did you mean "{holders[0]}.{key}"?')
-    where = f"key in [{'.'.join(sections)}]" if sections else top
-    return unknown_name(where, key, model.model_fields, code, ".".join(path))

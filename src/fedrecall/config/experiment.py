@@ -27,10 +27,10 @@ from fedrecall.errors import UserError, unknown_name
 from fedrecall.methods import METHODS
 from fedrecall.methods.presets import PRESETS
 from fedrecall.models import MODELS, Model
-from fedrecall.runs.probes import PROBES
-from fedrecall.runs.setup import _or
 from fedrecall.simulation.attacks import ATTACKS, Attack
 from fedrecall.simulation.availability import STRAGGLER_MODELS, StragglerModel
+
+PROBE_NAMES = ("confusion", "local", "local_confusion", "cohort", "shift", "distillation", "own_data", "features")
 
 Positive = Annotated[int, Field(ge=1)]
 
@@ -57,6 +57,10 @@ CHOSEN = {  # section -> what is chosen by name in it
 
 
 T = TypeVar("T")
+
+
+def _or(value: T | None, default: T) -> T:
+    return default if value is None else value
 
 
 class Section(BaseModel):
@@ -237,8 +241,8 @@ class RunSection(Section):
     @model_validator(mode="after")
     def _known(self) -> Self:
         for name in self.probes:
-            if name not in PROBES:
-                raise unknown_name("probe", name, PROBES, key="run.probes")
+            if name not in PROBE_NAMES:
+                raise unknown_name("probe", name, PROBE_NAMES, key="run.probes")
         return self
 
 

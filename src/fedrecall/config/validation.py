@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from fedrecall.config.choices import _unknown_key
 from fedrecall.core.robust import Krum
 from fedrecall.errors import UserError
 from fedrecall.simulation.attacks import num_malicious
@@ -104,3 +103,21 @@ def _type_error(path: list[str], wrong: ErrorDetails) -> UserError:
         return UserError("config.invalid_value", f"{key} = {value!r}: not a table", key, hint)
     reason = wrong["msg"].removeprefix("Value error, ").replace("Input should", "it must", 1)
     return UserError("config.invalid_value", f"{key} = {value!r}: {reason[:1].lower()}{reason[1:]}", key)
+
+
+def _unknown_key(path: list[str], model: type[BaseModel], top: str) -> UserError:
+    """Return the error for a key that its section does not have."""
+    *sections, key = path
+    code = "config.unknown_section" if not sections and top == "section" else "config.unknown_key"
+    for section in sections:
+        inner = model.model_fields[section].annotation if section in model.model_fields else None
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):  # in a list, say
+            message = f"{'.'.join(path)}: {'.'.join(sections)} has no key {key}"
+            return UserError(code, message, ".".join(path), f"remove {key}")
+        model = inner
+    if not sections and (
+        holders := [name for name, field in model.model_fields.items() if _section_has_key(field, key)]
+    ):
+        return UserError(code, f'unknown {top} "{key}"', key, f'did you mean "{holders[0]}.{key}"?')
+    where = f"key in [{'.'.join(sections)}]" if sections else top
+    return unknown_name(where, key, model.model_fields, code, ".".join(path))

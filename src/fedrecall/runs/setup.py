@@ -25,7 +25,7 @@ from fedrecall.data.tabular import from_table
 from fedrecall.simulation.clients import SimulatedClients
 from fedrecall.errors import UserError
 from fedrecall.config.choices import PythonObject
-from fedrecall.config.experiment import read, training, server_optimiser, DataSection, Experiment, ServerSection
+from fedrecall.config.experiment import _or, read, training, server_optimiser, DataSection, Experiment, ServerSection
 from fedrecall.runs.probes import report_request
 from fedrecall.models import MODELS, Model
 from fedrecall.models.adapt import adapt
@@ -215,7 +215,3 @@ def load_weights(module: nn.Module, path: Path) -> None:
             "run.start",
             "set the model that the file was made with",
         ) from None
-
-
-def _or(value: T | None, default: T) -> T:
-    return default if value is None else value

@@ -1,18 +1,18 @@
-"""The papers' experiments: every table and computed figure is a definition, a TOML file in `experiments`.
+"""The papers' experiments: every table and computed figure is a definition, a TOML file in `definitions`.
 
-A definition has the fields of a `Study`. What the experiments of a paper share is in `experiments/settings`, a file of
+A definition has the fields of a `Study`. What the experiments of a paper share is in `definitions/settings`, a file of
 the same form that a definition is laid on: `setting = "fedlmd"`. Its rows and columns are there to be named: in a list,
 or by `like` in a table that adds to one. `same_as` takes over another definition, and what stands beside it wins.
 """
 
 import re
 from collections.abc import Iterable, Mapping
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from fedrecall.config.tables import Tables, merge_tables, read_toml
 from fedrecall.errors import UserError, unknown_name
+from fedrecall.studies.definitions import definitions_folder, experiment_ids
 from fedrecall.studies.study import Study
 
 __all__ = ["definitions_folder", "experiment_ids", "load_definition", "load_study"]
@@ -100,19 +100,3 @@ def _table(value: Any, name: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise UserError("config.invalid_value", f"{name} = {value!r}: not a table", name, "write a table")
     return value
-
-
-def definitions_folder() -> Path:
-    """Where the definitions are: in the installed package, or beside `src` in a checkout."""
-    package = Path(str(files("fedrecall")))
-    return next(place for place in (package / "experiments", package.parents[1] / "experiments") if place.is_dir())
-
-
-def experiment_ids() -> list[str]:
-    """All experiments: by paper, tables before figures."""
-
-    def place(name: str) -> tuple[str, bool, int]:
-        known = re.fullmatch(r"(.+)-(table|fig)-(\d+)", name)
-        return (known[1], known[2] == "fig", int(known[3])) if known else (name, False, 0)
-
-    return sorted((path.stem for path in definitions_folder().glob("*.toml")), key=place)
