@@ -1,7 +1,7 @@
 """Federated learning that does not forget.
 
 >>> import fedrecall as fr
->>> result = fr.start_run(fr.Experiment(method={"name": "fedprox", "mu": 0.1}, run={"rounds": 2}))
+>>> result = fr.run(fr.Experiment(method={"name": "fedprox", "mu": 0.1}, run={"rounds": 2}))
 >>> sorted(result.summary)[:2]
 ['best', 'best_round']
 """
@@ -10,6 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedrecall.api import load as load
+    from fedrecall.api import run as run
     from fedrecall.config.experiment import Experiment as Experiment
     from fedrecall.core.method import Method as Method
     from fedrecall.data.custom import from_arrays as from_arrays
@@ -22,10 +24,8 @@ if TYPE_CHECKING:
     from fedrecall.methods import METHODS as METHODS
     from fedrecall.reporting.comparison import Comparison as Comparison
     from fedrecall.reporting.comparison import compare as compare
-    from fedrecall.reporting.comparison import load as load
     from fedrecall.reporting.comparison import reproduce as reproduce
     from fedrecall.runs.result import Result as Result
-    from fedrecall.runs.run import run as run
     from fedrecall.studies.tuning import tune as tune
 
 
@@ -45,9 +45,9 @@ _PUBLIC = {
     "from_huggingface": "fedrecall.data.custom",
     "from_table": "fedrecall.data.tabular",
     "from_torch": "fedrecall.data.custom",
-    "load": "fedrecall.reporting.comparison",
+    "load": "fedrecall.api",
     "reproduce": "fedrecall.reporting.comparison",
-    "run": "fedrecall.runs.run",
+    "run": "fedrecall.api",
     "tune": "fedrecall.studies.tuning",
 }
 

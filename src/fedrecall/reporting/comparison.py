@@ -257,18 +257,6 @@ def reproduce(
     return _run_study(study, NO_OBJECTS, out, progress)
 
 
-def load(folder: str | Path) -> Comparison:
-    """What `compare`, `reproduce` or `run` left in a folder, from Python or from the command line.
-
-    >>> import fedrecall as fr
-    >>> fr.load("no/such/folder")
-    Traceback (most recent call last):
-    ...
-    fedrecall.errors.UserError: no/such/folder: neither a run directory nor the folder of a study...
-    """
-    return Comparison(load_results(Path(folder)))
-
-
 def _run_study(study: Study, given: PythonObjects, out: str | Path | None, progress: bool | None) -> Comparison:
     if out is None:  # nobody can go on with it: no checkpoints
         lengths = [study.experiment(cell).run.rounds for cell in study.cells()]

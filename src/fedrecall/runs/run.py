@@ -1,30 +1,30 @@
 """One run, from a configuration to a result."""
 
 import errno
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self
-import torch
-from fedrecall.runs.engine import ManagedEngine, make_engine
-from fedrecall.core.seeds import single_threaded
-from fedrecall.core.exchange import Diverged
-from fedrecall.core.method import Method
-from fedrecall.core.rounds import RoundResult, run_rounds
-from fedrecall.core.types import Engine, Server
-from fedrecall.data.catalog import DATASETS
-from fedrecall.simulation import FailurePolicy, ClientStateStore, PoolEngine, SerialEngine
-from fedrecall.errors import UserError
-from fedrecall.config.experiment import Experiment
-from fedrecall.runs.directory import ROUNDS, RunDirectory, locked, require_empty
-from fedrecall.runs.live import run_progress
-from fedrecall.runs.probes import ProbeRecord, ProbeContext, feature_tensors, run_probes
-from fedrecall.runs.records import RoundRecord, make_record, summarise
-from fedrecall.runs.result import Result, run_title
-from fedrecall.runs.engine import with_unreliable_clients, make_reply_policy, check_privacy, epsilon_spent
-from fedrecall.runs.setup import MODEL_FILE, UserModel, Setup, prepare_run
-from fedrecall.runs.trackers import SafeTracker
+from typing import NamedTuple
 
+from fedrecall.core.exchange import Diverged
+from fedrecall.core.rounds import RoundResult, run_rounds
+from fedrecall.core.seeds import single_threaded
+from fedrecall.core.types import Server
+from fedrecall.errors import UserError
+from fedrecall.runs.directory import ROUNDS, RunDirectory, locked, require_empty
+from fedrecall.runs.engine import (
+    ManagedEngine,
+    check_privacy,
+    epsilon_spent,
+    make_engine,
+    make_reply_policy,
+    with_unreliable_clients,
+)
+from fedrecall.runs.probes import ProbeContext, ProbeRecord, feature_tensors, run_probes
+from fedrecall.runs.records import RoundRecord, make_record, summarise
+from fedrecall.runs.result import Result
+from fedrecall.runs.setup import MODEL_FILE, Setup
+from fedrecall.runs.trackers import SafeTracker
 
 DISK_FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # the disk, the user's share of it, or the largest file allowed
 
@@ -37,56 +37,6 @@ class RunState(NamedTuple):
     probes: dict[str, list[ProbeRecord]]
     client_state_files: dict[int, str]  # the clients' memories
     initial: float | None  # accuracy before the first round, once it is known
-
-
-def run(
-    experiment: Experiment | Mapping[str, Any] | str | Path | None = None,
-    *,
-    method: Method | Mapping[str, Any] | str | None = None,
-    data: object = None,
-    model: UserModel | None = None,
-    partition: object = None,
-    rounds: int | None = None,
-    out: str | Path | None = None,
-    watch: Callable[[RoundRecord], None] | None = None,
-    resume: bool = False,
-    force: bool = False,
-    progress: bool | None = None,
-) -> Result:
-    """Run an experiment: an `Experiment`, its tables, or the path of a TOML file; none is the quickstart on digits.
-
-    `method`, `data` and `rounds` are set on top of it: a method's name, table or object; a named data set, or your own
-    arrays, Dataset or folder. `model` takes your own module, or a class or function that makes one, `partition` a
-    flwr-datasets partitioner, say. With `out` the run directory is written there; `watch` sees every round as it ends,
-    and `progress` shows them, by default in a notebook and on a terminal. With `resume` the run that was interrupted in
-    `out` goes on, if nothing has changed that would change its result, or by `force` in any case.
-
-    >>> import fedrecall as fr
-    >>> result = fr.run({"local": {"epochs": 1}}, method={"name": "fedprox", "mu": 0.1}, rounds=2, progress=False)
-    >>> [line["round"] for line in result.rounds]
-    [1, 2]
-    """
-    if isinstance(experiment, Mapping):
-        experiment = Experiment(**experiment)
-    elif not isinstance(experiment, Experiment):
-        experiment = Experiment.load(experiment)
-    changes: dict[str, object] = {} if method is None else {"method": method}
-    if rounds is not None:
-        changes["run"] = dict(experiment.run) | {"rounds": rounds}
-    if isinstance(data, str) and data in DATASETS:
-        data, changes["data"] = None, dict(experiment.data) | {"name": data}
-    experiment = Experiment(**dict(experiment) | changes)
-    if out is not None and not resume:
-        require_empty(Path(out))
-    ready = prepare_run(experiment, data=data, model=model, partition=partition)
-    with run_progress(ready.schedule.rounds, run_title(ready.experiment), progress) as shown:
-
-        def told(line: RoundRecord) -> None:
-            shown(line)
-            if watch is not None:
-                watch(line)
-
-        return execute(ready, out, told, resume=resume, force=force)
 
 
 def execute(
