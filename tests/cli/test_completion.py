@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -74,19 +73,14 @@ def test_names_are_those_of_the_library() -> None:
     assert completion.complete_settings("nothing.such") == []
 
 
-QUICK = """
-import sys, time
-began = time.process_time()
-from fedrecall.cli import complete
-complete.settings("method.")
-print(time.process_time() - began, "torch" in sys.modules)
+PROGRAM = """
+import sys
+from fedrecall.cli import completion
+assert completion.complete_settings("method.")
+print(*sorted({"torch", "pydantic", "numpy"} & set(sys.modules)))
 """
 
 
-def test_it_does_not_wait_for_torch() -> None:
-    began = time.perf_counter()
-    done = subprocess.run([sys.executable, "-c", QUICK], capture_output=True, text=True, check=True, timeout=60)
-    seconds, torch = done.stdout.split()
-    assert torch == "False"
-    assert float(seconds) < 1, "typically 0.15 s; this machine may be slow"
-    assert time.perf_counter() - began < 5
+def test_completion_imports_neither_torch_nor_pydantic() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == []

@@ -68,7 +68,6 @@ def test_comments_and_values(tmp_path: Path) -> None:
         )
     }
     assert schema.keys()["method.kd_scale"].values == ("none", "T2")
-    assert schema.chosen("method", "fedprox").keys["mu"].comment == "weight of the proximal term, Eq. (2)"
 
 
 def test_every_offered_name_can_be_set() -> None:

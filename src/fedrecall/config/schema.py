@@ -73,7 +73,10 @@ def classes(file: Path) -> dict[str, SectionInfo]:
     return {
         node.name: SectionInfo(
             (ast.get_docstring(node) or "").split("\n")[0],
-            {name: KeyInfo(_said(field, lines), _literals(field.annotation)) for name, field in _fields(node).items()},
+            {
+                name: KeyInfo(_said(field, lines) or _docstring(node, field), _literals(field.annotation))
+                for name, field in _fields(node).items()
+            },
         )
         for node in _tree(file).body
         if isinstance(node, ast.ClassDef)
@@ -143,6 +146,13 @@ def _literals(annotation: ast.expr) -> tuple[object, ...]:
         if isinstance(node, ast.Name) and node.id == "bool":
             return (False, True)
     return ()
+
+
+def _docstring(node: ast.ClassDef, field: ast.AnnAssign) -> str:
+    """Return the attribute docstring below a field, or ""."""
+    below = node.body[node.body.index(field) + 1 :][:1]
+    text = [n.value.value for n in below if isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant)]
+    return str(text[0]) if text else ""
 
 
 def _said(field: ast.AnnAssign, lines: list[bytes]) -> str:

@@ -25,10 +25,14 @@ SENSITIVITY = 2.0  # bounds: one clipped update may be replaced by the opposite 
 class GaussianMechanism:
     """Clip every update, add Gaussian noise to their sum."""
 
-    clip: float = 1.0  # S: bound of an update's L2 norm
-    noise: float = 1.0  # z: standard deviation of the noise on the sum, in clips
-    delta: float = 1e-5  # the chance that epsilon does not hold; well below 1 / clients
-    source: Literal["seed", "system"] = "seed"  # of the noise: only the system's cannot be foretold from run.seed
+    clip: float = 1.0
+    """S: maximum L2 norm of an update."""
+    noise: float = 1.0
+    """z: standard deviation of the noise added to the sum of updates, in units of `clip`."""
+    delta: float = 1e-5
+    """Probability that the bound epsilon does not hold. Choose it well below 1 / clients."""
+    source: Literal["seed", "system"] = "seed"
+    """Source of the noise. Only "system" cannot be predicted from run.seed."""
 
     def __post_init__(self) -> None:
         for name, most, range_ in (

@@ -57,7 +57,8 @@ class TrimmedMean:
     ICML 2018. https://arxiv.org/abs/1803.01498, Definition 2.
     """
 
-    share: float = 0.2  # beta: left out at either end; at least the share of hostile clients
+    share: float = 0.2
+    """beta: fraction of the replies removed at either end, at least the fraction of malicious clients."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.share < 0.5:
@@ -76,7 +77,8 @@ class Clip:
     Can You Really Backdoor Federated Learning? Sun, Kairouz, Suresh, McMahan. 2019. https://arxiv.org/abs/1911.07963
     """
 
-    norm: float | None = None  # the bound; None: the median length of the round's updates
+    norm: float | None = None
+    """Maximum L2 norm of an update. None: the median norm of the round's updates."""
 
     def __post_init__(self) -> None:
         if self.norm is not None and not self.norm > 0:
@@ -104,8 +106,10 @@ class Krum:
     NeurIPS 2017. https://arxiv.org/abs/1703.02757
     """
 
-    attackers: int = 1  # f: hostile clients in a round, at most; needs 2 f + 3 replies
-    keep: int = 1  # m: replies that count; more than one is multi-Krum
+    attackers: int = 1
+    """f: maximum number of malicious clients in a round. Needs 2 f + 3 replies."""
+    keep: int = 1
+    """m: number of replies to keep. More than one is multi-Krum."""
 
     def __post_init__(self) -> None:
         for name, least in (("attackers", 0), ("keep", 1)):

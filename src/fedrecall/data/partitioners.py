@@ -54,10 +54,14 @@ class Dirichlet:
     Experimental Study" (NIID-Bench), Li, Diao, Chen, He, ICDE 2022; the "lda" of FedNTD and FedLMD.
     """
 
-    alpha: float = 0.5  # concentration (the papers' beta): small is skewed, large is IID
-    min_size: int = 10  # samples that every client has at least; draws are repeated until it is so
-    balance: bool = True  # a client that holds n/N samples or more gets nothing of the classes to come
-    attempts: int = 300_000  # draws before the best of them is repaired by moving samples
+    alpha: float = 0.5
+    """Concentration (the papers' beta): small values give skewed clients, large ones IID clients."""
+    min_size: int = 10
+    """Minimum number of samples per client. Draws are repeated until every client reaches it."""
+    balance: bool = True
+    """Exclude a client from the remaining classes once it has n/N samples or more."""
+    attempts: int = 300_000
+    """Maximum number of draws. After it, the best draw is repaired by moving samples."""
 
     def __post_init__(self) -> None:
         require_positive("alpha", self.alpha)
@@ -91,7 +95,8 @@ class LabelsPerClient:
     label imbalance). Where that code fails on a class that no client chose, its samples stay unused here.
     """
 
-    k: int = 2  # classes per client
+    k: int = 2
+    """Number of classes per client."""
 
     def __post_init__(self) -> None:
         require_positive("k", self.k)
@@ -135,7 +140,8 @@ class Shards:
     NeurIPS 2022.
     """
 
-    s: int = 2  # shards per client
+    s: int = 2
+    """Number of shards per client."""
 
     def __post_init__(self) -> None:
         require_positive("s", self.s)
@@ -206,8 +212,10 @@ class Quantity:
     samples first and the Dirichlet shares out the rest.
     """
 
-    alpha: float = 0.5  # concentration of the sizes: small is skewed, large is equal
-    min_size: int = 10  # samples that every client has at least
+    alpha: float = 0.5
+    """Concentration of the sizes: small values give unequal clients, large ones equal clients."""
+    min_size: int = 10
+    """Minimum number of samples per client."""
 
     def __post_init__(self) -> None:
         require_positive("alpha", self.alpha)

@@ -20,13 +20,20 @@ from fedrecall.errors import UserError, unknown_name
 class Transform:
     """The recipe of one data set: `plain` at test time, `augment` in training."""
 
-    mean: tuple[float, ...] | None = None  # per channel, of values in [0, 1]; None: no normalisation
+    mean: tuple[float, ...] | None = None
+    """Mean per channel, for values in [0, 1]. None: no normalisation."""
     std: tuple[float, ...] | None = None
-    pad: int = 0  # pad by so many pixels, then crop a random window of the old size
+    """Standard deviation per channel, for values in [0, 1]."""
+    pad: int = 0
+    """Pixels to pad on every side before a random crop to the original size."""
     pad_mode: Literal["zero", "reflect"] = "zero"
-    flip: bool = False  # left-right, with probability 1/2
-    rotate: float = 0.0  # by a uniform angle of at most so many degrees; nearest pixel, zero outside
-    cutout: int = 0  # side of the square that is set to zero after normalisation
+    """Values of the padding: zeros, or the image mirrored at its border."""
+    flip: bool = False
+    """Flip left and right with probability 1/2."""
+    rotate: float = 0.0
+    """Maximum angle of a random rotation, in degrees. Nearest pixel, zero outside the image."""
+    cutout: int = 0
+    """Side of a random square that is set to zero after normalisation, in pixels."""
 
     def __post_init__(self) -> None:
         if (self.mean is None) != (self.std is None) or len(self.mean or ()) != len(self.std or ()):

@@ -20,7 +20,8 @@ from fedrecall.models.base import (
 class AlexNet:
     """FedBN's AlexNet, for 256x256 images: no dropout, no pre-training; h has 4096 dimensions."""
 
-    bn_stats: BnStats = "running"  # "batch": no running statistics
+    bn_stats: BnStats = "running"
+    """Normalisation statistics: "running" averages, or those of the batch at hand."""
 
     def build(self, shape: tuple[int, ...], classes: int) -> FeatureClassifier:
         """Build it for images of this shape."""

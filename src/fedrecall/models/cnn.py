@@ -24,7 +24,8 @@ class Cnn:
     "Model-Contrastive Federated Learning", Li, He, Song, CVPR 2021, section 4.1.
     """
 
-    head: bool = False  # MOON's projection head: h then has 256 dimensions
+    head: bool = False
+    """Append MOON's projection head, after which h has 256 dimensions."""
 
     def build(self, shape: tuple[int, ...], classes: int) -> FeatureClassifier:
         """Build it for images of this shape."""

@@ -18,7 +18,8 @@ class Mlp:
     Decentralized Data", McMahan et al., AISTATS 2017; `hidden = (200, 200)` is it.
     """
 
-    hidden: tuple[int, ...] = (200,)  # width of each hidden layer; none makes it logistic regression
+    hidden: tuple[int, ...] = (200,)
+    """Width of each hidden layer. An empty list gives logistic regression."""
 
     def __post_init__(self) -> None:
         if any(width < 1 for width in self.hidden):

@@ -19,7 +19,8 @@ class MobileNet:
     The paper says neither which version it takes nor how; this is the common adaptation to 32x32.
     """
 
-    bn_stats: BnStats = "running"  # "batch": no running statistics
+    bn_stats: BnStats = "running"
+    """Normalisation statistics: "running" averages, or those of the batch at hand."""
 
     def build(self, shape: tuple[int, ...], classes: int) -> FeatureClassifier:
         """Build it for images of this shape."""

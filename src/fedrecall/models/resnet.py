@@ -45,8 +45,10 @@ class ResNet50:
     data; this has as many as there are classes.
     """
 
-    head: bool = False  # MOON's projection head: h then has 256 dimensions
-    bn_stats: BnStats = "running"  # "batch": no running statistics
+    head: bool = False
+    """Append MOON's projection head, after which h has 256 dimensions."""
+    bn_stats: BnStats = "running"
+    """Normalisation statistics: "running" averages, or those of the batch at hand."""
 
     def build(self, shape: tuple[int, ...], classes: int) -> FeatureClassifier:
         """Build it for images of this shape."""
@@ -78,7 +80,9 @@ class ResNet8:
     """
 
     norm: Literal["batch", "group"] = "batch"
-    bn_stats: BnStats = "running"  # "batch": no running statistics
+    """Normalisation layer: batch or group normalisation."""
+    bn_stats: BnStats = "running"
+    """Normalisation statistics: "running" averages, or those of the batch at hand."""
 
     def build(self, shape: tuple[int, ...], classes: int) -> FeatureClassifier:
         """Build it for images of this shape."""

@@ -35,8 +35,10 @@ class Scaling:
     https://arxiv.org/abs/1807.00459
     """
 
-    share: float = 0.2  # of all clients
-    scale: float = 10.0  # factor of the update of the weights
+    share: float = 0.2
+    """Fraction of all clients that are malicious."""
+    scale: float = 10.0
+    """Factor applied to the update of the weights."""
 
     def __post_init__(self) -> None:
         _require(self.share, self.scale)
@@ -58,8 +60,10 @@ class SignFlip:
     Li, Xu, Chen, Giannakis, Ling. AAAI 2019. https://arxiv.org/abs/1811.03761
     """
 
-    share: float = 0.2  # of all clients
-    scale: float = 1.0  # how much longer than the honest update
+    share: float = 0.2
+    """Fraction of all clients that are malicious."""
+    scale: float = 1.0
+    """Length of the reversed update, relative to the honest one."""
 
     def __post_init__(self) -> None:
         _require(self.share, self.scale)
@@ -81,7 +85,8 @@ class LabelFlip:
     https://arxiv.org/abs/1911.11815
     """
 
-    share: float = 0.2  # of all clients
+    share: float = 0.2
+    """Fraction of all clients that are malicious."""
 
     def __post_init__(self) -> None:
         _require(self.share)

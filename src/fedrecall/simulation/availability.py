@@ -20,10 +20,14 @@ class StragglerModel:
     comes too late is not used.
     """
 
-    spread: float = 0.5  # of the clients' speeds: standard deviation of the logarithm
-    jitter: float = 0.1  # of the luck, likewise
-    deadline: float | None = None  # the server does not wait longer; None: it waits for all that it wants
-    over: int = 0  # clients asked beyond those wanted: the first to answer are taken
+    spread: float = 0.5
+    """Standard deviation of the logarithm of the clients' speeds, constant over the run."""
+    jitter: float = 0.1
+    """Standard deviation of the logarithm of a client's time in one round."""
+    deadline: float | None = None
+    """Time after which the server closes the round. None: wait for every requested reply."""
+    over: int = 0
+    """Number of clients sampled beyond those needed. The first replies are used."""
 
     def __post_init__(self) -> None:
         for name in ("spread", "jitter"):
