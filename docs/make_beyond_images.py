@@ -1,4 +1,4 @@
-"""`python docs/make_beyond_images.py [SEEDS]` runs the examples and puts their tables into docs/beyond-images.md."""
+"""Tables of docs/beyond-images.md: `python docs/make_beyond_images.py [SEEDS]` runs the examples and writes them."""
 
 import runpy
 import sys
@@ -14,16 +14,16 @@ METHODS = ["fedavg", "fedlmd", "fedntd", "fedcad"]
 
 
 def main(seeds: int = 5) -> None:
-    """Make all tables, then write the page."""
+    """Run the examples and write their tables into the page."""
     tabular, text = (runpy.run_path(str(EXAMPLES / f"{name}.py")) for name in ("tabular", "text"))
     with TemporaryDirectory() as folder:
         tabular["write_table"](Path(folder) / "patients.csv")
         patients = tabular["read_table"](Path(folder) / "patients.csv")
     texts = text["read_texts"]()
     parts = {
-        "clinics": shown(tabular["natural"](patients, seeds, METHODS)),
-        "patients": f"{shown(tabular['skewed'](patients, seeds, METHODS))}\n\n{one_place(tabular['pooled'](patients))}",
-        "texts": f"{shown(text['skewed'](texts, seeds, METHODS))}\n\n{one_place(text['pooled'](texts))}",
+        "clinics": summary_table(tabular["natural"](patients, seeds, METHODS)),
+        "patients": f"{summary_table(tabular['skewed'](patients, seeds, METHODS))}\n\n{pooled_accuracy(tabular['pooled'](patients))}",
+        "texts": f"{summary_table(text['skewed'](texts, seeds, METHODS))}\n\n{pooled_accuracy(text['pooled'](texts))}",
     }
     page = (DOCS / "beyond-images.md").read_text()
     for name, content in parts.items():
@@ -33,16 +33,16 @@ def main(seeds: int = 5) -> None:
     (DOCS / "beyond-images.md").write_text(page)
 
 
-def shown(side: fr.Comparison) -> str:
-    """The brief table, without its title, which the page's heading says, and seconds, which depend on the machine."""
+def summary_table(side: fr.Comparison) -> str:
+    """Return the brief table without its title (the page has a heading) and seconds (they depend on the machine)."""
     (table,) = side.tables(brief=True)
     rows = tuple((name, entries[:-1]) for name, entries in table.rows)
     return to_markdown(table._replace(header=table.header[:-1], rows=rows)).split("\n\n", 1)[1].strip()
 
 
-def one_place(accuracy: float) -> str:
-    """What the federation is measured by."""
-    return f"The same network with all data in one place: **{100 * accuracy:.2f} %**."
+def pooled_accuracy(accuracy: float) -> str:
+    """Format the accuracy of training on the pooled data."""
+    return f"The same network, trained on the pooled data: **{100 * accuracy:.2f} %**."
 
 
 if __name__ == "__main__":
