@@ -22,8 +22,12 @@ def main(seeds: int = 5) -> None:
     texts = text["read_texts"]()
     parts = {
         "clinics": summary_table(tabular["natural"](patients, seeds, METHODS)),
-        "patients": f"{summary_table(tabular['skewed'](patients, seeds, METHODS))}\n\n{pooled_accuracy(tabular['pooled'](patients))}",
-        "texts": f"{summary_table(text['skewed'](texts, seeds, METHODS))}\n\n{pooled_accuracy(text['pooled'](texts))}",
+        "patients": "\n\n".join(
+            [summary_table(tabular["skewed"](patients, seeds, METHODS)), pooled_accuracy(tabular["pooled"](patients))]
+        ),
+        "texts": "\n\n".join(
+            [summary_table(text["skewed"](texts, seeds, METHODS)), pooled_accuracy(text["pooled"](texts))]
+        ),
     }
     page = (DOCS / "beyond-images.md").read_text()
     for name, content in parts.items():
