@@ -44,10 +44,10 @@ CHOSEN_FOR = {
 MORE = {
     "data": "[Bring your own data](own-data.md) shows folders, tables and arrays.",
     "federation": "`fedrecall show partition experiment.toml` draws who has which classes.",
-    "federation.straggler": "[Clients that do not answer](robustness.md#clients-that-do-not-answer) says what they do.",
-    "federation.attack": "[Attackers](robustness.md#attackers) says what they do.",
+    "federation.straggler": "[Dropouts and stragglers](robustness.md#dropouts-and-stragglers) describes them.",
+    "federation.attack": "[Attackers](robustness.md#attackers) describes them.",
     "server.robust": "[Robust aggregation](robustness.md#robust-aggregation) compares them.",
-    "server.privacy": "[Differential privacy](privacy.md#differential-privacy) says what is promised.",
+    "server.privacy": "[Differential privacy](privacy.md#differential-privacy) describes the guarantee.",
     "model": "Without one the data decides: `cnn` for images of 16 pixels or more, else `mlp`. A module of your own is "
     "given in Python: [bring your own model](own-model.md).",
     "method": "Each method has a page with its equations. `preset` names a paper's settings of a method.",
