@@ -1,20 +1,36 @@
-# The commands of the README. Each sets up what it needs: a .venv by pip, reused when it is there.
+# The commands of the README. Each one installs what it needs into .venv with pip, once.
 
 PYTHON ?= python3
 BIN := .venv/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check
+# One test process a core. Each has one thread: more threads than cores make all of them slower.
+PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest
+CORES := $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
+NOT_DEFAULT := not slow and not flower and not faults and not ray
+METHOD ?=
 
-.PHONY: setup demo test docs bench bench-peers test-slow test-flower test-ray test-faults lint types pytest clean
+.PHONY: setup demo quick test lint types docs pytest test-slow test-flower test-ray test-faults bench bench-peers clean
 
-setup: .venv/ready
-
-.venv/ready: pyproject.toml
+# What running needs: no extra, no development tool.
+.venv/core: pyproject.toml
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "fedrecall needs Python 3.11 or newer: make PYTHON=python3.11"'
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(PIP) --editable .
 	touch $@
 
-demo: setup  ## the main job, on embedded data
+# The rest: extras, linters, test and documentation tools.
+.venv/dev: .venv/core
+	$(PIP) --editable '.[dev]'
+	touch $@
+
+setup: .venv/dev  ## everything that development needs
+
+demo: .venv/core  ## train a federation on embedded data
 	$(BIN)/fedrecall run
+
+quick: lint types  ## lint, types and core's tests in less than a minute; METHOD=fedlmd adds that method's tests
+	$(PYTEST) -n $(CORES) -m "$(NOT_DEFAULT)" tests/core
+	$(if $(METHOD),$(PYTEST) -n $(CORES) -m "$(NOT_DEFAULT)" tests/methods -k '$(subst -,_,$(METHOD)) or $(METHOD)')
 
 test: lint types docs pytest  ## what CI runs
 
@@ -26,10 +42,10 @@ types: setup
 	$(BIN)/mypy
 
 pytest: setup
-	$(BIN)/python -m pytest -n 2 -m "not slow and not flower and not faults and not ray"
+	$(PYTEST) -n $(CORES) -m "$(NOT_DEFAULT)"
 
-# Not --quiet: what it leaves unsaid, --strict does not count.
-docs: setup  ## the documentation as a site in build/site; whatever is wrong with it is an error
+# Without --quiet: mkdocs counts only the warnings that it prints as errors of --strict.
+docs: setup  ## build the documentation into build/site; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: setup  ## measure, print tables, write build/benchmarks.json
@@ -39,22 +55,22 @@ bench-peers: setup  ## the same rounds by Flower, pfl-research and a plain loop;
 	$(BIN)/python -m benchmarks.peers --check
 
 test-slow: setup  ## the tests that take minutes
-	$(BIN)/python -m pytest -m slow
+	$(PYTEST) -m slow
 
-# Flower wants older versions of typer and protobuf than the trackers: it has an environment of its own.
+# Flower needs older versions of typer and protobuf than the trackers do: it has an environment of its own.
 .venv-flower/ready: pyproject.toml
 	$(PYTHON) -m venv .venv-flower
 	.venv-flower/bin/pip install --quiet --disable-pip-version-check --editable '.[flower]' 'pytest>=8.3'
 	touch $@
 
-test-flower: .venv-flower/ready  ## real federations: SuperLinks and SuperNodes on loopback; takes about half an hour
+test-flower: .venv-flower/ready  ## real federations: SuperLinks and SuperNodes on loopback, about half an hour
 	.venv-flower/bin/python -m pytest -m flower tests/flower
 
 test-ray: setup  ## a cluster of several nodes on this machine, whose actors and nodes are killed
-	$(BIN)/python -m pytest -m ray tests/simulation
+	$(PYTEST) -m ray tests/simulation/ray
 
-test-faults: setup  ## kill, damage, fill the disk, lie: prints how often, and how often data was lost
-	$(BIN)/python -m pytest -m faults tests/system/faults
+test-faults: setup  ## kill runs, damage files, fill disks, send false replies; prints how often, and what was lost
+	$(PYTEST) -m faults tests/system/faults
 
 clean:
 	rm -rf .venv .venv-flower .mypy_cache .ruff_cache .pytest_cache .hypothesis

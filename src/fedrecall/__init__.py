@@ -9,6 +9,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fedrecall._version import __version__ as __version__
+
 if TYPE_CHECKING:
     from fedrecall.api import load as load
     from fedrecall.api import run as run
@@ -27,9 +29,6 @@ if TYPE_CHECKING:
     from fedrecall.reporting.comparison import reproduce as reproduce
     from fedrecall.runs.result import Result as Result
     from fedrecall.studies.tuning import tune as tune
-
-
-__version__ = "0.1.0.dev0"
 
 _PUBLIC = {
     "METHODS": "fedrecall.methods",

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fedrecall import __version__
+from fedrecall._version import __version__
 from fedrecall.cli import completion, flower, running, show, starting
 from fedrecall.errors import UserError
 

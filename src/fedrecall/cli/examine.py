@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-import fedrecall
+from fedrecall._version import __version__
 from fedrecall.config.experiment import Experiment
 from fedrecall.data import cache
 from fedrecall.data.catalog import DATASETS, DatasetSpec, locate_splits
@@ -42,8 +42,8 @@ def diagnose() -> Report:
     return {
         "ok": engines["serial"]["works"],
         "installed": {
-            "fedrecall": fedrecall.__version__,
-            "from": str(Path(fedrecall.__file__).parent),
+            "fedrecall": __version__,
+            "from": str(Path(__file__).parents[1]),
             "commit": _commit(),
             "python": platform.python_version(),
             "torch": torch.__version__,
@@ -101,7 +101,7 @@ def _version(package: str) -> str | None:
 
 def _commit() -> str | None:
     """Of the checkout that is installed, if it is one."""
-    folder = Path(fedrecall.__file__).parent
+    folder = Path(__file__).parents[1]
     if not (folder.parents[1] / ".git").exists():
         return None
     command = ["git", "-C", str(folder), "describe", "--always", "--dirty"]

@@ -20,7 +20,7 @@ import tomli_w
 import torch
 from filelock import FileLock, Timeout
 from torch import Tensor
-import fedrecall
+from fedrecall._version import __version__
 from fedrecall.config.tables import RESULT_NEUTRAL_KEYS
 from fedrecall.simulation import ClientFailure
 from fedrecall.errors import UserError
@@ -213,7 +213,7 @@ class RunDirectory:
 def environment(setup: Setup) -> dict[str, Any]:
     """What the result may depend on besides the configuration."""
     return {
-        "fedrecall": fedrecall.__version__,
+        "fedrecall": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,

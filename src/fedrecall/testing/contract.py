@@ -110,7 +110,7 @@ def sends_plain_tensors(method: Method) -> None:
     replies: list[Reply] = []
     original = type(method).aggregate
 
-    def merge(self: Method, server: Server, given: Iterable[Reply], cohort: Cohort) -> Server:
+    def aggregate(self: Method, server: Server, given: Iterable[Reply], cohort: Cohort) -> Server:
         def spy() -> Iterator[Reply]:
             for reply in given:
                 replies.append(reply)
@@ -118,9 +118,9 @@ def sends_plain_tensors(method: Method) -> None:
 
         return original(self, server, spy(), cohort)
 
-    with patch.object(type(method), "merge", merge):
+    with patch.object(type(method), "aggregate", aggregate):
         run_federation(method)
-    _require(replies != [], "merge saw no replies")
+    _require(replies != [], "aggregate received no replies")
     _require(len({tuple(r.up) for r in replies}) == 1, "clients send different names")
     for value in (t for r in replies for t in (*r.up.values(), *r.memory.values())):
         plain = isinstance(value, Tensor) and not value.requires_grad  # type: ignore[redundant-expr]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib.resources import files
 from string import Template
 
-import fedrecall
+from fedrecall._version import __version__
 from fedrecall.reporting.html.article import StudyPage
 from fedrecall.reporting.html.markup import Html, join, tag
 
@@ -25,7 +25,7 @@ def render_page(articles: Sequence[StudyPage]) -> str:
         contents=_contents(articles, alone=alone),
         body=join(article.html(alone=alone) for article in articles),
         data=join(article.data for article in articles),
-        version=fedrecall.__version__,
+        version=__version__,
     )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-import fedrecall
+from fedrecall._version import __version__
 from fedrecall.core.flat_model import FlatModel
 from fedrecall.core.types import Payload
 from fedrecall.data.examples import Examples
@@ -92,7 +92,7 @@ def view_examples(stored: PackedExamples) -> Examples:
 
 NO_EXAMPLES = Examples(torch.empty(0), torch.empty(0, dtype=torch.int64), Transform())
 
-VERSIONS = {"fedrecall": fedrecall.__version__, "torch": torch.__version__, "numpy": np.__version__}
+VERSIONS = {"fedrecall": __version__, "torch": torch.__version__, "numpy": np.__version__}
 
 
 class ActorResult(NamedTuple):
