@@ -1,4 +1,4 @@
-"""`python -m benchmarks.report FILE...` makes docs/performance.md from the figures that benchmarks wrote."""
+"""Writer of docs/performance.md: `python -m benchmarks.report FILE...` reads the results of the benchmarks."""
 
 import json
 import sys
@@ -6,25 +6,27 @@ from pathlib import Path
 from typing import Any
 
 TEXT = {
-    "engine": "Seconds a round of the pool engine against the bare limit: the same SGD steps by as many independent "
-    "single-thread processes with `nn.Module` and `torch.optim.SGD` over float tensors in memory, and no federation. "
-    "Below 1 the training loop saves more than the federation costs.",
-    "teacher": "Seconds a round of each method against FedAvg, 10 clients x 500 images x 5 epochs, 6/16 CNN. Without "
-    "augmentation a teacher is heard once a round; with it, on every batch. On a shared machine such a ratio moves by "
-    "0.03 to 0.05 from one run to the next.",
-    "scale": "Time and peak memory of a round. Memory is summed over processes, shared pages counted in each.",
-    "start": "What one waits for.",
-    "profile": "Where the time of a client's FedAvg round goes, by torch's profiler, in percent of one thread's time. "
-    "Convolutions, pooling and matrix products are the model's own arithmetic.",
-    "peers": "The same work (6/16 CNN, 10 clients x 500 images x 5 epochs) in the plain loop of public repositories, "
-    "in Flower's simulation and in pfl-research, each in an environment of its own (`make bench-peers`). `others` is "
-    "how many cores were busy with something else during the best round.",
-    "ratios": "fedrecall over the faster framework in seconds a round, and over the smaller one in peak memory.",
+    "engine": "Seconds per round of the pool engine, compared with a lower bound without a federation: the same SGD "
+    "steps in the same number of independent single-threaded processes, with `nn.Module` and `torch.optim.SGD` on "
+    "float tensors in memory. A ratio below 1 means that the training loop saves more time than the federation costs.",
+    "teacher": "Seconds per round of each method, compared with FedAvg: 10 clients x 500 images x 5 epochs, 6/16 CNN. "
+    "Without augmentation the teacher is evaluated once per round, with augmentation on every batch. On a shared "
+    "machine such a ratio varies by 0.03 to 0.05 between runs.",
+    "scale": "Time and peak memory of a round. Memory is the sum over all processes; shared pages count in each "
+    "process.",
+    "start": "Start-up times.",
+    "profile": "Distribution of the time of a client's FedAvg round, measured by torch's profiler, in per cent of one "
+    "thread's time. Convolutions, pooling and matrix products are the arithmetic of the model.",
+    "peers": "The same task (6/16 CNN, 10 clients x 500 images x 5 epochs) in the plain loop of public repositories, "
+    "in Flower's simulation and in pfl-research, each in a separate environment (`make bench-peers`). `others` is the "
+    "number of cores that other programs used during the best round.",
+    "ratios": "Seconds per round of fedrecall divided by those of the faster framework, and peak memory divided by "
+    "that of the smaller one.",
 }
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Rows as Markdown."""
+    """Return rows as a Markdown table."""
     columns = list(rows[0])
     lines = [columns, ["---"] * len(columns), *([_cell(row.get(c)) for c in columns] for row in rows)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
@@ -37,13 +39,13 @@ def _cell(value: Any) -> str:
 
 
 def page(results: dict[str, Any]) -> str:
-    """The whole page."""
+    """Return the page."""
     machine, versions = (", ".join(f"{k} {v}" for k, v in results[part].items()) for part in ("machine", "versions"))
     parts = [
         "# Performance",
-        "Made by `make bench`, `make bench-peers` and `python -m benchmarks.report`. Things that are compared took "
-        "turns in one run, the best of several turns each, because machines are shared and noisy: trust "
-        "ratios, not seconds.",
+        "`make bench` and `make bench-peers` measure, and `python -m benchmarks.report` writes this page. Compared "
+        "programs ran alternately in one session, and the best of several repetitions counts, because the machine is "
+        "shared and noisy: rely on ratios, not on seconds.",
         f"Machine: {machine}. Versions: {versions}.",
     ]
     for name, text in TEXT.items():
@@ -56,7 +58,7 @@ def page(results: dict[str, Any]) -> str:
 
 
 def _peer_versions(found: dict[str, Any]) -> dict[str, str]:
-    """The frameworks that were run, and nothing that they are built on."""
+    """Return the versions of the compared frameworks, without their dependencies."""
     known = {name: v for run in found.get("runs", []) for name, v in run["versions"].items()}
     return {name: v for name, v in known.items() if name in ("flwr", "ray", "pfl")}
 

@@ -1,4 +1,4 @@
-"""Write the answers in docs/faq.md: `python docs/make_faq.py`. A test compares them with what the commands print.
+"""Writer of the messages in docs/faq.md: `python docs/make_faq.py`. A test compares them with the commands' output.
 
 A `text` block of the page is the error of the last command in the `sh` block before it.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 
 PAGE = Path(__file__).parent / "faq.md"
 ANSWER = re.compile(r"^```sh\n(?P<commands>.*?)^```\n\n```text\n(?P<answer>.*?)^```$", flags=re.MULTILINE | re.DOTALL)
-NAMES = 2  # of a list of valid names are shown
+MAX_NAMES = 2  # shown of a list of valid names
 
 
 def page(text: str) -> str:
@@ -27,11 +27,11 @@ def shortened(error: str) -> str:
     >>> shortened('unknown key "a" (valid: b, c, d): did you mean "b"?')
     'unknown key "a" (valid: b, c, ...): did you mean "b"?'
     """
-    return re.sub(rf"\(valid: ((?:[^,)]+, ){{{NAMES}}})[^)]*\)", r"(valid: \1...)", error)
+    return re.sub(rf"\(valid: ((?:[^,)]+, ){{{MAX_NAMES}}})[^)]*\)", r"(valid: \1...)", error)
 
 
 def _answered(found: re.Match[str], folder: Path) -> str:
-    start, end = (place - found.start() for place in found.span("answer"))
+    start, end = (position - found.start() for position in found.span("answer"))
     *before, last = found["commands"].splitlines()
     for command in before:
         _run(command, folder, expected=0)
@@ -39,7 +39,7 @@ def _answered(found: re.Match[str], folder: Path) -> str:
 
 
 def _run(command: str, folder: Path, expected: int) -> str:
-    """Run a command line; return what it prints to standard error."""
+    """Run a command line and return its standard error."""
     program, *arguments = shlex.split(command)
     done = subprocess.run(
         [sys.executable, "-m", program, *arguments], cwd=folder, capture_output=True, text=True, check=False
