@@ -1,4 +1,4 @@
-"""The picture of docs/architecture.md: how a round flows. `python docs/make_round.py` draws it for light and dark."""
+"""Figure of docs/architecture.md: the flow of a round. `python docs/make_round.py` draws it for both themes."""
 
 from html import escape
 from pathlib import Path
@@ -17,7 +17,7 @@ class Theme(NamedTuple):
     line: str
     ink: str
     faint: str
-    hook: str  # what a method can replace
+    hook: str  # fill of a step that a method can replace
     on_hook: str
 
 
@@ -28,23 +28,23 @@ THEMES = {
 
 
 class Picture:
-    """Boxes, arrows and words, in one theme."""
+    """Boxes, arrows and text in one theme."""
 
     def __init__(self, theme: Theme) -> None:
         self.theme = theme
         self.parts: list[str] = []
 
-    def text(self, x: float, y: float, words: str, *, fill: str = "", size: float = 13, more: str = "") -> None:
-        """One line of text; its baseline starts at (x, y)."""
+    def text(self, x: float, y: float, content: str, *, fill: str = "", size: float = 13, more: str = "") -> None:
+        """Draw one line of text; its baseline starts at (x, y)."""
         fill = fill or self.theme.ink
-        self.parts.append(f'<text x="{x}" y="{y}" fill="{fill}" font-size="{size}" {more}>{escape(words)}</text>')
+        self.parts.append(f'<text x="{x}" y="{y}" fill="{fill}" font-size="{size}" {more}>{escape(content)}</text>')
 
     def rect(self, x: float, y: float, w: float, h: float, fill: str, *, more: str = "") -> None:
-        """A rounded rectangle."""
+        """Draw a rounded rectangle."""
         self.parts.append(f'<rect x="{x}" y="{y}" width="{w}" height="{h}" rx="8" fill="{fill}" {more}/>')
 
     def box(self, x: float, y: float, w: float, title: str, note: str, *, hook: bool = False) -> None:
-        """A step: of the method if it is a hook, else the same for all methods."""
+        """Draw a step: a hook of the method, or a step that is the same for all methods."""
         theme, middle = self.theme, 'text-anchor="middle"'
         edge = "" if hook else f'stroke="{theme.line}"'
         self.rect(x, y, w, 54, theme.hook if hook else theme.card, more=edge)
@@ -54,17 +54,17 @@ class Picture:
         self.text(x + w / 2, y + 42, note, fill=theme.on_hook if hook else theme.faint, size=11.5, more=middle)
 
     def arrow(self, path: str, *, dashed: bool = False) -> None:
-        """A line with a head at its end."""
+        """Draw a line with an arrow head at its end."""
         dashes = 'stroke-dasharray="5 4"' if dashed else ""
         line = f'fill="none" stroke="{self.theme.line}" stroke-width="1.6" marker-end="url(#head)" {dashes}'
         self.parts.append(f'<path d="{path}" {line}/>')
 
     def svg(self) -> str:
-        """The whole file."""
+        """Return the SVG file."""
         head = '<marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="{FONT}" role="img">\n'
-            "<title>How a round flows: server, engine, clients and back</title>\n"
+            "<title>Flow of a round: server, engine, clients, and back to the server</title>\n"
             f'<defs>{head}<path d="M0 0 8 4 0 8z" fill="{self.theme.line}"/></marker></defs>\n'
             + "\n".join(self.parts)
             + "\n</svg>\n"
@@ -72,50 +72,50 @@ class Picture:
 
 
 def draw(theme: Theme) -> str:
-    """Three lanes, from the server down to the clients and up again."""
+    """Return the figure: three lanes, from the server down to the clients and back up."""
     p = Picture(theme)
     lanes = ((30, 122, "Server"), (174, 62, "Engine"), (258, 142, "Clients"))
     for top, height, name in lanes:
         p.rect(8, top, WIDTH - 16, height, theme.lane)
         p.text(24, top + 24, name, size=14, more='font-weight="700"')
     for x, w, title, note, hook in (
-        (24, 116, "sample", "who takes part", False),
-        (162, 136, "brief", "what else goes down", True),
-        (446, 112, "screen", "refuse the broken", False),
-        (580, 116, "guard", "robust, private", False),
-        (718, 104, "merge", "the new model", True),
-        (844, 116, "score", "test, record, save", False),
+        (24, 116, "sample", "draw clients", False),
+        (162, 136, "broadcast", "extra tensors", True),
+        (420, 104, "validate", "reject invalid", False),
+        (546, 150, "aggregation rule", "robust, private", False),
+        (718, 104, "aggregate", "new model", True),
+        (844, 116, "evaluate", "test, record, save", False),
     ):
         p.box(x, 76, w, title, note, hook=hook)
-    for x in (140, 558, 696, 822):
+    for x in (140, 524, 696, 822):
         p.arrow(f"M{x + 2} 103h17")
     p.arrow("M900 76V22Q900 14 892 14H90Q82 14 82 22V72", dashed=True)
     p.text(475, 10, "next round", fill=theme.faint, size=11.5, more='text-anchor="middle"')
     p.text(24, 222, "serial · pool · ray · flower", fill=theme.faint)
     p.text(240, 222, "down: weights and named tensors")
-    p.text(518, 222, "up: replies, one by one, in the order of the clients")
+    p.text(518, 222, "up: replies, one by one, in client order")
     p.arrow("M228 132V282")
     for back in (16, 8, 0):
         p.rect(150 + back, 302 - back, 790, 84, theme.card, more=f'stroke="{theme.line}"')
     for x, w, title, note in (
-        (164, 152, "frozen, prepare", "teachers; once"),
-        (350, 84, "loss", "each batch"),
-        (452, 92, "correct", "the gradient"),
-        (562, 84, "drift", "and a step"),
-        (796, 132, "reply", "w, and what to keep"),
+        (164, 152, "frozen, prepare", "teachers, once a round"),
+        (338, 80, "loss", "each batch"),
+        (436, 86, "correct", "the gradient"),
+        (540, 142, "step_correction", "after each step"),
+        (796, 132, "reply", "w and client state"),
     ):
         p.box(x, 317, w, title, note, hook=True)
-    p.arrow("M318 344h28")
-    p.arrow("M436 344h13")
-    p.arrow("M546 344h13")
-    p.arrow("M648 344h144")
-    p.arrow("M604 317Q604 306 594 306H402Q392 306 392 313", dashed=True)
-    p.text(722, 335, "all epochs done", fill=theme.faint, size=11.5, more='text-anchor="middle"')
-    p.text(24, 344, "own data,", fill=theme.faint)
-    p.text(24, 362, "own memory", fill=theme.faint)
+    p.arrow("M318 344h17")
+    p.arrow("M420 344h13")
+    p.arrow("M524 344h13")
+    p.arrow("M684 344h108")
+    p.arrow("M611 317Q611 306 601 306H388Q378 306 378 313", dashed=True)
+    p.text(738, 335, "all epochs done", fill=theme.faint, size=11.5, more='text-anchor="middle"')
+    p.text(24, 344, "local data,", fill=theme.faint)
+    p.text(24, 362, "client state", fill=theme.faint)
     p.arrow("M862 286V250Q862 240 852 240H516Q506 240 506 230V134")
     p.rect(24, 420, 22, 14, theme.hook)
-    p.text(54, 432, "a hook: what a method may replace", fill=theme.faint)
+    p.text(54, 432, "a hook: a method can replace it", fill=theme.faint)
     p.rect(300, 420, 22, 14, theme.card, more=f'stroke="{theme.line}"')
     p.text(330, 432, "the same for every method", fill=theme.faint)
     return p.svg()
