@@ -1,4 +1,4 @@
-"""Files that are whole or not there."""
+"""Atomic writes, fsync, and tensors as safetensors bytes."""
 
 import os
 from pathlib import Path
@@ -7,12 +7,11 @@ from tempfile import NamedTemporaryFile
 import torch
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as dump_tensors
-
-from fedrecall.core.types import Payload
+from torch import Tensor
 
 
 def write_atomic(path: Path, content: bytes) -> None:
-    """Write aside, sync, rename: whoever opens the path finds the old content or the new, never a part."""
+    """Write to a temporary file, sync and rename: the path has the old content or the new, never a part."""
     with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
         try:
             file.write(content)
@@ -26,7 +25,7 @@ def write_atomic(path: Path, content: bytes) -> None:
 
 
 def fsync_path(path: Path) -> None:
-    """Wait until a file, or the names in a folder, would survive a power cut."""
+    """Wait until a file, or the entries of a folder, are on the disk: a power cut does not lose them."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -34,15 +33,16 @@ def fsync_path(path: Path) -> None:
         os.close(handle)
 
 
-def tensors_to_bytes(payload: Payload) -> bytes:
-    """A payload as a safetensors file, which sorts its names: so they are numbered.
+def tensors_to_bytes(payload: dict[str, Tensor]) -> bytes:
+    """Serialise named tensors as a safetensors file.
 
-    The tensors are copied, because such a file has no two names for the same memory, and no strides.
+    The file sorts its names: numbers before them keep the order. The tensors are copied, because the format has
+    neither shared memory nor strides.
     """
     plain = (t.clone(memory_format=torch.contiguous_format) for t in payload.values())
     return dump_tensors({f"{i:03} {name}": t for i, (name, t) in enumerate(zip(payload, plain, strict=True))})
 
 
-def tensors_from_bytes(content: bytes) -> Payload:
-    """The same, in memory that is aligned as torch aligns."""
+def tensors_from_bytes(content: bytes) -> dict[str, Tensor]:
+    """Read the tensors of `tensors_to_bytes`, copied into memory that torch has aligned."""
     return {name[4:]: t.clone() for name, t in sorted(load_tensors(content).items())}
