@@ -12,7 +12,7 @@ from fedrecall.runs.directory import require_empty
 from fedrecall.runs.live import run_progress
 from fedrecall.runs.records import RoundRecord
 from fedrecall.runs.result import Result, run_title
-from fedrecall.runs.run import execute
+from fedrecall.runs.run import Run
 from fedrecall.runs.setup import UserModel, prepare_run
 from fedrecall.studies.results import load_results
 
@@ -62,14 +62,15 @@ def run(
     if out is not None and not resume:
         require_empty(Path(out))
     setup = prepare_run(experiment, data=data, model=model, partition=partition)
-    with run_progress(setup.schedule.rounds, run_title(setup.experiment), progress) as show:
-
-        def consume(record: RoundRecord) -> None:
+    with (
+        run_progress(setup.schedule.rounds, run_title(setup.experiment), progress) as show,
+        Run(setup, out, resume=resume, force=force) as one_run,
+    ):
+        for record in one_run:
             show(record)
             if watch is not None:
                 watch(record)
-
-        return execute(setup, out, consume, resume=resume, force=force)
+    return one_run.result
 
 
 def load(folder: str | Path) -> Comparison:

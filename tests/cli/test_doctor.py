@@ -81,7 +81,7 @@ def test_a_library_that_cannot_run(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     def fail(*_: object) -> None:
         raise RuntimeError("illegal instruction\nand more")
 
-    monkeypatch.setattr("fedrecall.cli.examine.execute", fail)
+    monkeypatch.setattr("fedrecall.cli.examine.run", fail)
     code, out, _ = call(monkeypatch, capsys, "doctor")
     assert code == 1
     assert "does not work: illegal instruction" in out

@@ -23,7 +23,7 @@ from fedrecall.flower.app_template import write_app
 from fedrecall.flower.certificates import make_certificates
 from fedrecall.flower.processes import CONNECTION_NAME, LocalDeployment, free_port
 from fedrecall.runs.directory import SUMMARY
-from fedrecall.runs.run import Result
+from fedrecall.runs.result import Result
 from support.lossy_engine import serial_without
 from support.processes import until
 

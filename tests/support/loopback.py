@@ -17,7 +17,7 @@ from fedrecall.config.experiment import Experiment
 from fedrecall.flower import server_app
 from fedrecall.flower.app_template import write_app
 from fedrecall.flower.client_app import handle_message
-from fedrecall.runs.run import Result
+from fedrecall.runs.result import Result
 
 
 @pytest.fixture(autouse=True)

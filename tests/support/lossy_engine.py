@@ -6,7 +6,8 @@ from pathlib import Path
 
 from fedrecall.config.experiment import Experiment
 from fedrecall.core.types import Payload, Reply
-from fedrecall.runs.run import Result, execute
+from fedrecall.runs.result import Result
+from fedrecall.runs.run import Run
 from fedrecall.runs.setup import prepare_run
 from fedrecall.simulation import SerialEngine
 
@@ -22,5 +23,8 @@ class Lossy(SerialEngine):
 
 
 def serial_without(config: Path | None, changes: str, missing: Missing) -> Result:
-    ready = prepare_run(Experiment.load(config, ["engine.name=serial", *changes.split()]))
-    return execute(ready, engine=lambda ready, *_: Lossy(ready.clients, ready.server.f, missing=missing))
+    setup = prepare_run(Experiment.load(config, ["engine.name=serial", *changes.split()]))
+    with Run(setup, engine=lambda setup, *_: Lossy(setup.clients, setup.server.f, missing=missing)) as run:
+        for _ in run:
+            pass
+    return run.result

@@ -17,7 +17,7 @@ from fedrecall.reporting.figures.partition import save_partition_figure
 from fedrecall.runs.directory import new_run_path, require_empty
 from fedrecall.runs.probes import PROBES
 from fedrecall.runs.progress import RunProgress
-from fedrecall.runs.run import execute
+from fedrecall.runs.run import Run
 from fedrecall.runs.setup import load_and_partition, prepare_run
 
 MAX_CLIENTS_LISTED = 20  # clients listed on the console; the picture has all
@@ -50,13 +50,17 @@ def run_and_show(
         require_empty(out)
     try:
         ready = prepare_run(experiment)
-        with RunProgress(experiment.run.rounds, title, console) as progress:
-            result = execute(ready, out, progress, resume=resume is not None, force=force)
+        with (
+            RunProgress(experiment.run.rounds, title, console) as progress,
+            Run(ready, out, resume=resume is not None, force=force) as run,
+        ):
+            for record in run:
+                progress(record)
     except KeyboardInterrupt:
         kept = f": resume with fedrecall run --resume {out}" if out.exists() else ""
         console.print(f"interrupted{kept}", highlight=False, soft_wrap=True)
         raise SystemExit(130) from None
-    summary = result.summary
+    summary = run.result.summary
     if as_json:
         output.print_json({"directory": out, "summary": summary})
         return

@@ -12,13 +12,11 @@ from typing import Any
 import torch
 
 from fedrecall._version import __version__
-from fedrecall.config.experiment import Experiment
+from fedrecall.api import run
 from fedrecall.data import cache
 from fedrecall.data.catalog import DATASETS, DatasetSpec, locate_splits
 from fedrecall.data.dataset import Dataset
 from fedrecall.errors import UserError, first_line
-from fedrecall.runs.run import execute
-from fedrecall.runs.setup import prepare_run
 from fedrecall.simulation.processes import available_cores
 
 EXTRAS = {  # extra -> the distribution that makes it work, and what it gives
@@ -74,7 +72,7 @@ def _try_engine(name: str) -> Report:
     }
     began = perf_counter()
     try:
-        execute(prepare_run(Experiment(**tables), data=Dataset("doctor", x, y, x[:4], y[:4], ("0", "1"))))
+        run(tables, data=Dataset("doctor", x, y, x[:4], y[:4], ("0", "1")), progress=False)
     except Exception as error:  # whatever is broken here, that is the answer
         return {"works": False, "why": first_line(error)}
     return {"works": True, "seconds": round(perf_counter() - began, 2)}

@@ -4,7 +4,6 @@ import json
 import logging
 import secrets
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,8 +20,9 @@ from fedrecall.flower.app_config import OUT_KEY, read_experiment
 from fedrecall.flower.engine import FlowerEngine
 from fedrecall.flower.nodes import NodeRegistry
 from fedrecall.runs.directory import RunDirectory
+from fedrecall.runs.engine import EngineFactory
 from fedrecall.runs.records import RoundRecord
-from fedrecall.runs.run import RunState, execute
+from fedrecall.runs.run import Run
 from fedrecall.runs.setup import Setup, prepare_run
 from fedrecall.simulation import ClientFailure, ClientStateStore, FailurePolicy
 
@@ -52,36 +52,39 @@ def main(grid: Grid, context: Context) -> None:
         out = Path(str(context.run_config.get(OUT_KEY) or "run")).expanduser().absolute()
         log.info("run directory: %s", out)
         resume = (out / "config.toml").exists()
-        result = execute(ready, out, partial(_log_round, experiment), resume=resume, engine=partial(make_engine, roll))
+        with Run(ready, out, resume=resume, engine=engine_factory(roll, RunDirectory(out))) as run:
+            for record in run:
+                _log_round(experiment, record)
     except UserError as error:
         log.error("error: %s [%s]", error, error.code)
         raise
-    final = result.summary["final"]
-    log.info(
-        "finished: %s rounds%s", result.summary["rounds"], "" if final is None else f", accuracy {100 * final:.2f} %"
-    )
+    summary = run.result.summary
+    accuracy = "" if summary["final"] is None else f", accuracy {100 * summary['final']:.2f} %"
+    log.info("finished: %s rounds%s", summary["rounds"], accuracy)
 
 
-def make_engine(roll: NodeRegistry, ready: Setup, directory: RunDirectory | None, past: RunState) -> FlowerEngine:
-    """The engine of a run that is set up, with the receipts of its last checkpoint."""
-    assert directory is not None
-    choice = ready.experiment.engine
+def engine_factory(nodes: NodeRegistry, directory: RunDirectory) -> EngineFactory:
+    """Return the function that makes the engine of a run on these nodes, in this run directory."""
 
-    def keep(failure: ClientFailure) -> str:
+    def make_engine(setup: Setup, failures: FailurePolicy, client_state: ClientStateStore) -> FlowerEngine:
+        timeout = setup.experiment.engine.timeout or DEFAULT_TASK_TIMEOUT
+        return FlowerEngine(
+            clients=setup.clients,
+            f=setup.server.f,
+            nodes=nodes,
+            run_id=_run_id(directory.path / RUN_ID_FILE),
+            timeout=timeout,
+            classes=setup.data.dataset.classes,
+            faults=replace(failures, save_traceback=save_traceback),
+            client_state=client_state,
+            oldest_checkpoint_round=directory.checkpoints.oldest_round,
+        )
+
+    def save_traceback(failure: ClientFailure) -> str:
         log.warning("round %d: client %d failed: %s [%s]", failure.t + 1, failure.client, failure.error, failure.code)
         return directory.save_traceback(failure)
 
-    return FlowerEngine(
-        clients=ready.clients,
-        f=ready.server.f,
-        nodes=roll,
-        run_id=_run_id(directory.path / RUN_ID_FILE),
-        timeout=choice.timeout or DEFAULT_TASK_TIMEOUT,
-        classes=ready.data.dataset.classes,
-        faults=FailurePolicy(choice.min_replies, keep),
-        client_state=ClientStateStore(directory.checkpoints.client_state_folder, files=past.client_state_files),
-        oldest_checkpoint_round=directory.checkpoints.oldest_round,
-    )
+    return make_engine
 
 
 def setup_without_client_data(experiment: Experiment) -> Setup:

@@ -1,3 +1,1 @@
 """From a configuration to a run directory."""
-
-

@@ -42,7 +42,9 @@ class Checkpoint(NamedTuple):
         own, moments = self._part("server"), self._part("moments")
         extra = fresh.extra | self._part("extra")  # of another method, by force, there may be less than it needs
         t = self.manifest["round"]
-        return replace(fresh, w=own["w"], b=own["b"], int_buffers=own["counters"], optimiser_state=moments, extra=extra, t=t)
+        return replace(
+            fresh, w=own["w"], b=own["b"], int_buffers=own["counters"], optimiser_state=moments, extra=extra, t=t
+        )
 
     def matches(self, fresh: Server) -> bool:
         """Whether it is of the same model."""
@@ -82,7 +84,9 @@ class Checkpoints:
         manifest: dict[str, Any] = {
             "round": server.t,
             "tensors": sha256(content).hexdigest(),
-            "memories": {name: known.get(name) or _checksum(self.client_state_folder / name) for name in filed.values()},
+            "memories": {
+                name: known.get(name) or _checksum(self.client_state_folder / name) for name in filed.values()
+            },
             "record": {
                 str(path.relative_to(self.folder.parent)): [len(text), sha256(text).hexdigest()]
                 for path, text in lines.items()

@@ -133,6 +133,7 @@ def _own_data(_: ProbeContext, r: RoundResult) -> ProbeRecord:
 def _nothing(_: ProbeContext, __: RoundResult) -> None:
     """Features are no line of JSON: see `features`."""
 
+
 _TEST_PASS_COST = "a pass over the test set for each participant"
 
 PROBES: dict[str, Probe] = {
@@ -140,7 +141,9 @@ PROBES: dict[str, Probe] = {
     "local": Probe("class-wise accuracy of local models, forgetting", _TEST_PASS_COST, ("predictions",), _local),
     "local_confusion": Probe("local models' confusion matrices", _TEST_PASS_COST, ("predictions",), _local_confusion),
     "cohort": Probe("labels in the cohort's training data", "nothing", (), _cohort),
-    "shift": Probe("distance of local models from the received one", f"{_TEST_PASS_COST} and epoch", ("shift",), _shift),
+    "shift": Probe(
+        "distance of local models from the received one", f"{_TEST_PASS_COST} and epoch", ("shift",), _shift
+    ),
     "distillation": Probe("weights and targets of the distillation", "little", ("distillation",), _distillation),
     "own_data": Probe(
         "accuracy on the clients' own data", "two passes over each participant's data", ("own_data",), _own_data

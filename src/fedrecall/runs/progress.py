@@ -12,7 +12,6 @@ from typing import Any
 from fedrecall.errors import UserError
 
 
-
 class RunProgress:
     """Shows every round of a run."""
 

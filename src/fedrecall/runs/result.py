@@ -9,10 +9,10 @@ from fedrecall.errors import UserError
 from fedrecall.config.experiment import CHOICES, Experiment
 from fedrecall.runs.probes import ProbeRecord
 from fedrecall.runs.records import RoundRecord
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
-
 
 
 @dataclass(frozen=True, repr=False)

@@ -1,18 +1,22 @@
-"""One run, from a configuration to a result."""
+"""One run: start or resume it, iterate over its rounds, log them, save checkpoints, write the result."""
 
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from types import TracebackType
+from typing import Self
 
+from fedrecall.core.client_state import ClientStateStore
 from fedrecall.core.exchange import Diverged
+from fedrecall.core.failures import FailurePolicy
 from fedrecall.core.rounds import RoundResult, run_rounds
 from fedrecall.core.seeds import single_threaded
-from fedrecall.core.types import Server
 from fedrecall.errors import UserError
+from fedrecall.runs.checkpoints import Checkpoint
 from fedrecall.runs.directory import ROUNDS, RunDirectory, locked, require_empty
 from fedrecall.runs.engine import (
+    EngineFactory,
     ManagedEngine,
     check_privacy,
     epsilon_spent,
@@ -26,191 +30,203 @@ from fedrecall.runs.result import Result
 from fedrecall.runs.setup import MODEL_FILE, Setup
 from fedrecall.runs.trackers import SafeTracker
 
-DISK_FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # the disk, the user's share of it, or the largest file allowed
+DISK_FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # disk full, quota exceeded, file size limit exceeded
 
 
-class RunState(NamedTuple):
-    """Where a run stands when it begins or goes on."""
+class Run:
+    """A context manager that holds the run's directory and engine, and an iterable of its round records.
 
-    server: Server
-    records: list[RoundRecord]
-    probes: dict[str, list[ProbeRecord]]
-    client_state_files: dict[int, str]  # the clients' memories
-    initial: float | None  # accuracy before the first round, once it is known
+    Every record is in the run directory before it is yielded. After the last round the summary and the global model
+    are written. A loop that is left early, by `break` or an exception, leaves a run that can be resumed.
 
-
-def execute(
-    ready: Setup,
-    out: str | Path | None = None,
-    watch: Callable[[RoundRecord], None] | None = None,
-    *,
-    resume: bool = False,
-    force: bool = False,
-    engine: "Callable[[Setup, RunDirectory | None, RunState], ManagedEngine] | None" = None,
-) -> Result:
-    """Run what is set up, on the engine that the experiment names or the one that is made here."""
-    if out is None and (resume or ready.experiment.run.track is not None):
-        key = "resume" if resume else "run.track"
-        message = f"{key} = {resume or ready.experiment.run.track}: needs a run directory"
-        raise UserError("run.needs_directory", message, key, "set out (--out)")
-    check_privacy(ready)
-    with ExitStack() as stack:
-        tracking = stack.enter_context(SafeTracker(ready.experiment.run.track))
-        directory, past = None, RunState(ready.server, [], {}, {}, None)
-        if out is not None:
-            stack.enter_context(locked(Path(out)))
-            directory = RunDirectory(Path(out))
-            stack.enter_context(disk_full_as_user_error(directory))
-            past = resume_run(directory, ready, past, force=force) if resume else start_run(directory, ready, past)
-        stack.enter_context(single_threaded())
-        try:
-            running = stack.enter_context((engine or make_engine)(ready, directory, past))
-        except UserError:
-            if directory is not None and not resume:
-                directory.clear()
-            raise
-        if directory is not None:
-            tracking.start(ready.experiment.to_tables(), directory.path, past.server.t)
-        return _Run(ready, running, directory, tracking, watch).go(past)
-
-
-def start_run(directory: RunDirectory, ready: Setup, past: RunState) -> RunState:
-    """A new run in a free directory."""
-    require_empty(directory.path)
-    try:
-        directory.initialise(ready)
-    except OSError as error:
-        directory.clear()
-        raise UserError(
-            "run.cannot_write",
-            f"{directory.path}: cannot write the first files of the run: {error.strerror}",
-            str(directory.path),
-            "free disk space, or set another --out",
-        ) from error
-    return past
-
-
-def resume_run(directory: RunDirectory, ready: Setup, past: RunState, *, force: bool) -> RunState:
-    """The past of an interrupted run; if it was interrupted before its first checkpoint, there is none."""
-    differences = directory.differences(ready)
-    if differences and not force:
-        raise UserError(
-            "run.cannot_resume",
-            f"cannot resume {directory.path}: these settings differ from the original run and would change its result: "
-            f"{'; '.join(differences)}",
-            str(directory.path),
-            "restore them, or pass --force",
-        )
-    if directory.finished:
-        raise UserError(
-            "run.finished",
-            f"cannot resume {directory.path}: the run is finished",
-            str(directory.path),
-            "set another --out for a new run",
-        )
-    saved = directory.checkpoints.latest()
-    if saved is not None and not saved.matches(ready.server):
-        raise UserError(
-            "run.other_model",
-            f"cannot resume {directory.path}: its checkpoints are of another model",
-            str(directory.path),
-            "restore the model; --force cannot replace it",
-        )
-    done = saved.manifest["round"] if saved else 0
-    directory.checkpoints.discard_newer(saved)
-    kept = directory.truncate_logs(done)
-    if differences:
-        directory.record_forced_resume(ready, differences, after=done)
-    records = kept.pop(ROUNDS)
-    seen = {name.removesuffix(".jsonl"): lines for name, lines in kept.items() if lines}
-    if saved is None:
-        return past
-    return RunState(saved.restore_server(ready.server), records, seen, saved.client_state_files, saved.manifest["initial"])
-
-
-class _Run:
-    """Rounds, and everyone who is told of them."""
+    >>> from fedrecall import Experiment
+    >>> from fedrecall.runs.setup import prepare_run
+    >>> with Run(prepare_run(Experiment(run={"rounds": 2}))) as run:
+    ...     for record in run:
+    ...         print(record["round"], sorted(record)[:2])
+    1 ['accuracy', 'bytes_down']
+    2 ['accuracy', 'bytes_down']
+    >>> run.result.summary["rounds"]
+    2
+    """
 
     def __init__(
         self,
-        ready: Setup,
-        engine: ManagedEngine,
-        directory: RunDirectory | None,
-        tracking: SafeTracker,
-        watch: Callable[[RoundRecord], None] | None,
+        setup: Setup,
+        out: str | Path | None = None,
+        *,
+        resume: bool = False,
+        force: bool = False,
+        engine: EngineFactory = make_engine,
     ) -> None:
-        self._ready, self._engine, self._directory = ready, engine, directory
-        self._tracking, self._watch = tracking, watch
-        self._view = ProbeContext(ready.data.client_examples, ready.data.test, ready.data.partition, ready.clients.classes)
+        """Describe a run in the directory `out`; without `out` nothing is written.
 
-    def go(self, past: RunState) -> Result:
-        """All rounds that are left, and the result of all of them."""
-        run, server, records, seen = self._ready.experiment.run, past.server, list(past.records), dict(past.probes)
-        failed, done = None, None
-        engine = with_unreliable_clients(self._engine, self._ready)
-        initial = past.initial
-        if initial is None:
-            initial = self._engine.evaluate(server.state).accuracy
+        `resume` continues the interrupted run in `out`, unless settings that change its result differ; `force`
+        continues it in any case. `engine` makes the engine; by default it is the one that the experiment names.
+        """
+        track = setup.experiment.run.track
+        if out is None and (resume or track is not None):
+            key, value = ("resume", resume) if resume else ("run.track", track)
+            raise UserError("run.needs_directory", f"{key} = {value}: needs a run directory", key, "set out (--out)")
+        self._setup, self._resume, self._force, self._engine_factory = setup, resume, force, engine
+        self._directory = None if out is None else RunDirectory(Path(out))
+        self._server = setup.server
+        self._records: list[RoundRecord] = []
+        self._probe_records: dict[str, list[ProbeRecord]] = {}
+        self._last_round: RoundResult | None = None
+        data = setup.data
+        self._probe_context = ProbeContext(data.client_examples, data.test, data.partition, setup.clients.classes)
+
+    def __enter__(self) -> Self:
+        check_privacy(self._setup)
+        with ExitStack() as stack:
+            self._tracker = stack.enter_context(SafeTracker(self._setup.experiment.run.track))
+            checkpoint = None
+            if self._directory is not None:
+                stack.enter_context(locked(self._directory.path))
+                stack.enter_context(disk_full_as_user_error(self._directory))
+                checkpoint = self._restore(self._directory) if self._resume else self._initialise(self._directory)
+            stack.enter_context(single_threaded())
+            self._engine = stack.enter_context(self._make_engine(checkpoint))
+            if self._directory is not None:
+                self._tracker.start(self._setup.experiment.to_tables(), self._directory.path, self._server.t)
+            self._initial_accuracy: float = (
+                checkpoint.manifest["initial"] if checkpoint else self._engine.evaluate(self._server.state).accuracy
+            )
+            self._resources = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._resources.__exit__(kind, error, traceback)
+
+    def __iter__(self) -> Iterator[RoundRecord]:
+        setup = self._setup
+        engine = with_unreliable_clients(self._engine, setup)
+        rounds = run_rounds(setup.clients.method, self._server, engine, setup.schedule, make_reply_policy(setup))
         try:
-            for done in run_rounds(self._ready.clients.method, server, engine, self._ready.schedule, make_reply_policy(self._ready)):
-                server = done.server
-                records.append(make_record(done, self._ready.data.dataset, epsilon_spent(self._ready, done.number)))
-                lines = run_probes(run.probes, self._view, done)
-                for name, line in lines.items():
-                    seen.setdefault(name, []).append(line)
-                if done.train_loss is None:
-                    local = self._ready.experiment.local
-                    raise UserError(
-                        "round.no_training_step",
-                        f"round {done.number}: no client made a training step: with local.batch = {local.batch} and "
-                        f"local.drop_last = {str(local.drop_last).lower()} all batches are skipped",
-                        "local.drop_last",
-                        "set a smaller local.batch, or local.drop_last = false",
-                    )
-                self._log_round(done, records[-1], lines, initial)
+            for round_result in rounds:
+                yield self._log_round(round_result)
         except UserError as error:
-            failed = error
-        summary = summarise(records, initial, run.targets)
-        if failed is not None:
-            summary["failed"] = str(failed)
+            self._finish(error)
+            raise
+        self._finish()
+
+    @property
+    def result(self) -> Result:
+        """The result of the rounds so far."""
+        summary = summarise(self._records, self._initial_accuracy, self._setup.experiment.run.targets)
         path = None if self._directory is None else self._directory.path
-        result = Result(self._ready.experiment, records, summary, path, server, seen)
-        self._finish(result, done, failed)
-        self._tracking.finish(summary)
-        if failed is not None:
-            raise failed
-        return result
+        return Result(self._setup.experiment, self._records, summary, path, self._server, self._probe_records)
 
-    def _log_round(self, done: RoundResult, line: RoundRecord, lines: dict[str, ProbeRecord], initial: float) -> None:
-        every = self._ready.experiment.run.checkpoint_every
-        if self._directory is not None:
-            self._directory.append_record(line)
-            for name, probed in lines.items():
-                self._directory.append_record(probed, f"probes/{name}.jsonl")
-            if done.number % every == 0 and done.number < self._ready.schedule.rounds:
-                checkpoints, record = self._directory.checkpoints, self._directory.log_files
-                checkpoints.save(done.server, self._engine.client_state, record, {"initial": initial})
-        self._tracking.round(line)
-        if self._watch is not None:
-            self._watch(line)
+    def _initialise(self, directory: RunDirectory) -> None:
+        """Write the first files of a new run."""
+        require_empty(directory.path)
+        try:
+            directory.initialise(self._setup)
+        except OSError as error:
+            directory.clear()
+            raise UserError(
+                "run.cannot_write",
+                f"{directory.path}: cannot write the first files of the run: {error.strerror}",
+                str(directory.path),
+                "free disk space, or set another --out",
+            ) from error
 
-    def _finish(self, result: Result, done: RoundResult | None, failed: UserError | None) -> None:
-        if self._directory is None:
-            return
-        if not self._ready.clients.method.personal:
-            values = {name: t.clone() for name, t in result.model().state_dict().items()}
-            self._directory.write_tensors(MODEL_FILE, values)
-        if "features" in self._ready.experiment.run.probes and failed is None and done is not None:
-            self._directory.write_tensors("probes/features.safetensors", feature_tensors(self._view, done))
-        # A simulation that diverged would diverge again; one that lost its clients, say, may be resumed.
-        again = isinstance(failed, Diverged) and self._ready.experiment.engine.name != "flower"
-        resumable = failed is not None and not again
-        self._directory.write_summary(result.summary, resumable=resumable)
+    def _restore(self, directory: RunDirectory) -> Checkpoint | None:
+        """Restore the state of an interrupted run; None if it was interrupted before its first checkpoint."""
+        path, server = directory.path, self._setup.server
+        differences = directory.differences(self._setup)
+        if differences and not self._force:
+            raise UserError(
+                "run.cannot_resume",
+                f"cannot resume {path}: these settings differ from the original run and would change its result: "
+                f"{'; '.join(differences)}",
+                str(path),
+                "restore them, or pass --force",
+            )
+        if directory.finished:
+            message = f"cannot resume {path}: the run is finished"
+            raise UserError("run.finished", message, str(path), "set another --out for a new run")
+        checkpoint = directory.checkpoints.latest()
+        if checkpoint is not None and not checkpoint.matches(server):
+            message = f"cannot resume {path}: its checkpoints are of another model"
+            raise UserError("run.other_model", message, str(path), "restore the model; --force cannot replace it")
+        rounds = checkpoint.manifest["round"] if checkpoint else 0
+        directory.checkpoints.discard_newer(checkpoint)
+        logs = directory.truncate_logs(rounds)
+        if differences:
+            directory.record_forced_resume(self._setup, differences, after=rounds)
+        if checkpoint is not None:
+            self._server = checkpoint.restore_server(server)
+            self._records = logs.pop(ROUNDS)
+            self._probe_records = {name.removesuffix(".jsonl"): records for name, records in logs.items() if records}
+        return checkpoint
+
+    def _make_engine(self, checkpoint: Checkpoint | None) -> ManagedEngine:
+        """Make the engine, which stores client states and tracebacks in the run directory."""
+        directory, min_replies = self._directory, self._setup.experiment.engine.min_replies
+        failures = FailurePolicy(min_replies, directory.save_traceback if directory else None)
+        client_state = ClientStateStore(
+            directory.checkpoints.client_state_folder if directory else None,
+            files=checkpoint.client_state_files if checkpoint else None,
+        )
+        try:
+            return self._engine_factory(self._setup, failures, client_state)
+        except UserError:
+            if directory is not None and not self._resume:
+                directory.clear()
+            raise
+
+    def _log_round(self, round_result: RoundResult) -> RoundRecord:
+        """Append a round to the logs, save a checkpoint if one is due, and inform the tracker."""
+        setup, directory, run = self._setup, self._directory, self._setup.experiment.run
+        self._server, self._last_round = round_result.server, round_result
+        record = make_record(round_result, setup.data.dataset, epsilon_spent(setup, round_result.number))
+        self._records.append(record)
+        probe_records = run_probes(run.probes, self._probe_context, round_result)
+        for name, probe_record in probe_records.items():
+            self._probe_records.setdefault(name, []).append(probe_record)
+        if round_result.train_loss is None:
+            local = setup.experiment.local
+            raise UserError(
+                "round.no_training_step",
+                f"round {round_result.number}: no client made a training step: with local.batch = {local.batch} and "
+                f"local.drop_last = {str(local.drop_last).lower()} all batches are skipped",
+                "local.drop_last",
+                "set a smaller local.batch, or local.drop_last = false",
+            )
+        if directory is not None:
+            directory.append_record(record)
+            for name, probe_record in probe_records.items():
+                directory.append_record(probe_record, f"probes/{name}.jsonl")
+            if round_result.number % run.checkpoint_every == 0 and round_result.number < setup.schedule.rounds:
+                extra = {"initial": self._initial_accuracy}
+                directory.checkpoints.save(self._server, self._engine.client_state, directory.log_files, extra)
+        self._tracker.round(record)
+        return record
+
+    def _finish(self, error: UserError | None = None) -> None:
+        """Write the global model, then the summary, which marks the run as finished or failed."""
+        result, directory = self.result, self._directory
+        if error is not None:
+            result.summary["failed"] = str(error)
+        if directory is not None:
+            if not self._setup.clients.method.personal:
+                directory.write_tensors(MODEL_FILE, {k: t.clone() for k, t in result.model().state_dict().items()})
+            if "features" in self._setup.experiment.run.probes and error is None and self._last_round is not None:
+                features = feature_tensors(self._probe_context, self._last_round)
+                directory.write_tensors("probes/features.safetensors", features)
+            # A simulation that diverged would diverge again. Other failures, such as lost clients, may not recur.
+            diverges_again = isinstance(error, Diverged) and self._setup.experiment.engine.name != "flower"
+            directory.write_summary(result.summary, resumable=error is not None and not diverges_again)
+        self._tracker.finish(result.summary)
 
 
 @contextmanager
 def disk_full_as_user_error(directory: RunDirectory) -> Iterator[None]:
-    """A disk that fills up inside is no fault of the code."""
+    """Convert "disk full" errors into a UserError that states how to resume."""
     try:
         yield
     except OSError as error:

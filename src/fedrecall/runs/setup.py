@@ -33,7 +33,9 @@ from fedrecall.models.adapt import adapt
 
 T = TypeVar("T")
 
-UserModel = nn.Module | Callable[[], nn.Module]  # a module with its weights, or what makes one, whose weights are seeded
+UserModel = (
+    nn.Module | Callable[[], nn.Module]
+)  # a module with its weights, or what makes one, whose weights are seeded
 
 MODEL_FILE = "model.safetensors"  # the global model in a run directory
 
@@ -144,10 +146,14 @@ def load_and_partition(experiment: Experiment, *, data: object = None, partition
             "federation.clients",
             f"set federation.clients = {len(dealt)}",
         )
-    return FederatedData(dataset, clients, train.subset(aux), Examples(dataset.test_x, dataset.test_y, transform), dealt)
+    return FederatedData(
+        dataset, clients, train.subset(aux), Examples(dataset.test_x, dataset.test_y, transform), dealt
+    )
 
 
-def make_partition_for(experiment: Experiment, labels: Ints, groups: Ints | None, seed: int, partition: object) -> Partition:
+def make_partition_for(
+    experiment: Experiment, labels: Ints, groups: Ints | None, seed: int, partition: object
+) -> Partition:
     """Who has which of the clients' examples: by the configured law, or by a Python user's own object."""
     if isinstance(partition, Partition):
         return partition
@@ -158,7 +164,9 @@ def make_partition_for(experiment: Experiment, labels: Ints, groups: Ints | None
     return make_partition(law, labels, groups, experiment.federation.clients, rng=rng, seed=seed)
 
 
-def with_resolved_choices(experiment: Experiment, dealt: FederatedData, data: object, model: object, partition: object) -> Experiment:
+def with_resolved_choices(
+    experiment: Experiment, dealt: FederatedData, data: object, model: object, partition: object
+) -> Experiment:
     """The experiment as it is really run: what was given in Python is named, and where no model is, one is chosen.
 
     A small CNN for images that allow it, else an MLP.

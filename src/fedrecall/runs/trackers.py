@@ -201,6 +201,7 @@ class WeightsAndBiases:
         self._run.summary.update(_results(summary) | {k: summary[k] for k in ("failed",) if k in summary})
         self._broken = "failed" in summary
 
+
 TRACKERS: dict[str, type[Tracker]] = {
     "tensorboard": TensorBoard,
     "mlflow": MLflow,
@@ -253,7 +254,10 @@ class SafeTracker:
 
 def _metrics(record: RoundRecord) -> dict[str, float]:
     """What a round measured, without what it did not; accuracies on parts of the test set are named groups/<part>."""
-    parts = {f"groups/{re.sub(INVALID_METRIC_CHARACTERS, '_', name)}": value for name, value in record.get("groups", {}).items()}
+    parts = {
+        f"groups/{re.sub(INVALID_METRIC_CHARACTERS, '_', name)}": value
+        for name, value in record.get("groups", {}).items()
+    }
     return {name: record[name] for name in ROUND_METRICS if record.get(name) is not None} | parts
 
 

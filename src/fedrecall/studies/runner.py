@@ -9,7 +9,6 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from fedrecall.core.exchange import Diverged
 from fedrecall.errors import UserError
 from fedrecall.runs.directory import SUMMARY, RunDirectory
 from fedrecall.runs.records import RoundRecord
-from fedrecall.runs.run import execute
+from fedrecall.runs.run import Run
 from fedrecall.runs.setup import MODEL_FILE, Setup
 from fedrecall.studies.compare import NO_OBJECTS, PythonObjects
 from fedrecall.studies.extend import write_or_extend
@@ -115,7 +114,9 @@ def _run(cell: Cell, path: Path, start: Path | None, watch: Watch, given: Python
     beginning = {} if start is None else {"run": {"start": str((start / MODEL_FILE).resolve())}}
     try:
         ready = given.setup(cell, Experiment(**merge_tables(cell.config, beginning)))
-        execute(ready, path, partial(watch.round, cell), resume=_can_resume(path, ready))
+        with Run(ready, path, resume=_can_resume(path, ready)) as run:
+            for record in run:
+                watch.round(cell, record)
     except Diverged:
         pass  # the run directory says so
     except UserError as error:

@@ -19,7 +19,7 @@ from fedrecall.methods import METHODS
 from fedrecall.methods.search_spaces import GridValues, SearchSpace
 from fedrecall.runs.directory import locked
 from fedrecall.runs.records import RoundRecord
-from fedrecall.runs.run import execute
+from fedrecall.runs.run import Run
 from fedrecall.runs.setup import FederatedData, UserModel, build_setup, load_and_partition, with_resolved_choices
 from fedrecall.studies.tuning import space as spaces
 from fedrecall.studies.tuning.space import Settings
@@ -66,10 +66,6 @@ class TuningResult(NamedTuple):
     trials: list[Trial]
     best: Trial | None
     config: Path | None  # the configuration with the best settings
-
-
-class Pruned(Exception):
-    """A trial is not worth its other rounds."""
 
 
 def tune(
@@ -189,25 +185,23 @@ class _Search:
         self.watch.began(number, settings, self._rounds)
         began = time.perf_counter()
 
-        def hear(line: RoundRecord) -> None:
-            self.watch.round(line)
-            if line["accuracy"] is not None:
-                curve[line["round"]] = line["accuracy"]
-                asked.report(line["accuracy"], line["round"])
-                if line["round"] < self._rounds and asked.should_prune():
-                    raise Pruned
-
         def outcome(kind: Any, value: float | None = None, why: str = "") -> Trial:
             return Trial(number, settings, kind, value, curve, round(time.perf_counter() - began, 2), why)
 
         experiment = Experiment(**spaces.apply_settings(self._tables, settings))
         try:
-            result = execute(build_setup(experiment, self._closed, self._model), watch=hear)
-        except Pruned:
-            return outcome("pruned")
+            with Run(build_setup(experiment, self._closed, self._model)) as run:
+                for record in run:
+                    self.watch.round(record)
+                    if record["accuracy"] is None:
+                        continue
+                    curve[record["round"]] = record["accuracy"]
+                    asked.report(record["accuracy"], record["round"])
+                    if record["round"] < self._rounds and asked.should_prune():
+                        return outcome("pruned")
         except Diverged as error:
             return outcome("failed", why=str(error))
-        return outcome("complete", result.summary["last10"])
+        return outcome("complete", run.result.summary["last10"])
 
     def _replayed(self, done: list[Trial]) -> "optuna.Study":
         """What the trials so far have shown."""
