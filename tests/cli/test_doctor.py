@@ -68,7 +68,7 @@ def test_what_is_missing_and_how_to_get_it(monkeypatch: pytest.MonkeyPatch, caps
 
 
 def test_an_engine_that_does_not_work(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise OSError("no room in /dev/shm")
 
     monkeypatch.setattr(ProcessPool, "__init__", fail)
@@ -78,7 +78,7 @@ def test_an_engine_that_does_not_work(monkeypatch: pytest.MonkeyPatch, capsys: p
 
 
 def test_a_library_that_cannot_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise RuntimeError("illegal instruction\nand more")
 
     monkeypatch.setattr("fedrecall.cli.examine.run", fail)

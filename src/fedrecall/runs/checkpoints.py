@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
-from safetensors import SafetensorError
-from fedrecall.core.types import Payload, Server
-from fedrecall.core.client_state import ClientStateStore
-from fedrecall.files import tensors_from_bytes, tensors_to_bytes
-from fedrecall.files import fsync_path, write_atomic
 
+from safetensors import SafetensorError
+
+from fedrecall.core.client_state import ClientStateStore
+from fedrecall.core.types import Payload, Server
+from fedrecall.files import fsync_path, tensors_from_bytes, tensors_to_bytes, write_atomic
 
 KEEP_LAST = 2
 

@@ -14,23 +14,23 @@ from hashlib import sha256
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
+
 import numpy as np
 import safetensors.torch
 import tomli_w
 import torch
 from filelock import FileLock, Timeout
 from torch import Tensor
-from fedrecall._version import __version__
-from fedrecall.config.tables import RESULT_NEUTRAL_KEYS
-from fedrecall.simulation import ClientFailure
-from fedrecall.errors import UserError
-from fedrecall.runs.checkpoints import FOLDER, Checkpoints
-from fedrecall.config.choices import PythonObject
-from fedrecall.runs.records import RoundRecord
-from fedrecall.config.tables import flatten
-from fedrecall.runs.setup import Setup
-from fedrecall.files import write_atomic
 
+from fedrecall._version import __version__
+from fedrecall.config.choices import PythonObject
+from fedrecall.config.tables import RESULT_NEUTRAL_KEYS, flatten
+from fedrecall.errors import UserError
+from fedrecall.files import write_atomic
+from fedrecall.runs.checkpoints import FOLDER, Checkpoints
+from fedrecall.runs.records import RoundRecord
+from fedrecall.runs.setup import Setup
+from fedrecall.simulation import ClientFailure
 
 log = logging.getLogger(__name__)
 

@@ -5,10 +5,11 @@ from contextlib import contextmanager
 from io import StringIO
 from time import monotonic
 from typing import Any
+
 from rich.console import Console, RenderableType
+
 from fedrecall.runs.progress import RunProgress
 from fedrecall.runs.records import RoundRecord
-
 
 REFRESH_RATE = 4  # times a second that an output is drawn
 

@@ -6,14 +6,15 @@ A probe says one line of plain data a round, kept in `probes/<name>.jsonl` of th
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+
 import torch
 from torch import Tensor
+
+from fedrecall.core.client_report import SHIFT_METRICS, ReportRequest, feature_examples
 from fedrecall.core.rounds import RoundResult
 from fedrecall.core.types import Payload
 from fedrecall.data.examples import Examples
 from fedrecall.data.partition import Partition
-from fedrecall.core.client_report import SHIFT_METRICS, ReportRequest, feature_examples
-
 
 ProbeRecord = dict[str, Any]  # plain data, ready for JSON
 

@@ -1,15 +1,11 @@
 """What a person sees while a run goes on: a live line on a terminal, plain lines elsewhere."""
 
 from typing import Self
+
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
 from fedrecall.runs.records import RoundRecord
-import json
-import math
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
-from fedrecall.errors import UserError
 
 
 class RunProgress:

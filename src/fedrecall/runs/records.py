@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from typing import Any
+
 import numpy as np
+
 from fedrecall.core.rounds import RoundResult
 from fedrecall.data.dataset import Dataset
-
 
 RoundRecord = dict[str, Any]  # one round, as a line of rounds.jsonl
 

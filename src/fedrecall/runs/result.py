@@ -3,10 +3,12 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
 from torch import nn
+
+from fedrecall.config.experiment import CHOICES, Experiment
 from fedrecall.core.types import Server
 from fedrecall.errors import UserError
-from fedrecall.config.experiment import CHOICES, Experiment
 from fedrecall.runs.probes import ProbeRecord
 from fedrecall.runs.records import RoundRecord
 

@@ -4,32 +4,29 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar, cast
+
 import safetensors.torch
 from safetensors import SafetensorError
 from torch import nn
+
+from fedrecall.config.choices import PythonObject
+from fedrecall.config.experiment import Experiment, _or, read, server_optimiser, training
 from fedrecall.core import seeds
 from fedrecall.core.flat_model import FlatModel
-from fedrecall.core.training import LocalTraining
-from fedrecall.core.optim import ClientSGD, AdaptiveServer, ServerSGD, ServerOptimiser
 from fedrecall.core.rounds import RoundSchedule
 from fedrecall.core.types import Server
-from fedrecall.data.transforms import resolve_transform
-from fedrecall.data.splits import split_auxiliary
+from fedrecall.data.custom import as_dataset
 from fedrecall.data.dataset import Dataset
-from fedrecall.data.catalog import load_named
 from fedrecall.data.examples import Examples
-from fedrecall.data.partitioners import Ints, Partitioner
-from fedrecall.data.custom import as_dataset, from_folder
 from fedrecall.data.partition import Partition, from_flower_partitioner, make_partition
-from fedrecall.data.tabular import from_table
-from fedrecall.simulation.clients import SimulatedClients
+from fedrecall.data.partitioners import Ints, Partitioner
+from fedrecall.data.splits import split_auxiliary
+from fedrecall.data.transforms import resolve_transform
 from fedrecall.errors import UserError
-from fedrecall.config.choices import PythonObject
-from fedrecall.config.experiment import _or, read, training, server_optimiser, DataSection, Experiment, ServerSection
-from fedrecall.runs.probes import report_request
 from fedrecall.models import MODELS, Model
 from fedrecall.models.adapt import adapt
-
+from fedrecall.runs.probes import report_request
+from fedrecall.simulation.clients import SimulatedClients
 
 T = TypeVar("T")
 

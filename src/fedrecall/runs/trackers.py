@@ -15,12 +15,13 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
-import tomli_w
-from fedrecall.errors import missing_extra, unknown_name
-from fedrecall.runs.records import RoundRecord
-from fedrecall.config.tables import flatten
-from fedrecall.files import write_atomic
 
+import tomli_w
+
+from fedrecall.config.tables import flatten
+from fedrecall.errors import missing_extra, unknown_name
+from fedrecall.files import write_atomic
+from fedrecall.runs.records import RoundRecord
 
 log = logging.getLogger(__name__)
 
