@@ -1,7 +1,7 @@
-"""A new method: what it changes of FedAvg, and nothing else. Its tests come for free.
+"""Write your own method: only its difference from FedAvg. The library supplies the tests.
 
-Run it with `python examples/own_method.py`; it takes some seconds and needs no download. docs/vocabulary.md has all
-the hooks and what they are given.
+Run it with `python examples/own_method.py`. It takes a few seconds and needs no download. docs/vocabulary.md describes
+all hooks and their arguments.
 """
 
 from dataclasses import dataclass
@@ -16,25 +16,25 @@ from fedrecall.testing import check_method
 
 @dataclass(frozen=True)
 class FedAnchor(fr.Method):
-    """Keeps the features of the examples that the global model knew, so that training on others cannot spoil them."""
+    """FedAvg with a penalty on feature changes for examples that the global model classifies correctly."""
 
-    mu: float = 1.0  # weight of the anchor; a field is a hyper-parameter: fr.compare([FedAnchor(mu=0.1)])
+    mu: float = 1.0  # weight of the penalty; every field is a hyper-parameter: fr.compare([FedAnchor(mu=0.1)])
 
     def frozen(self, r: Local) -> dict[str, Tensor]:
-        """The models that the loss wants to hear: the one that came down. It is heard once a round, not every step."""
+        """Return the teachers of the loss: here the received model. The training loop evaluates them."""
         return {"global": r.w}
 
     def loss(self, s: Step, r: Local) -> Tensor:
-        """Cross-entropy, and the distance from the global model's features where its answer is right."""
+        """Return the cross-entropy plus the distance to the teacher's features where its prediction is correct."""
         h, z = s.frozen["global"]  # features [batch, width] and logits [batch, classes]
-        known = (z.argmax(-1) == s.y).to(s.h.dtype)  # a mask rather than a selection: every batch has the same shapes
-        anchor = known * F.mse_loss(s.h, h, reduction="none").mean(-1)
+        correct = (z.argmax(-1) == s.y).to(s.h.dtype)  # a mask, not an index: every batch has the same shapes
+        anchor = correct * F.mse_loss(s.h, h, reduction="none").mean(-1)
         return F.cross_entropy(s.z, s.y) + self.mu * anchor.mean()
 
 
 def main() -> None:
-    """Check it as the library checks its own, then compare it: it is as good a method as those."""
-    count = check_method(FedAnchor())  # raises an AssertionError that says what is broken
+    """Check the method with the tests of the library's own methods, then compare it with two of them."""
+    count = check_method(FedAnchor())  # raises an AssertionError that names the failed check
     print(f"{count} checks passed: finite numbers, same seed same bits, lost replies, every engine, ...\n")
     side = fr.compare(
         ["fedavg", "fedlmd", FedAnchor(), FedAnchor(mu=10.0)],

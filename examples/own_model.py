@@ -1,9 +1,9 @@
-"""Your own model: any torch module whose last layer is linear, as it is.
+"""Train your own model: any torch module whose last layer is linear, without changes.
 
-Run it with `python examples/own_model.py`; it takes some seconds and needs no download.
+Run it with `python examples/own_model.py`. It takes a few seconds and needs no download.
 
-Methods that distil look at features and logits. The features are the input of the linear layer that makes the logits;
-fedrecall finds it. A module that ends otherwise returns the pair (features, logits) from its forward.
+Distillation methods use features and logits. The features are the input of the linear layer that computes the logits;
+fedrecall finds this layer. A module with another last layer returns the pair (features, logits) from its forward.
 """
 
 import torch
@@ -12,32 +12,32 @@ from torch import Tensor, nn
 import fedrecall as fr
 
 
-class Mine(nn.Module):
-    """A small convolutional network; `nn.LazyLinear` spares us the arithmetic of what the last picture's size is."""
+class SmallCNN(nn.Module):
+    """A small convolutional network; `nn.LazyLinear` infers its input size from the data."""
 
     def __init__(self, classes: int = 10) -> None:
         super().__init__()
-        self.see = nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
-        self.think = nn.Sequential(nn.LazyLinear(64), nn.ReLU(), nn.Dropout(0.2))
-        self.say = nn.Linear(64, classes)
+        self.convolutions = nn.Sequential(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
+        self.hidden = nn.Sequential(nn.LazyLinear(64), nn.ReLU(), nn.Dropout(0.2))
+        self.classifier = nn.Linear(64, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits."""
-        return self.say(self.think(self.see(x)))
+        """Return the logits of a batch of images."""
+        return self.classifier(self.hidden(self.convolutions(x)))
 
 
 def main() -> None:
-    """Compare two methods with it, then train one and use the result."""
-    # The class, not an object: each seed begins with weights of its own. An object gives all runs its own weights.
-    side = fr.compare(["fedavg", "fedlmd"], data="digits", model=Mine, clients=10, alpha=0.1, rounds=5, seeds=2)
+    """Compare two methods with the model, then train one and use the result."""
+    # A class: each seed has its own initial weights. An instance would give all runs the weights of this instance.
+    side = fr.compare(["fedavg", "fedlmd"], data="digits", model=SmallCNN, clients=10, alpha=0.1, rounds=5, seeds=2)
     print(side)
 
-    result = fr.run(method="fedlmd", data="digits", model=Mine, rounds=5)
+    result = fr.run(method="fedlmd", data="digits", model=SmallCNN, rounds=5)
     print(f"\n{result}")
 
-    trained = Mine()
-    trained(torch.zeros(1, 1, 8, 8))  # gives the lazy layer its size
-    trained.load_state_dict(result.model().state_dict())  # the names of your own module
+    trained = SmallCNN()
+    trained(torch.zeros(1, 1, 8, 8))  # initialises the lazy layer
+    trained.load_state_dict(result.model().state_dict())  # the state dict has the names of your module
     print(f"\nback in a plain module: {sum(p.numel() for p in trained.parameters())} parameters")
 
 

@@ -1,11 +1,11 @@
-"""A table with a client column: patients whose records may not leave their clinics.
+"""Train on a table with a client column: records of patients that may not leave their clinics.
 
-Run it with `python examples/tabular.py`; it takes some seconds and needs no download. The table is scikit-learn's
-diabetes data: ten measurements of 442 patients, and how far their disease had gone a year later, here in thirds.
+Run it with `python examples/tabular.py`. It takes a few seconds and needs no download. The table is scikit-learn's
+diabetes data: ten measurements of 442 patients. The label is the progression of the disease after a year, in thirds.
 
-What to expect: with the clinics as clients FedAvg is about as good as one place that has all patients. With skewed
-labels it is worse, and distillation does not help. docs/beyond-images.md has more seeds and a third method, and says
-how these settings were chosen.
+Expected result: with the clinics as clients, FedAvg is about as accurate as training on the pooled data. With skewed
+labels FedAvg is worse, and distillation does not help. docs/beyond-images.md has more seeds, a third method, and the
+choice of these settings.
 """
 
 import sys
@@ -17,8 +17,8 @@ from sklearn.datasets import load_diabetes
 
 import fedrecall as fr
 
-METHODS = ["fedavg", "fedlmd", "fedcad"]  # the first is what the others are compared with
-# A small network that takes many small steps on every client: that is when clients drift apart.
+METHODS = ["fedavg", "fedlmd", "fedcad"]  # the first is the reference of the differences
+# A small network and many small local steps: the weights of the clients diverge.
 SETTINGS = {
     "model": {"name": "mlp", "hidden": [32]},
     "local": {"epochs": 5, "batch": 16, "lr": 0.1, "momentum": 0.0},
@@ -26,26 +26,26 @@ SETTINGS = {
 
 
 def write_table(path: Path) -> None:
-    """One line a patient. Yours would come from a database; all that matters is the label and the client column."""
+    """Write one line per patient. The table needs a label column and a client column."""
     patients = load_diabetes(as_frame=True, scaled=False).frame
     progression = pd.qcut(patients.pop("target"), 3, labels=["slow", "medium", "fast"])
-    # Clinics see different patients. Here each of the eight has those of one band of the body mass index.
+    # Clinics have different patients: here each of the eight has one range of the body mass index.
     clinic = pd.qcut(patients["bmi"], 8, labels=[f"clinic {i}" for i in range(1, 9)])
     patients.assign(clinic=clinic, progression=progression).to_csv(path, index=False)
 
 
 def read_table(path: Path) -> fr.Dataset:
-    """Numbers are standardised, words become columns of 0 and 1, and 30 % of the patients are kept for the test."""
+    """Read the table: standardise numbers, one-hot encode strings, and hold out 30 % of the patients for the test."""
     return fr.from_table(path, label="progression", client="clinic", test=0.3)
 
 
 def natural(data: fr.Dataset, seeds: int, methods: list[str] = METHODS) -> fr.Comparison:
-    """The clients are those that the table names: nothing else is to be said."""
+    """Compare methods with the clients that the table names. They are found without further settings."""
     return fr.compare(methods, data=data, sample=3, rounds=20, seeds=seeds, config=SETTINGS)
 
 
 def skewed(data: fr.Dataset, seeds: int, methods: list[str] = METHODS) -> fr.Comparison:
-    """The same patients dealt out to ten clients, most of which see little but one kind of progression."""
+    """Compare methods on ten clients with skewed labels: most have mainly one kind of progression."""
     partition = {"name": "dirichlet", "alpha": 0.1, "min_size": 5}
     return fr.compare(
         methods, data=data, partition=partition, clients=10, sample=3, rounds=20, seeds=seeds, config=SETTINGS
@@ -53,13 +53,13 @@ def skewed(data: fr.Dataset, seeds: int, methods: list[str] = METHODS) -> fr.Com
 
 
 def pooled(data: fr.Dataset) -> float:
-    """What the same network reaches with all patients in one place: what a federation is measured by."""
+    """Return the accuracy of the same network, trained on the pooled data."""
     alone = {"federation": {"clients": 1, "partition": {"name": "iid"}}, "local": {**SETTINGS["local"], "epochs": 1}}
     return float(fr.run({**SETTINGS, **alone}, data=data, rounds=20).summary["last10"])
 
 
 def main(seeds: int = 3) -> None:
-    """Print both comparisons, and what they are measured by."""
+    """Print both comparisons, and the accuracy of pooled training for reference."""
     with TemporaryDirectory() as folder:
         write_table(Path(folder) / "patients.csv")
         data = read_table(Path(folder) / "patients.csv")
@@ -68,7 +68,7 @@ def main(seeds: int = 3) -> None:
     print(natural(data, seeds))
     print("\nTen clients with skewed labels\n==============================")
     print(skewed(data, seeds))
-    print(f"\nall patients in one place: {100 * pooled(data):.2f} %")
+    print(f"\nall patients pooled: {100 * pooled(data):.2f} %")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""A text classifier: clients that have seen few topics, and methods that keep the others in mind.
+"""Train a text classifier on clients that have texts of few topics.
 
-Run it with `python examples/text.py`; it takes some seconds and needs no download. The texts are about two thousand
-docstrings of Python's own standard library, and the question is which package a docstring is from. They are read from
-the source files, so that nothing is imported; another version of Python has somewhat other texts.
+Run it with `python examples/text.py`. It takes a few seconds and needs no download. The texts are about two thousand
+docstrings of Python's standard library, and the label is the package of a docstring. The script reads the source files
+and does not import them. Another version of Python has slightly different texts.
 
-What to expect: FedAvg stays far below what the same network learns from all texts at once, and the two methods that
-distil from the global model get a part of that back. docs/beyond-images.md has more seeds and a third method, and says
-how these settings were chosen.
+Expected result: FedAvg is far less accurate than training on the pooled data. The two methods that distil from the
+global model recover a part of the difference. docs/beyond-images.md has more seeds, a third method, and the choice of
+these settings.
 """
 
 import ast
@@ -21,16 +21,16 @@ import fedrecall as fr
 
 PACKAGES = ["asyncio", "email", "http", "importlib", "logging"]
 PACKAGES += ["mailbox", "multiprocessing", "unittest", "urllib", "xml"]
-METHODS = ["fedavg", "fedlmd", "fedntd"]  # the first is what the others are compared with
+METHODS = ["fedavg", "fedlmd", "fedntd"]  # the first is the reference of the differences
 SETTINGS = {
     "model": {"name": "mlp", "hidden": [32]},
     "local": {"epochs": 5, "batch": 16, "lr": 0.5, "momentum": 0.0},
-    "run": {"local_accuracy": True},  # score the clients' own models too: the table then has a column "forgetting"
+    "run": {"local_accuracy": True},  # also evaluate the client models: the table then has a column "forgetting"
 }
 
 
 def docstrings(package: str) -> Iterator[str]:
-    """All docstrings of five words or more in a package or module of the standard library."""
+    """Yield all docstrings of five words or more in a package or module of the standard library."""
     root = Path(sysconfig.get_path("stdlib"))
     files = sorted((root / package).rglob("*.py")) or [root / f"{package}.py"]
     for file in files:
@@ -42,7 +42,7 @@ def docstrings(package: str) -> Iterator[str]:
 
 
 def read_texts() -> fr.Dataset:
-    """A bag of words: every text as one vector of 600 weights. A quarter of the texts is kept for the test."""
+    """Convert every text to a bag of words of 600 weights. A quarter of the texts is the test set."""
     pairs = [(text, package) for package in PACKAGES for text in docstrings(package)]
     texts, labels = zip(*pairs, strict=True)
     words = TfidfVectorizer(max_features=600, sublinear_tf=True, stop_words="english")
@@ -50,22 +50,22 @@ def read_texts() -> fr.Dataset:
 
 
 def skewed(data: fr.Dataset, seeds: int, methods: list[str] = METHODS) -> fr.Comparison:
-    """Twenty clients with two or three packages each, four of which train at a time."""
+    """Compare methods on twenty clients with two or three packages each; four clients train per round."""
     return fr.compare(methods, data=data, clients=20, sample=4, alpha=0.1, rounds=25, seeds=seeds, config=SETTINGS)
 
 
 def pooled(data: fr.Dataset) -> float:
-    """What the same network reaches with all texts in one place: what a federation is measured by."""
+    """Return the accuracy of the same network, trained on the pooled data."""
     alone = {"federation": {"clients": 1, "partition": {"name": "iid"}}}
     return float(fr.run({**SETTINGS, **alone}, data=data, rounds=10).summary["last10"])
 
 
 def main(seeds: int = 3) -> None:
-    """Print the comparison, and what it is measured by."""
+    """Print the comparison, and the accuracy of pooled training for reference."""
     data = read_texts()
     print(f"{len(data.train_y)} docstrings of {len(data.classes)} packages, {data.shape[0]} words\n")
     print(skewed(data, seeds))
-    print(f"\nall texts in one place: {100 * pooled(data):.2f} %")
+    print(f"\nall texts pooled: {100 * pooled(data):.2f} %")
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ import pytest
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # What each prints: at least the rows of its tables, with an accuracy over seeds.
 SAYS = {
-    "tabular.py": ["307 patients of 8 clinics", "fedavg", "fedlmd", "fedcad", "all patients in one place: "],
-    "text.py": ["docstrings of 10 packages", "fedavg", "fedlmd", "fedntd", "all texts in one place: "],
+    "tabular.py": ["307 patients of 8 clinics", "fedavg", "fedlmd", "fedcad", "all patients pooled: "],
+    "text.py": ["docstrings of 10 packages", "fedavg", "fedlmd", "fedntd", "all texts pooled: "],
     "image_folder.py": ["pictures of 10 classes, 1x16x16", "fedavg", "fedntd", "digit 0 -> "],
     "own_model.py": ["fedavg", "fedlmd", "accuracy: final", "17258 parameters"],
     "own_method.py": ["checks passed", "fedlmd", "FedAnchor", "FedAnchor:mu=10.0"],
@@ -38,8 +38,8 @@ def test_example(name: str, tmp_path: Path) -> None:
     assert max(map(float, rows)) > 40, "something is learned"
     assert not list(tmp_path.iterdir()), "nothing is left behind"
     if name == "text.py":  # what it says of itself
-        pooled = float(re.search(r"in one place: (\d+\.\d\d) %", done.stdout)[1])
-        assert float(rows[0]) + 10 < pooled, "FedAvg is far below what all texts in one place give"
+        pooled = float(re.search(r"all texts pooled: (\d+\.\d\d) %", done.stdout)[1])
+        assert float(rows[0]) + 10 < pooled, "FedAvg is far below pooled training"
         gains = re.findall(r"^fed(?:lmd|ntd) .* \+(\d+\.\d\d)  ", done.stdout, re.M)
         assert len(gains) == 2, "and both other methods are better"
 
