@@ -16,15 +16,18 @@ from types import ModuleType
 from urllib.parse import unquote
 
 import pytest
+from jinja2 import UndefinedError
 
 from fedrecall import cli
 from fedrecall.config import tables as settings
 from fedrecall.config.experiment import Experiment
 from fedrecall.errors import UserError
-from fedrecall.reporting.html import charts, facts, markup, svg, write_report
+from fedrecall.reporting.html import charts, environment, notebook_table, svg, write_report
+from fedrecall.reporting.html import page as study_page
 from fedrecall.reporting.html.charts import MAX_POINTS, chart_data, subsample
 from fedrecall.reporting.html.command import repeat
-from fedrecall.reporting.html.markup import Html, data_json, tag
+from fedrecall.reporting.tables import comparison_table
+from fedrecall.reporting.tables.cells import scope_notes
 from fedrecall.reporting.tables.cost import passes_trained
 from fedrecall.studies import papers
 from fedrecall.studies.compare import comparison_study
@@ -168,16 +171,17 @@ def test_structure_for_assistive_technology(page: Page) -> None:
     assert set(levels[1:]) == {2}
 
 
-def test_what_was_run_is_said_first(page: Page) -> None:
+def test_the_overview_has_scope_failures_and_settings(page: Page, folder: Path) -> None:
     overview = page.section("overview")
     badges = [badge.words for badge in overview.all("li", class_="caution")]
-    assert badges == ["rounds scaled to 10 %: 4 of 40", "seeds 0, 1; 1 of 12 runs are still to be made"]
+    assert badges == [note.text for note in scope_notes(load_results(folder)) if note.is_caution]
+    assert len(badges) == 2, "scaled, and not finished"
     assert "FedLMD, 0.5, seed 1" in overview.words
     assert "The learning rate is ours." in overview.words
     assert "FedNova, 0.5, seed 0: round 3: a loss is not finite" in overview.words
     said = dict(zip([n.words for n in overview.all("dt")], [n.words for n in overview.all("dd")], strict=True))
     assert said["data"] == "digits"
-    assert said["clients"] == "3, 2 a round"
+    assert said["clients"] == "3, 2 per round"
     assert said["partition"] == "dirichlet, alpha 0.05; dirichlet, alpha 0.5"
     assert said["rounds"] == "4"
 
@@ -303,14 +307,25 @@ def test_no_name_becomes_markup(tmp_path: Path) -> None:
     assert page.root.all("h1")[0].words == "</title></script><script>hacked = 1</script>"
 
 
-def test_markup_escapes_all_that_is_not_markup() -> None:
-    assert tag("p", "<b>", Html("<i></i>"), ["&", None], title='"<', hidden=True, id=None) == (
-        '<p title="&quot;&lt;" hidden>&lt;b&gt;<i></i>&amp;</p>'
-    )
-    text = data_json("x", {"</script>": "<!-- \u2028 ]]> &amp;"})
-    inside = text.partition(">")[2].removesuffix("</script>")
-    assert not set("<>&\u2028") & set(inside)
-    assert json.loads(inside) == {"</script>": "<!-- \u2028 ]]> &amp;"}
+def test_templates_escape_every_value() -> None:
+    environment_ = environment()
+    text = environment_.from_string('<p title="{{ x }}">{{ x }}</p>').render(x='"<b>&')
+    assert text == '<p title="&#34;&lt;b&gt;&amp;">&#34;&lt;b&gt;&amp;</p>'
+    with pytest.raises(UndefinedError):
+        environment_.from_string("{{ misspelt }}").render()
+    data = {"</script>": "<!-- \u2028 ]]> &amp;", "'": [1.5, None]}
+    inside = environment_.from_string("{{ data|tojson }}").render(data=data)
+    assert not set("<>&'\u2028") & set(inside)
+    assert json.loads(inside) == data
+
+
+def test_a_notebook_gets_the_table(folder: Path) -> None:
+    table = comparison_table(load_results(folder), "0.05")
+    text = notebook_table(table._replace(title="<b>"))
+    assert "&lt;b&gt;" in text
+    assert text.count("<tr") == 1 + len(table.rows)
+    assert text.count("<th ") == len(table.header) + len(table.rows)
+    assert all(cell.lines[0] in text for _, cells in table.rows for cell in cells)
 
 
 def test_a_large_study_stays_a_small_page(tmp_path: Path) -> None:
@@ -333,7 +348,7 @@ def test_a_run_directory_alone(tmp_path: Path) -> None:
 def test_a_run_that_is_not_finished(tmp_path: Path) -> None:
     run = write_run(Experiment(), tmp_path / "run", lambda r: 0.5, finished=False)
     page = Page(write_report([run])[0])
-    assert "This run is not finished" in page.section("overview").words
+    assert page.section("overview").all("p", class_="warning")
     assert not page.root.all("table")
 
 
@@ -341,7 +356,8 @@ def test_a_study_of_which_nothing_is_run(tmp_path: Path) -> None:
     study = make()
     folder = write_study(study, tmp_path / "s", grows, without=[cell.folder for cell in study.cells()])
     page = Page(write_report([folder])[0])
-    assert "12 of 12 runs are still to be made" in page.section("overview").words
+    (warning,) = page.section("overview").all("div", class_="warning")
+    assert len(warning.all("li")) == 12
     assert rows_of(page.section("paper").all("table")[0])["FedAvg"][0] == "not run full 33.02"
 
 
@@ -449,7 +465,7 @@ def test_runs_of_one_method_go_by_their_folders(tmp_path: Path) -> None:
     assert (error.value.code, error.value.key) == ("report.duplicate_run", str(tmp_path / "copy"))
 
 
-@pytest.mark.parametrize("module", [charts, facts, markup, svg, settings], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("module", [charts, study_page, svg, settings], ids=lambda m: m.__name__)
 def test_examples_in_docstrings(module: ModuleType) -> None:
     tried = doctest.testmod(module)
     assert tried.attempted > 0

@@ -287,7 +287,7 @@ def test_reproduce(fedrecall, tmp_path: Path, own: Path) -> None:
     assert code == 0
     assert out.count("(kept)") == 1, "seed 0 was there"
     assert len(load_results(tmp_path / folder).finished_runs("FedAvg", "few")) == 2
-    assert "seeds 0, 1; 3 of 8 runs are still to be made" in out
+    assert "seeds 0, 1; 3 of 8 runs are not finished" in out
 
 
 def test_what_is_set_goes_on_top_of_every_cell_and_is_said(own: Path) -> None:

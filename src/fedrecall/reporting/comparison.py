@@ -168,7 +168,7 @@ class Comparison:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        from fedrecall.reporting.html.parts import notebook_table
+        from fedrecall.reporting.html import notebook_table
 
         return "".join(notebook_table(table) for table in self.tables(brief=True))
 

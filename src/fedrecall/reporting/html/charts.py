@@ -1,4 +1,4 @@
-"""The learning curves as data for the page's script: one panel a column, one line a row, mean and spread over seeds."""
+"""Learning curves as data for the page's script: one panel per column, one line per row, mean and deviation."""
 
 from typing import Any, NamedTuple
 
@@ -8,13 +8,13 @@ from fedrecall.reporting.figures.series import mean_over_seeds, run_curve, runs_
 from fedrecall.reporting.figures.style import distinct_styles
 from fedrecall.studies.results import StudyResults
 
-MAX_POINTS = 200  # a line has no more: a screen shows no more
+MAX_POINTS = 200  # points per line: a panel is not wide enough to distinguish more
 
-LINE_WIDTH = 2  # of a line, in pixels; matplotlib's dashes are in widths of a line
+LINE_WIDTH = 2  # pixels; matplotlib's dashes are multiples of the line width
 
 
 class ChartMeasure(NamedTuple):
-    """Something that is drawn by round."""
+    """Quantity that can be drawn by round; `scale` converts the recorded value to the unit."""
 
     key: str
     name: str
@@ -23,7 +23,7 @@ class ChartMeasure(NamedTuple):
     scale: float = 100.0
 
 
-MEASURES = (
+CHART_MEASURES = (
     ChartMeasure("accuracy", "test accuracy"),
     ChartMeasure("local_accuracy", "mean local accuracy"),
     ChartMeasure("forgetting", "forgetting", unit=" points"),
@@ -33,20 +33,20 @@ MEASURES = (
 
 
 def chart_data(results: StudyResults) -> dict[str, Any]:
-    """What the script draws: how rows look, the measures that there are, and each column's lines of each of them."""
-    panels, rounds = [], dict[tuple[int, ...], int]()  # most lines have the same rounds: each list of them is kept once
+    """Return line styles, the recorded measures, and for each column and measure the lines, ready for JSON."""
+    panels, rounds = [], dict[tuple[int, ...], int]()  # lines refer to a shared list of rounds: most have the same
     for column, settings in results.study.columns.items():
-        # A column about a group of the test set has an accuracy only: the rest is of all of it.
-        measures = MEASURES[:1] if "group" in settings else MEASURES
+        # Only the accuracy is recorded for a group of the test set; the other measures cover all of it.
+        measures = CHART_MEASURES[:1] if "group" in settings else CHART_MEASURES
         lines = {measure.key: _lines(results, column, measure, rounds) for measure in measures}
         panels.append({"name": column, "lines": {key: found for key, found in lines.items() if found}})
-    there = {key for panel in panels for key in panel["lines"]}
+    recorded = {key for panel in panels for key in panel["lines"]}
     return {
         "rows": [
-            {"name": row, "colour": look.colour, "dash": " ".join(f"{LINE_WIDTH * part:g}" for part in look.line[1])}
-            for row, look in distinct_styles(results.study.rows).items()
+            {"name": row, "colour": style.colour, "dash": " ".join(f"{LINE_WIDTH * part:g}" for part in style.line[1])}
+            for row, style in distinct_styles(results.study.rows).items()
         ],
-        "measures": [m._asdict() for m in MEASURES if m.key in there],
+        "measures": [measure._asdict() for measure in CHART_MEASURES if measure.key in recorded],
         "rounds": list(rounds),
         "panels": panels,
     }
@@ -55,12 +55,11 @@ def chart_data(results: StudyResults) -> dict[str, Any]:
 def _lines(
     results: StudyResults, column: str, measure: ChartMeasure, rounds: dict[tuple[int, ...], int]
 ) -> list[dict[str, Any]]:
-    """Mean and sample deviation of each row that has the measure, at no more rounds than can be seen."""
+    """Return mean and sample deviation of each row that has the measure."""
     out = []
-    for at, row in enumerate(results.study.rows):
-        line = mean_over_seeds(
-            [run_curve(outcome, measure.key) for outcome in runs_to_average(results.finished_runs(row, column))]
-        )
+    for position, row in enumerate(results.study.rows):
+        runs = runs_to_average(results.finished_runs(row, column))
+        line = mean_over_seeds([run_curve(run, measure.key) for run in runs])
         if line is None:
             continue
         finite = np.flatnonzero(np.isfinite(line.mean))  # a loss may be infinite
@@ -69,7 +68,7 @@ def _lines(
             mean, deviation = line.mean[shown] * measure.scale, np.nan_to_num(line.deviation[shown]) * measure.scale
             out.append(
                 {
-                    "row": at,
+                    "row": position,
                     "x": rounds.setdefault(tuple(line.rounds[shown].tolist()), len(rounds)),
                     "y": mean.round(measure.digits).tolist(),
                     "spread": deviation.round(measure.digits).tolist(),
@@ -79,7 +78,7 @@ def _lines(
 
 
 def subsample(count: int) -> list[int]:
-    """Which of so many points are kept: no more than POINTS, evenly spaced, with the first and the last.
+    """Choose at most MAX_POINTS of `count` positions, evenly spaced, with the first and the last.
 
     >>> len(subsample(1000)), subsample(1000)[:3], subsample(1000)[-1]
     (200, [0, 5, 10], 999)

@@ -1,42 +1,224 @@
-"""The page around the studies: its head, its contents, its script."""
+"""Contents of a study's part of the HTML report, as data for the templates."""
 
-import hashlib
-from base64 import b64encode
-from collections.abc import Sequence
-from importlib.resources import files
-from string import Template
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from fedrecall._version import __version__
-from fedrecall.reporting.html.article import StudyPage
-from fedrecall.reporting.html.markup import Html, join, tag
+import tomli_w
+
+from fedrecall.config.tables import Scalar, flatten, read_toml
+from fedrecall.reporting.html.charts import chart_data
+from fedrecall.reporting.html.command import repeat
+from fedrecall.reporting.html.svg import PageFigure, inline_figure
+from fedrecall.reporting.tables import ReportTable, TableNote, comparison_table, paper_tables
+from fedrecall.reporting.tables.cells import failed_runs, scope_notes
+from fedrecall.reporting.tables.cost import cost_table
+from fedrecall.reporting.tables.forgetting import forgetting_table
+from fedrecall.studies.results import RunCollection, StudyResults, read_json
+from fedrecall.studies.study import FigureSpec
+
+ACCURACY = FigureSpec(form="curves", title="Test accuracy by round")
+
+FORGETTING = FigureSpec(form="curves", title="Forgetting by round", options={"y": "forgetting"})
+
+PARTITION = FigureSpec(form="partition", title="Samples by client and class")
+
+HASH_DIGITS = 12  # displayed digits of a hash; environment.json has all of them
+
+MAX_LISTED = 6  # distinct values of a setting that are listed; the rest is counted
+
+ENVIRONMENT_LABELS = {
+    "fedrecall": "fedrecall",
+    "python": "Python",
+    "torch": "PyTorch",
+    "numpy": "NumPy",
+    "platform": "system",
+    "cpu": "instructions",
+    "cores": "cores",
+    "parameters": "model parameters",
+    "data": "data fingerprint",
+    "partition": "partition hash",
+}
 
 
-def render_page(articles: Sequence[StudyPage]) -> str:
-    """One HTML file that needs nothing else."""
-    alone = len(articles) == 1
-    title = articles[0].title if alone else f"{len(articles)} studies"
-    script = _file("templates/report.js")
-    return Template(_file("templates/report.html")).substitute(
-        title=join([title]),
-        css=_file("templates/report.css"),
-        js=script,
-        # The browser runs this script and no other, whatever else gets into the page.
-        script_hash=f"sha256-{b64encode(hashlib.sha256(script.encode()).digest()).decode()}",
-        contents=_contents(articles, alone=alone),
-        body=join(article.html(alone=alone) for article in articles),
-        data=join(article.data for article in articles),
-        version=__version__,
+class PageSection(NamedTuple):
+    """Titled part of a study; `name` is its address on the page and selects what the template adds to it."""
+
+    name: str
+    title: str
+    tables: tuple[ReportTable, ...] = ()
+    figures: tuple[PageFigure, ...] = ()
+
+
+class Listing(NamedTuple):
+    """TOML text, line by line; True marks a line that differs between the listings."""
+
+    title: str
+    lines: list[tuple[str, bool]]
+
+
+@dataclass(frozen=True)
+class StudyPage:
+    """Everything that the page shows of one study."""
+
+    element_id: str
+    title: str
+    about: list[str]
+    rows: list[str]
+    columns: list[str]
+    sections: list[PageSection]
+    notes: list[TableNote]
+    num_runs: int
+    num_finished: int
+    unfinished: list[str]
+    failed: list[str]
+    settings: dict[str, str]
+    chart: dict[str, Any]
+    command: str
+    folder: str | None  # in which the command can complete the study; None if there is no such folder
+    environment: dict[str, str]
+    row_configurations: list[Listing]
+    column_configurations: list[Listing]
+
+    @property
+    def tables(self) -> list[ReportTable]:
+        """The tables of all sections."""
+        return [table for section in self.sections for table in section.tables]
+
+
+def build_study_page(results: StudyResults, element_id: str) -> StudyPage:
+    """Collect what the page shows of a study; every address in it begins with `element_id`."""
+    study = results.study
+    chart, environment = chart_data(results), environment_table(results)
+    named = {"study": study.id} | ({} if study.paper is None else {"paper": study.paper})
+    for label, names in (("methods", study.rows), ("columns", study.columns)):
+        if len(names) > 1:
+            named[label] = join_limited(names)
+    rows, columns = _configurations(results)
+    return StudyPage(
+        element_id=element_id,
+        title=study.title,
+        about=[paragraph for paragraph in study.about.split("\n\n") if paragraph.strip()],
+        rows=list(study.rows),
+        columns=list(study.columns),
+        sections=list(_sections(results, element_id, chart, environment)),
+        notes=scope_notes(results),
+        num_runs=len(study.cells()),
+        num_finished=len(results.finished_runs()),
+        unfinished=[f"{cell.row}, {cell.column}, seed {cell.seed}" for cell in results.unfinished],
+        failed=failed_runs(results),
+        settings=named | main_settings(results),
+        chart=chart,
+        command=repeat(results),
+        folder=str(results.folder) if results.unfinished and not isinstance(results, RunCollection) else None,
+        environment=environment,
+        row_configurations=rows,
+        column_configurations=columns,
     )
 
 
-def _contents(articles: Sequence[StudyPage], *, alone: bool) -> Html:
-    """Links to the sections of a study, or to each of several."""
-    links = [(article.title, article.element_id) for article in articles]
-    if alone:
-        links = [(part.title, f"{articles[0].element_id}-{part.name}") for part in articles[0].sections]
-    items = [tag("li", tag("a", title, href=f"#{place}")) for title, place in links]
-    return tag("nav", tag("ul", items), aria_label="Contents")
+def _sections(
+    results: StudyResults, element_id: str, chart: Mapping[str, Any], environment: Mapping[str, str]
+) -> Iterator[PageSection]:
+    """Yield the sections in reading order."""
+    study, finished = results.study, results.finished_runs()
+    forms = {figure.form for figure in study.figures}
+
+    def draw(section: str, *specs: FigureSpec) -> tuple[PageFigure, ...]:
+        prefix = f"{element_id}-{section}-figure"
+        return tuple(inline_figure(results, spec, f"{prefix}-{number}") for number, spec in enumerate(specs, 1))
+
+    yield PageSection("overview", "Overview")
+    if study.paper is not None:
+        yield PageSection("paper", "Comparison with the paper", tuple(paper_tables(results)))
+    if finished:
+        tables = tuple(comparison_table(results, column) for column in study.columns)
+        yield PageSection("comparison", "Comparison" if len(study.rows) > 1 else "Result", tables)
+    if chart["measures"]:
+        yield PageSection("curves", "Curves", figures=() if "curves" in forms else draw("curves", ACCURACY))
+    if study.figures:
+        yield PageSection("figures", "Figures", figures=draw("figures", *study.figures))
+    if (forgetting := forgetting_table(results)) is not None:
+        yield PageSection("forgetting", "Forgetting", (forgetting,), draw("forgetting", FORGETTING))
+    if finished:
+        if "partition" not in forms:
+            yield PageSection("partition", "Partition", figures=draw("partition", PARTITION))
+        yield PageSection("cost", "Cost", (cost_table(results),))
+    yield PageSection("repeat", "Command")
+    if environment:
+        yield PageSection("environment", "Environment")
+    yield PageSection("configuration", "Configuration")
 
 
-def _file(name: str) -> str:
-    return (files(__package__) / name).read_text()
+def main_settings(results: StudyResults) -> dict[str, str]:
+    """Return the settings that characterise a study; where runs differ, all their values."""
+    paths = {run.path for run in results.finished_runs()}
+    configs = [read_toml(path / "config.toml") for path in sorted(paths)] or list(_row_tables(results).values())
+    seen: dict[str, dict[str, None]] = {}
+    for tables in configs:
+        for name, text in _setting_texts(flatten(tables)):
+            seen.setdefault(name, {})[text] = None
+    return {name: join_limited(values) for name, values in seen.items()}
+
+
+def _setting_texts(config: Mapping[str, Scalar]) -> Iterator[tuple[str, str]]:
+    yield "data", str(config.get("data.name"))
+    yield "model", str(config.get("model.name", "chosen for the data"))
+    clients, fraction = config.get("federation.clients"), config.get("federation.fraction")
+    share = f"{fraction:.3g} of them" if isinstance(fraction, float) else "all"
+    yield "clients", f"{clients}, {config.get('federation.sample', share)} per round"
+    prefix = "federation.partition."
+    options = [f"{key.removeprefix(prefix)} {value}" for key, value in config.items() if key.startswith(prefix)]
+    yield "partition", ", ".join(options[:2]).removeprefix("name ")  # the first option determines the skew
+    epochs, batch, lr = (config.get(f"local.{key}") for key in ("epochs", "batch", "lr"))
+    yield "local training", f"{epochs} epochs, batches of {batch}, learning rate {lr}"
+    yield "rounds", str(config.get("run.rounds"))
+
+
+def environment_table(results: StudyResults) -> dict[str, str]:
+    """Return versions and machine as the runs recorded them, under readable labels."""
+    seen: dict[str, dict[str, None]] = {}
+    for path in dict.fromkeys(run.path for run in results.finished_runs()):
+        file = path / "environment.json"
+        for key, value in (read_json(file) if file.exists() else {}).items():
+            if key != "config":  # the page has a section for it
+                text = str(value)[:HASH_DIGITS] if key in ("data", "partition") else str(value)
+                seen.setdefault(key, {})[text] = None
+    order = sorted(seen, key=[*ENVIRONMENT_LABELS, *seen].index)
+    return {ENVIRONMENT_LABELS.get(key, key): join_limited(seen[key]) for key in order}
+
+
+def _configurations(results: StudyResults) -> tuple[list[Listing], list[Listing]]:
+    """Return each row's complete configuration, marked where rows differ, and the keys that each column sets."""
+    texts = {row: tomli_w.dumps(tables).splitlines() for row, tables in _row_tables(results).items()}
+    common = set.intersection(*map(set, texts.values()))
+    rows = [Listing(row, [(line, line not in common) for line in lines]) for row, lines in texts.items()]
+    columns = [
+        Listing(column, [(line, False) for line in tomli_w.dumps(tables).splitlines()])
+        for column, tables in results.study.columns.items()
+        if tables
+    ]
+    return rows, columns
+
+
+def _row_tables(results: StudyResults) -> dict[str, dict[str, Any]]:
+    """Return the complete configuration of each row: of its first finished run, or of its first planned one."""
+    out = {}
+    for row in results.study.rows:
+        finished = results.finished_runs(row)
+        first = results.study.cell(row, next(iter(results.study.columns)), results.study.seeds[0])
+        out[row] = (
+            read_toml(finished[0].path / "config.toml") if finished else results.study.experiment(first).to_tables()
+        )
+    return out
+
+
+def join_limited(values: Iterable[str]) -> str:
+    """Join the first few values; count the rest.
+
+    >>> join_limited("abcdefgh")
+    'a; b; c; d; e; f; and 2 more'
+    """
+    values = list(values)
+    more = f"; and {len(values) - MAX_LISTED} more" if len(values) > MAX_LISTED else ""
+    return "; ".join(values[:MAX_LISTED]) + more

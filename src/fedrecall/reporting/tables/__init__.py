@@ -1,4 +1,4 @@
-"""The tables of a study: rows compared with the first one, and measurements beside what a paper printed."""
+"""Tables of a study: rows compared with the first one, and measurements beside the numbers of a paper."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +10,7 @@ from fedrecall.reporting.tables.paper import paper_tables
 from fedrecall.reporting.tables.render import (
     ReportTable,
     TableCell,
+    TableNote,
     print_table,
     to_csv,
     to_dict,
@@ -22,6 +23,7 @@ from fedrecall.studies.study import slug
 __all__ = [
     "ReportTable",
     "TableCell",
+    "TableNote",
     "all_tables",
     "comparison_table",
     "paper_tables",
@@ -36,28 +38,32 @@ RENDERERS = {"csv": to_csv, "tex": to_latex, "md": to_markdown}
 
 
 def all_tables(results: StudyResults) -> list[ReportTable]:
-    """All tables of a study: a paper's own first, then one comparison a column."""
-    own = paper_tables(results) if results.study.paper is not None else []
-    return own + [comparison_table(results, column) for column in results.study.columns]
+    """Return all tables of a study: those of the paper first, then one comparison per column."""
+    paper = paper_tables(results) if results.study.paper is not None else []
+    return paper + [comparison_table(results, column) for column in results.study.columns]
 
 
 def write_tables(results: StudyResults) -> list[Path]:
-    """Every table as CSV, LaTeX and Markdown in `tables` of the study's folder."""
+    """Write every table as CSV, LaTeX and Markdown to `tables` in the study's folder; return the paths."""
     return write_text_files(table_files(all_tables(results), results.folder / "tables"))
 
 
-def table_files(of: Sequence[ReportTable], folder: Path, prefix: str = "") -> dict[Path, str]:
-    """What is written of tables, in every form; `above` begins all names."""
-    return {folder / f"{prefix}{slug(t.name)}.{end}": form(t) for t in of for end, form in RENDERERS.items()}
+def table_files(tables: Sequence[ReportTable], folder: Path, prefix: str = "") -> dict[Path, str]:
+    """Render tables in every format; return the texts by path, with `prefix` before each file name."""
+    return {
+        folder / f"{prefix}{slug(table.name)}.{suffix}": render(table)
+        for table in tables
+        for suffix, render in RENDERERS.items()
+    }
 
 
 def write_text_files(files: Mapping[Path, str]) -> list[Path]:
-    """Write files, in folders that are made for them."""
+    """Write texts to their paths, creating folders as needed; return the paths."""
     for path, text in files.items():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(path, text.encode())
         except OSError as error:
-            why = f"{path}: cannot write the file: {error.strerror or error}"
-            raise UserError("report.cannot_write", why, str(path), "choose a folder that can be written") from None
+            message = f"{path}: cannot write the file: {error.strerror or error}"
+            raise UserError("report.cannot_write", message, str(path), "choose a folder that can be written") from None
     return list(files)

@@ -1,47 +1,51 @@
-"""What stands in a table's cells, and the notes below it."""
+"""Cells of the tables: groups of runs, the statistics computed over them, and the notes below a table."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Literal
 
-from fedrecall.reporting.tables.render import TableCell
+from fedrecall.reporting.tables.render import TableCell, TableNote
 from fedrecall.studies import statistics
 from fedrecall.studies.results import FinishedRun, StudyResults
 from fedrecall.studies.statistics import Curve
 from fedrecall.studies.study import Study, Target, scaled
 
+FAILED = "Failed"  # the papers' word for a run that diverged or did not learn
+
+MILLION = 1e6
+
 
 @dataclass(frozen=True)
 class RunGroup:
-    """The finished runs of one row and column, one a seed."""
+    """Finished runs of one row and column, one per seed."""
 
     outcomes: tuple[FinishedRun, ...]
-    seeds: int  # that the study asks for
+    seeds: int  # number of seeds in the study
 
     @property
     def completed(self) -> list[FinishedRun]:
-        """The runs that came to an end and were evaluated; what broke off has no accuracy worth a mean."""
-        return [outcome for outcome in self.outcomes if not outcome.diverged and outcome.curve()]
+        """The evaluated runs that did not diverge: a diverged run has no accuracy to average."""
+        return [run for run in self.outcomes if not run.diverged and run.curve()]
 
     def with_shared_seeds(self, other: "RunGroup") -> "RunGroup":
-        """The good runs whose seeds the other has good runs of, too."""
-        seeds = {outcome.cell.seed for outcome in other.completed}
-        return replace(self, outcomes=tuple(o for o in self.completed if o.cell.seed in seeds))
+        """Return the completed runs whose seed the other group has completed, too."""
+        seeds = {run.cell.seed for run in other.completed}
+        return replace(self, outcomes=tuple(run for run in self.completed if run.cell.seed in seeds))
 
     @property
     def curve(self) -> Curve:
-        """The mean over the seeds."""
-        return statistics.mean_curve([outcome.curve() for outcome in self.completed])
+        """Mean accuracy over the seeds, by round."""
+        return statistics.mean_curve([run.curve() for run in self.completed])
 
     @property
     def rounds(self) -> int | None:
-        """T: how many rounds the runs have."""
-        return max((outcome.records[-1]["round"] for outcome in self.completed), default=None)
+        """T: the number of rounds; None without a completed run."""
+        return max((run.records[-1]["round"] for run in self.completed), default=None)
 
     @property
     def failed(self) -> bool:
-        """Whether there are runs, and they did not learn."""
+        """True if there are runs and none of them learned."""
         if not self.outcomes:
             return False
         curve = self.curve
@@ -50,111 +54,109 @@ class RunGroup:
         )
 
     def accuracy(self, measure: str) -> dict[int, float]:
-        """Final, best or last ten, in percent, by seed."""
-        return {o.cell.seed: 100 * statistics.ACCURACIES[measure](o.curve()) for o in self.completed}
+        """Return the final, best or last-ten accuracy by seed, in percent."""
+        return {run.cell.seed: 100 * statistics.ACCURACIES[measure](run.curve()) for run in self.completed}
 
     def local_accuracy(self) -> dict[int, float]:
-        """The accuracy of the clients' own models before aggregation, in percent, mean over rounds, by seed.
+        """Return the accuracy of the local models before aggregation by seed, in percent, averaged over rounds.
 
-        It is of the whole test set: a column that is a group of it has none.
+        It is measured on the complete test set, so a column for a group of the test set has none.
         """
-        curves = {o.cell.seed: o.curve("local_accuracy") for o in self.completed if o.cell.group is None}
+        curves = {run.cell.seed: run.curve("local_accuracy") for run in self.completed if run.cell.group is None}
         return {seed: 100 * fmean(value for _, value in curve) for seed, curve in curves.items() if curve}
 
     def forgetting(self) -> dict[int, float]:
-        """By how many points the global model is better than the clients' own, mean over rounds, by seed."""
+        """Return global minus mean local accuracy by seed, in points, averaged over rounds."""
         out = {}
-        for outcome in self.completed:
-            local = dict(outcome.curve("local_accuracy"))
-            gaps = [accuracy - local[number] for number, accuracy in outcome.curve() if number in local]
-            if gaps and outcome.cell.group is None:
-                out[outcome.cell.seed] = 100 * fmean(gaps)
+        for run in self.completed:
+            local = dict(run.curve("local_accuracy"))
+            gaps = [accuracy - local[number] for number, accuracy in run.curve() if number in local]
+            if gaps and run.cell.group is None:
+                out[run.cell.seed] = 100 * fmean(gaps)
         return out
 
     def mean_of(self, key: str) -> float | None:
-        """The mean over rounds and seeds of something that every round records."""
-        values = [value for outcome in self.completed for _, value in outcome.curve(key)]
+        """Average a recorded value over rounds and seeds; None if it is not recorded."""
+        values = [value for run in self.completed for _, value in run.curve(key)]
         return fmean(values) if values else None
 
 
 def run_group(results: StudyResults, row: str, column: str) -> RunGroup:
-    """The runs of a row and a column."""
+    """Return the finished runs of a row and a column."""
     return RunGroup(tuple(results.finished_runs(row, column)), len(results.study.seeds))
 
 
 def reference_row(study: Study) -> str:
-    """The row that others are measured against: the one that sets the target, else the first."""
+    """Return the row that sets the target, or else the first one: speedups are relative to it."""
     return study.target.of if isinstance(study.target, Target) else next(iter(study.rows))
 
 
 def target_accuracy(results: StudyResults, column: str) -> float | None:
-    """The accuracy whose first round is asked for; None: there is none, or the row that sets it has not been run."""
-    return _goal(results, column, run_group(results, reference_row(results.study), column))
+    """Return the target of a column; None if the study has none, or if the row that sets it has no finished run."""
+    return _target(results, column, run_group(results, reference_row(results.study), column))
 
 
-def _goal(results: StudyResults, column: str, theirs: RunGroup) -> float | None:
-    wanted = results.study.target
-    if isinstance(wanted, dict):
-        return wanted.get(column)
-    if not isinstance(wanted, Target):
-        return wanted
-    return statistics.ACCURACIES[wanted.measure](theirs.curve) if theirs.curve else None
+def _target(results: StudyResults, column: str, reference: RunGroup) -> float | None:
+    target = results.study.target
+    if isinstance(target, dict):
+        return target.get(column)
+    if not isinstance(target, Target):
+        return target
+    return statistics.ACCURACIES[target.measure](reference.curve) if reference.curve else None
 
 
 @dataclass(frozen=True)
 class TargetRounds:
-    """When a row reaches the target of a column."""
+    """Rounds that a row needs to reach the target of its column, and the speedups that follow."""
 
-    rounds: int | None  # None: never
-    over_all: float | None  # speedup: all rounds / rounds to the target
-    over_reference: float | None  # speedup: rounds to the target of the reference / rounds to the target
+    rounds: int | None  # None: never reached
+    over_all: float | None  # all rounds / rounds to target
+    over_reference: float | None  # rounds to target of the reference row / rounds to target
 
 
 def target_rounds(results: StudyResults, row: str, column: str) -> TargetRounds | None:
-    """How soon a row is at its column's target; None where that cannot be said.
+    """Compute rounds to target and speedups; None without a target or without a completed run.
 
-    Two rows are compared by the mean curves of the seeds that both have: a study may be unfinished. The row that sets
-    the target is printed with its last round if the target is its final accuracy, and with a speedup of 1, as the
-    papers do.
+    In an unfinished study, two rows are compared by the mean curves of the seeds that both have completed. As in the
+    papers, the row that sets the target has its last round if the target is its final accuracy, and a speedup of 1.
     """
-    wanted, ours = results.study.target, run_group(results, row, column)
-    theirs = run_group(results, reference_row(results.study), column)
-    mine, other = ours.with_shared_seeds(theirs), theirs.with_shared_seeds(ours)
-    if isinstance(wanted, Target):
-        ours = mine  # the target itself is theirs
-    accuracy = _goal(results, column, other)
-    if accuracy is None or not ours.completed:
+    target, runs = results.study.target, run_group(results, row, column)
+    reference = run_group(results, reference_row(results.study), column)
+    runs_shared, reference_shared = runs.with_shared_seeds(reference), reference.with_shared_seeds(runs)
+    if isinstance(target, Target):
+        runs = runs_shared  # the target depends on the seeds of the reference row
+    accuracy = _target(results, column, reference_shared)
+    if accuracy is None or not runs.completed:
         return None
-    reached = statistics.rounds_to_target(ours.curve, accuracy)
-    if isinstance(wanted, Target) and row == wanted.of:
-        return TargetRounds(ours.rounds if wanted.measure == "final" else reached, 1.0, 1.0)
-    both = [statistics.rounds_to_target(runs.curve, accuracy) for runs in (other, mine)]
-    over_reference = statistics.speedup(*both) if mine.completed else None  # they may have no seed in common
-    return TargetRounds(reached, statistics.speedup(ours.rounds, reached), over_reference)
+    reached = statistics.rounds_to_target(runs.curve, accuracy)
+    if isinstance(target, Target) and row == target.of:
+        return TargetRounds(runs.rounds if target.measure == "final" else reached, 1.0, 1.0)
+    both = [statistics.rounds_to_target(group.curve, accuracy) for group in (reference_shared, runs_shared)]
+    over_reference = statistics.speedup(*both) if runs_shared.completed else None  # None: no seed in common
+    return TargetRounds(reached, statistics.speedup(runs.rounds, reached), over_reference)
 
 
-FAILED = "Failed"
+def accuracy_cell(runs: RunGroup, measure: str) -> TableCell:
+    """Make a cell of the final, best or last-ten accuracy."""
+    return spread_cell(list(runs.accuracy(measure).values()), runs)
 
 
-def accuracy_cell(sample: RunGroup, measure: str) -> TableCell:
-    """Final, best or last ten over the seeds, and how many of them there are if some are missing."""
-    return spread_cell(list(sample.accuracy(measure).values()), sample)
-
-
-def spread_cell(values: Sequence[float], sample: RunGroup) -> TableCell:
-    """Mean and deviation of a value a seed."""
+def spread_cell(values: Sequence[float], runs: RunGroup) -> TableCell:
+    """Make a cell of mean and deviation, given one value per seed; a second line counts the seeds if some lack."""
     found = statistics.mean_std(values)
     numbers = {"mean": found and found.mean, "deviation": found and found.deviation, "seeds": float(len(values))}
     if found is None:
-        return TableCell((FAILED if sample.failed else "not run" if not sample.outcomes else "-",), numbers)
+        return TableCell((FAILED if runs.failed else "not run" if not runs.outcomes else "-",), numbers)
     text = f"{found.mean:.2f}" + ("" if found.deviation is None else f" ± {found.deviation:.2f}")
-    missing = () if found.seeds == sample.seeds else (f"{found.seeds} of {sample.seeds} seeds",)
+    missing = () if found.seeds == runs.seeds else (f"{found.seeds} of {runs.seeds} seeds",)
     return TableCell((text, *missing), numbers)
 
 
-def difference_cell(ours: RunGroup, theirs: RunGroup, measure: str) -> TableCell:
-    """How much better than another row, seed by seed, with the confidence interval."""
-    found = None if ours is theirs else statistics.paired_difference(ours.accuracy(measure), theirs.accuracy(measure))
+def difference_cell(runs: RunGroup, reference: RunGroup, measure: str) -> TableCell:
+    """Make a cell of the difference to another row, paired by seed, with its confidence interval."""
+    found = (
+        None if runs is reference else statistics.paired_difference(runs.accuracy(measure), reference.accuracy(measure))
+    )
     if found is None:
         return TableCell(("-",), {"mean": None})
     interval = () if found.low is None else (f"[{found.low:+.2f}, {found.high:+.2f}]",)
@@ -162,47 +164,51 @@ def difference_cell(ours: RunGroup, theirs: RunGroup, measure: str) -> TableCell
     return TableCell((f"{found.mean:+.2f}", *interval), numbers)
 
 
-def rounds_to_target_cell(sample: RunGroup, speed: TargetRounds | None) -> TableCell:
-    """The first round at the target, "-" for never."""
-    if speed is None or sample.failed or speed.rounds is None:
-        return _without_speed(sample)
+def rounds_to_target_cell(runs: RunGroup, speed: TargetRounds | None) -> TableCell:
+    """Make a cell of the first round that reaches the target; "-" if no round does."""
+    if speed is None or runs.failed or speed.rounds is None:
+        return _no_speed_cell(runs)
     return TableCell((str(speed.rounds),), {"mean": float(speed.rounds)})
 
 
-def speedup_cell(
-    sample: RunGroup, speed: TargetRounds | None, kind: Literal["over_all", "over_reference"]
-) -> TableCell:
-    """How many times sooner."""
+def speedup_cell(runs: RunGroup, speed: TargetRounds | None, kind: Literal["over_all", "over_reference"]) -> TableCell:
+    """Make a cell of a speedup."""
     factor = None if speed is None else getattr(speed, kind)
-    if factor is None or sample.failed:
-        return _without_speed(sample)
+    if factor is None or runs.failed:
+        return _no_speed_cell(runs)
     return TableCell((f"{factor:.2f}",), {"mean": factor})
 
 
-def _without_speed(sample: RunGroup) -> TableCell:
-    return TableCell((FAILED if sample.failed else "-" if sample.outcomes else "not run",), {"mean": None})
+def _no_speed_cell(runs: RunGroup) -> TableCell:
+    return TableCell((FAILED if runs.failed else "-" if runs.outcomes else "not run",), {"mean": None})
 
 
 def number_cell(value: float | None, unit: float = 1.0) -> TableCell:
-    """A plain number, with three digits that say something."""
+    """Make a cell of a number in a unit, with three significant digits."""
     if value is None:
         return TableCell(("-",), {"mean": None})
-    scaled = value / unit
-    return TableCell((f"{scaled:.3g}" if scaled < 100 else f"{scaled:.0f}",), {"mean": scaled})
+    number = value / unit
+    return TableCell((f"{number:.3g}" if number < 100 else f"{number:.0f}",), {"mean": number})
 
 
-def scope_notes(results: StudyResults) -> list[str]:
-    """How much of the study a table rests on: rounds, seeds, runs."""
-    study = results.study
-    seeds = ", ".join(map(str, study.seeds))
-    left = len(results.unfinished)
-    runs = f"; {left} of {len(study.cells())} runs are still to be made" if left else ""
-    return [*scaled(study, lengths=True), f"{'seed' if len(study.seeds) == 1 else 'seeds'} {seeds}{runs}"]
+def scope_notes(results: StudyResults) -> list[TableNote]:
+    """Return the notes about the basis of a table: share of the rounds, seeds, unfinished runs."""
+    study, unfinished = results.study, len(results.unfinished)
+    text = f"{'seed' if len(study.seeds) == 1 else 'seeds'} {', '.join(map(str, study.seeds))}"
+    if unfinished:
+        text += f"; {unfinished} of {len(study.cells())} runs are not finished"
+    scale = [TableNote(note, "scaled") for note in scaled(study, lengths=True)]
+    return [*scale, TableNote(text, "unfinished" if unfinished else "seeds")]
 
 
-def failure_notes(results: StudyResults, column: str | None = None) -> list[str]:
-    """Why runs broke off."""
-    broken = {o.path: o for o in results.finished_runs(column=column) if o.diverged}
+def failed_runs(results: StudyResults, column: str | None = None) -> list[str]:
+    """Describe the runs that diverged, each with its reason."""
+    diverged = {run.path: run for run in results.finished_runs(column=column) if run.diverged}
     return [
-        f"failed: {o.cell.row}, {o.cell.column}, seed {o.cell.seed}: {o.summary['failed']}" for o in broken.values()
+        f"{run.cell.row}, {run.cell.column}, seed {run.cell.seed}: {run.summary['failed']}" for run in diverged.values()
     ]
+
+
+def failure_notes(results: StudyResults, column: str | None = None) -> list[TableNote]:
+    """Return one note per run that diverged."""
+    return [TableNote(f"failed: {text}", "failure") for text in failed_runs(results, column)]

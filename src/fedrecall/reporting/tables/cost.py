@@ -1,4 +1,4 @@
-"""What runs cost: examples trained on, time, traffic."""
+"""Table of costs: sample passes, time, traffic."""
 
 from collections.abc import Sequence
 from statistics import fmean
@@ -6,19 +6,17 @@ from statistics import fmean
 from fedrecall.config.tables import read_toml
 from fedrecall.data.partition import Partition
 from fedrecall.errors import UserError
-from fedrecall.reporting.tables import ReportTable
-from fedrecall.reporting.tables.cells import number_cell
+from fedrecall.reporting.tables import ReportTable, TableNote
+from fedrecall.reporting.tables.cells import MILLION, number_cell
 from fedrecall.studies.results import FinishedRun, StudyResults
-
-MILLION = 1e6
 
 
 def cost_table(results: StudyResults) -> ReportTable:
-    """Of each row, the means over its runs: examples trained on, time, traffic."""
+    """Make the table of costs, one line per row of the study, averaged over its finished runs."""
     rows = []
     for row in results.study.rows:
-        runs = list({outcome.path: outcome for outcome in results.finished_runs(row)}.values())
-        entries = (
+        runs = list({run.path: run for run in results.finished_runs(row)}.values())  # columns may share a run
+        cells = (
             number_cell(float(len(runs))),
             number_cell(_mean([passes_trained(run) for run in runs]), MILLION),
             number_cell(_mean([seconds for run in runs for _, seconds in run.curve("seconds")])),
@@ -26,31 +24,31 @@ def cost_table(results: StudyResults) -> ReportTable:
             number_cell(_mean([run.summary.get("bytes_up") for run in runs]), MILLION),
             number_cell(_mean([run.summary.get("bytes_down") for run in runs]), MILLION),
         )
-        rows.append((row, entries))
+        rows.append((row, cells))
     return ReportTable(
         name="cost",
         title="Cost of a run",
         header=("method", "runs", "million sample passes", "seconds a round", "seconds", "MB up", "MB down"),
         rows=tuple(rows),
         notes=(
-            "means over the finished runs of a row",
-            "sample passes: examples that clients trained on, over all rounds, participants and local epochs",
-            "MB: sent by and to all participants of a run together",
+            TableNote("means over the finished runs of a row"),
+            TableNote("sample passes: examples trained on, summed over rounds, participants and local epochs"),
+            TableNote("MB: sent by and to all participants of a run"),
         ),
         fraction=results.study.fraction,
     )
 
 
-def passes_trained(outcome: FinishedRun) -> float | None:
-    """Examples that were trained on: rounds by participants by local epochs by their examples."""
+def passes_trained(run: FinishedRun) -> float | None:
+    """Count the examples trained on, over rounds, participants and local epochs; None if a file is unreadable."""
     try:
-        sizes = Partition.load(outcome.path).sizes
-        epochs = read_toml(outcome.path / "config.toml")["local"]["epochs"]
-    except (UserError, KeyError, IndexError):  # a report shows what there is
+        sizes = Partition.load(run.path).sizes
+        epochs = read_toml(run.path / "config.toml")["local"]["epochs"]
+    except (UserError, KeyError, IndexError):  # a report shows the other costs nevertheless
         return None
-    return float(epochs * sum(int(sizes[line["clients"]].sum()) for line in outcome.records))
+    return float(epochs * sum(int(sizes[line["clients"]].sum()) for line in run.records))
 
 
-def _mean(found: Sequence[float | None]) -> float | None:
-    there = [value for value in found if value is not None]
-    return fmean(there) if there else None
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None

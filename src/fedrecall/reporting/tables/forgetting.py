@@ -1,49 +1,53 @@
-"""What local models know before they are averaged, beside the global one."""
+"""Table of forgetting: accuracy of the local models before aggregation, beside the global model."""
 
 from collections.abc import Callable, Mapping
 from statistics import fmean
 
 from fedrecall.reporting.figures.series import probe_curve, run_curve
-from fedrecall.reporting.tables import ReportTable, TableCell
+from fedrecall.reporting.tables import ReportTable, TableCell, TableNote
 from fedrecall.reporting.tables.cells import run_group, spread_cell
 from fedrecall.studies.results import FinishedRun, StudyResults
 from fedrecall.studies.statistics import Curve
 
 FORGETTING_COLUMNS: Mapping[str, Callable[[FinishedRun], Curve]] = {
     "global": FinishedRun.curve,
-    "mean local": lambda outcome: run_curve(outcome, "local_accuracy"),
-    "forgetting": lambda outcome: run_curve(outcome, "forgetting"),
-    "local, own classes": lambda outcome: probe_curve(outcome, "local", "in_distribution"),
-    "local, other classes": lambda outcome: probe_curve(outcome, "local", "out_distribution"),
+    "mean local": lambda run: run_curve(run, "local_accuracy"),
+    "forgetting": lambda run: run_curve(run, "forgetting"),
+    "local, own classes": lambda run: probe_curve(run, "local", "in_distribution"),
+    "local, other classes": lambda run: probe_curve(run, "local", "out_distribution"),
 }
 
 
+CLASSES_NOTE = "own classes: weighted by a client's label shares; other classes: weighted by their complement"
+
+
 def forgetting_table(results: StudyResults) -> ReportTable | None:
-    """How much less local models know than the global one; None if no run looked."""
+    """Make the table of forgetting; None if no run measured local accuracy."""
     columns = list(results.study.columns)
-    if not any(run_curve(outcome, "forgetting") for outcome in results.finished_runs()):
+    if not any(run_curve(run, "forgetting") for run in results.finished_runs()):
         return None
-    places = [(name, columns[0], name) for name in FORGETTING_COLUMNS]
+    titles = [(name, columns[0], name) for name in FORGETTING_COLUMNS]  # title, column of the study, quantity
     if len(columns) > 1:
-        places = [(column, column, "forgetting") for column in columns]
-    lines = {row: [_entry(results, row, *place) for _, *place in places] for row in results.study.rows}
-    kept = [i for i in range(len(places)) if any(line[i].value is not None for line in lines.values())]
+        titles = [(column, column, "forgetting") for column in columns]
+    lines = {row: [_mean_cell(results, row, column, name) for _, column, name in titles] for row in results.study.rows}
+    shown = [i for i in range(len(titles)) if any(line[i].value is not None for line in lines.values())]
     return ReportTable(
         name="forgetting",
         title="Forgetting",
-        header=("method", *(places[i][0] for i in kept)),
-        rows=tuple((row, tuple(line[i] for i in kept)) for row, line in lines.items()),
+        header=("method", *(titles[i][0] for i in shown)),
+        rows=tuple((row, tuple(line[i] for i in shown)) for row, line in lines.items()),
         notes=(
-            "per cent of the test set, means over rounds",
-            "forgetting: accuracy of the global model less the mean accuracy of the local ones, before aggregation",
-            *(["own and other classes: weighted by what a client has, and by what it lacks"] if len(kept) > 3 else []),
+            TableNote("percent of the test set, means over rounds"),
+            TableNote("forgetting: accuracy of the global model minus mean accuracy of the local models"),
+            TableNote("local models are measured before aggregation"),
+            *([TableNote(CLASSES_NOTE)] if len(shown) > 3 else []),
         ),
         fraction=results.study.fraction,
     )
 
 
-def _entry(results: StudyResults, row: str, column: str, name: str) -> TableCell:
-    """The mean over rounds, over the seeds."""
+def _mean_cell(results: StudyResults, row: str, column: str, name: str) -> TableCell:
+    """Make a cell of the mean over rounds, with its spread over seeds."""
     runs = run_group(results, row, column)
-    curves = [FORGETTING_COLUMNS[name](outcome) for outcome in runs.completed]
+    curves = [FORGETTING_COLUMNS[name](run) for run in runs.completed]
     return spread_cell([100 * fmean(value for _, value in curve) for curve in curves if curve], runs)

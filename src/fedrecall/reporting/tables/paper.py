@@ -1,14 +1,14 @@
-"""Measurements beside what a paper printed."""
+"""Tables of measurements beside the numbers that a paper printed."""
 
 from typing import NamedTuple
 
 from fedrecall.reporting.tables import cells
 from fedrecall.reporting.tables.cells import run_group, target_rounds
-from fedrecall.reporting.tables.render import ReportTable, TableCell
+from fedrecall.reporting.tables.render import ReportTable, TableCell, TableNote
 from fedrecall.studies.results import StudyResults
 from fedrecall.studies.study import Erratum, Measure, Printed, Study
 
-MEASURES: dict[Measure, str] = {
+MEASURE_TITLES: dict[Measure, str] = {
     "final": "final accuracy, %",
     "best": "best accuracy, %",
     "last10": "mean accuracy of the last ten evaluations, %",
@@ -18,7 +18,7 @@ MEASURES: dict[Measure, str] = {
 
 
 def paper_tables(results: StudyResults) -> list[ReportTable]:
-    """Rows by columns, one table for the study's measure and for each other thing that was printed."""
+    """Make a table of rows by columns for the study's measure, and one for each other printed measure."""
     printed = [measure for measure in results.study.printed if measure != "deviation"]
     return [_table(results, measure) for measure in dict.fromkeys([results.study.measure, *printed])]
 
@@ -27,12 +27,13 @@ def _table(results: StudyResults, measure: Measure) -> ReportTable:
     study = results.study
     errata = [erratum for erratum in study.errata if erratum.measure == measure]
     rows = tuple(
-        (row, tuple(_entry(results, row, column, measure, errata) for column in study.columns)) for row in study.rows
+        (row, tuple(_compared_cell(results, row, column, measure, errata) for column in study.columns))
+        for row in study.rows
     )
-    footnotes = [f"[{i}] {_footnote(study, erratum)}" for i, erratum in enumerate(errata, 1)]
+    footnotes = [TableNote(f"[{i}] {_footnote(study, erratum)}", "erratum") for i, erratum in enumerate(errata, 1)]
     return ReportTable(
         name=study.id if measure == study.measure else f"{study.id}-{measure.replace('_', '-')}",
-        title=f"{study.title}: {MEASURES[measure]}",
+        title=f"{study.title}: {MEASURE_TITLES[measure]}",
         header=("", *study.columns),
         rows=rows,
         notes=(*_legend(results, measure), *footnotes, *cells.failure_notes(results)),
@@ -40,25 +41,25 @@ def _table(results: StudyResults, measure: Measure) -> ReportTable:
     )
 
 
-def _entry(results: StudyResults, row: str, column: str, measure: Measure, errata: list[Erratum]) -> TableCell:
-    measured = _measured(results, row, column, measure)
-    known = printed_value(results.study, row, column, measure)
-    if known is None:
+def _compared_cell(results: StudyResults, row: str, column: str, measure: Measure, errata: list[Erratum]) -> TableCell:
+    measured = _measured_cell(results, row, column, measure)
+    printed = printed_value(results.study, row, column, measure)
+    if printed is None:
         return measured
-    mark, compared = "", known.number
+    mark, expected = "", printed.number
     for i, erratum in enumerate(errata, 1):
         if (erratum.row, erratum.column) == (row, column):
             mark = f"[{i}]"
-            compared = compared if erratum.consistent is None else erratum.consistent
-    difference = None if measured.value is None or compared is None else measured.value - compared
+            expected = expected if erratum.consistent is None else erratum.consistent
+    difference = None if measured.value is None or expected is None else measured.value - expected
     digits = 0 if measure == "rounds_to_target" else 2
-    said = "" if difference is None else f" ({difference:+.{digits}f})"
-    whose = "paper" if results.study.fraction == 1 else "full"
-    numbers = {"printed": known.number, "printed_deviation": known.deviation, "difference": difference}
-    return TableCell((*measured.lines, f"{whose} {known.text}{mark}{said}"), {**measured.numbers, **numbers})
+    suffix = "" if difference is None else f" ({difference:+.{digits}f})"
+    label = "paper" if results.study.fraction == 1 else "full"
+    numbers = {"printed": printed.number, "printed_deviation": printed.deviation, "difference": difference}
+    return TableCell((*measured.lines, f"{label} {printed.text}{mark}{suffix}"), {**measured.numbers, **numbers})
 
 
-def _measured(results: StudyResults, row: str, column: str, measure: Measure) -> TableCell:
+def _measured_cell(results: StudyResults, row: str, column: str, measure: Measure) -> TableCell:
     runs = run_group(results, row, column)
     if measure == "rounds_to_target":
         return cells.rounds_to_target_cell(runs, target_rounds(results, row, column))
@@ -68,15 +69,15 @@ def _measured(results: StudyResults, row: str, column: str, measure: Measure) ->
 
 
 class PrintedValue(NamedTuple):
-    """A number as a paper has it."""
+    """Number as printed in a paper."""
 
     text: str
-    number: float | None  # None of "-" and "Failed"
+    number: float | None  # None for "-" and "Failed"
     deviation: float | None = None
 
 
 def printed_value(study: Study, row: str, column: str, measure: Measure) -> PrintedValue | None:
-    """What the paper has in a cell; None if nothing."""
+    """Return the printed number of a cell; None if the paper has none."""
     value = _raw_value(study, row, column, measure)
     if value is None:
         return None
@@ -101,12 +102,12 @@ def _footnote(study: Study, erratum: Erratum) -> str:
     return f"{erratum.row}, {erratum.column}: printed {value.text if value else '-'}; {erratum.why}{instead}"
 
 
-def _legend(results: StudyResults, measure: Measure) -> list[str]:
+def _legend(results: StudyResults, measure: Measure) -> list[TableNote]:
     out = cells.scope_notes(results)
     if len(results.study.seeds) > 1 and measure not in ("rounds_to_target", "speedup"):
-        out.append("mean ± sample standard deviation over seeds")
+        out.append(TableNote("mean ± sample standard deviation over seeds"))
     if measure not in results.study.printed:
-        return [*out, "the paper prints no numbers here"]
+        return [*out, TableNote("the paper prints no numbers for this measure")]
     if results.study.fraction == 1:
-        return [*out, "paper: the printed number (difference: measured less printed)"]
-    return [*out, "full: the printed number, of all rounds (difference: measured with fewer rounds less printed)"]
+        return [*out, TableNote("paper: printed number (measured minus printed)")]
+    return [*out, TableNote("full: printed number, for all rounds (measured with fewer rounds minus printed)")]
