@@ -1,4 +1,4 @@
-"""Atomic writes, fsync, and tensors as safetensors bytes."""
+"""Atomic file writes, and tensors as safetensors bytes."""
 
 import os
 from pathlib import Path
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def write_atomic(path: Path, content: bytes) -> None:
-    """Write to a temporary file, sync and rename: the path has the old content or the new, never a part."""
+    """Write to a temporary file, sync it and rename it: readers of the path see the old or the new content, no part."""
     with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
         try:
             file.write(content)
@@ -25,7 +25,7 @@ def write_atomic(path: Path, content: bytes) -> None:
 
 
 def fsync_path(path: Path) -> None:
-    """Wait until a file, or the entries of a folder, are on the disk: a power cut does not lose them."""
+    """Flush a file, or the entries of a folder, to the disk, so that they survive a power failure."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -33,16 +33,15 @@ def fsync_path(path: Path) -> None:
         os.close(handle)
 
 
-def tensors_to_bytes(payload: dict[str, Tensor]) -> bytes:
-    """Serialise named tensors as a safetensors file.
+def tensors_to_bytes(tensors: dict[str, Tensor]) -> bytes:
+    """Serialise named tensors as a safetensors file. The names get numbers, because safetensors sorts them.
 
-    The file sorts its names: numbers before them keep the order. The tensors are copied, because the format has
-    neither shared memory nor strides.
+    The tensors are copied: safetensors supports neither shared memory nor strides.
     """
-    plain = (t.clone(memory_format=torch.contiguous_format) for t in payload.values())
-    return dump_tensors({f"{i:03} {name}": t for i, (name, t) in enumerate(zip(payload, plain, strict=True))})
+    plain = (t.clone(memory_format=torch.contiguous_format) for t in tensors.values())
+    return dump_tensors({f"{i:03} {name}": t for i, (name, t) in enumerate(zip(tensors, plain, strict=True))})
 
 
 def tensors_from_bytes(content: bytes) -> dict[str, Tensor]:
-    """Read the tensors of `tensors_to_bytes`, copied into memory that torch has aligned."""
+    """Read tensors that `tensors_to_bytes` wrote, in their original order. The copies have torch's memory alignment."""
     return {name[4:]: t.clone() for name, t in sorted(load_tensors(content).items())}

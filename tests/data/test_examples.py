@@ -84,7 +84,7 @@ def test_what_cannot_be_numbered(values: list[object]) -> None:
         ([[0, 3]], ("a", "b", "c"), ("from 0 to 3", "0..2")),
         ([[-1]], ("a", "b", "c"), ("from -1", "0..2")),
         ([["a", "b"]], ("a", "b", "c"), ("from a to b", "0..2")),
-        ([["a"], [1]], None, ("numbers", "words")),
+        ([["a"], [1]], None, ()),
     ],
 )
 def test_numbers_out_of_range_of_the_names(

@@ -1,1 +1,1 @@
-"""Examples: where they come from, how they are shown, who holds which."""
+"""Data sets, their readers, transforms and splits, and their partition over clients."""

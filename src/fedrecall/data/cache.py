@@ -1,8 +1,8 @@
-"""Decoded data on disk: decode once, afterwards map the file into memory.
+"""Disk cache of decoded data: images are decoded once, later loads map the file into memory.
 
-One safetensors file per data set, options and source. It is written under another name and renamed when it is complete,
-carries a checksum that is verified whenever it is read, and is made under a file lock, so that two processes that start
-at once decode once. A cache that cannot be used costs time, never the run.
+There is one safetensors file per data set, options and source. It is written under a temporary name and renamed when
+complete, and its checksum is verified at every read. A file lock ensures that concurrent processes decode only once. If
+the cache cannot be used, data is decoded into memory and the run continues.
 """
 
 import hashlib
@@ -20,21 +20,20 @@ from torch import Tensor
 log = logging.getLogger(__name__)
 
 CachedTensors = tuple[dict[str, Tensor], dict[str, str]]
+"""Tensors and metadata."""
 
-"""Tensors, and what is known about them."""
-
-_VERSION = 1  # raise it when the same source is decoded to something else
+CACHE_VERSION = 1  # part of the key: increase it when decoding changes
 
 
 def cache_directory() -> Path:
-    """$FEDRECALL_CACHE, else fedrecall in $XDG_CACHE_HOME, else ~/.cache/fedrecall."""
-    if own := os.environ.get("FEDRECALL_CACHE"):
-        return Path(own).expanduser()
+    """Return $FEDRECALL_CACHE, else fedrecall in $XDG_CACHE_HOME, else ~/.cache/fedrecall."""
+    if directory := os.environ.get("FEDRECALL_CACHE"):
+        return Path(directory).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fedrecall"
 
 
 def checksum(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> str:
-    """SHA-256 of names, types, shapes, bytes and what is known about them: a change of anything changes it."""
+    """Return the SHA-256 of the tensors' names, types, shapes and bytes, and of the metadata."""
     digest = hashlib.sha256(json.dumps(dict(about), sort_keys=True).encode())
     for name in sorted(tensors):
         array = tensors[name].contiguous().numpy()
@@ -44,16 +43,16 @@ def checksum(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> str:
 
 
 def cache_path(name: str, key: Mapping[str, object]) -> Path:
-    """Where the decoded data is, once it has been decoded."""
-    text = json.dumps([_VERSION, name, dict(key)], sort_keys=True)
+    """Return the path of the cache file for this data set and key."""
+    text = json.dumps([CACHE_VERSION, name, dict(key)], sort_keys=True)
     return cache_directory() / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.safetensors"
 
 
 def cached(name: str, key: Mapping[str, object], build: Callable[[], CachedTensors]) -> CachedTensors:
-    """What `build` gives, from the disk if it is there. `key` is all that the result depends on."""
+    """Return the result of `build`, from disk if it is cached. `key` holds everything that the result depends on."""
     path = cache_path(name, key)
-    if (stored := _read(path)) is not None:  # needs no lock: a file with this name is complete
-        return stored
+    if (found := _read(path)) is not None:  # needs no lock: a file with this name is complete
+        return found
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(path.with_suffix(".lock"))
@@ -62,8 +61,8 @@ def cached(name: str, key: Mapping[str, object], build: Callable[[], CachedTenso
         log.warning("cannot write to the cache %s (%s): decoding %s into memory", path.parent, error, name)
         return build()
     try:
-        if (stored := _read(path)) is not None:  # made by another process while we waited
-            return stored
+        if (found := _read(path)) is not None:  # written by another process while this one waited for the lock
+            return found
         if path.exists():
             log.warning("the cache file %s is damaged: decoding %s again", path, name)
         return _save_and_map(path, build())
@@ -71,9 +70,9 @@ def cached(name: str, key: Mapping[str, object], build: Callable[[], CachedTenso
         lock.release()
 
 
-def _save_and_map(path: Path, stored: CachedTensors) -> CachedTensors:
-    """Save, and hand back the mapped file, so that the copy in memory can go."""
-    tensors, about = stored
+def _save_and_map(path: Path, decoded: CachedTensors) -> CachedTensors:
+    """Write the file and return it mapped into memory, so that the decoded copy can be freed."""
+    tensors, about = decoded
     part = path.with_suffix(".part")
     try:
         save_file(tensors, part, metadata={"about": json.dumps(about), "checksum": checksum(tensors, about)})
@@ -83,16 +82,16 @@ def _save_and_map(path: Path, stored: CachedTensors) -> CachedTensors:
     except (OSError, SafetensorError) as error:
         part.unlink(missing_ok=True)
         log.warning("cannot write the cache file %s (%s): keeping the data in memory", path, error)
-        return stored
-    return _read(path) or stored
+        return decoded
+    return _read(path) or decoded
 
 
 def _read(path: Path) -> CachedTensors | None:
-    """The file's content, mapped and not copied; None if it is not there or not what was written."""
+    """Map the file into memory without a copy. Returns None if it is missing or damaged."""
     try:
         with safe_open(path, framework="pt") as f:
             head = f.metadata() or {}
-            tensors = {name: f.get_tensor(name) for name in f.keys()}  # noqa: SIM118  (it is no dict)
+            tensors = {name: f.get_tensor(name) for name in f.keys()}  # noqa: SIM118  (not a dict)
         about: dict[str, str] = json.loads(head["about"])
     except (OSError, SafetensorError, KeyError, ValueError):
         return None

@@ -1,26 +1,17 @@
-"""The named data sets, and the one form that every data set has: two tensors for training, two for the test."""
+"""The named data sets (CIFAR-10, FEMNIST ...): their files, their Hugging Face repositories, and loading them."""
 
+import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from string import ascii_uppercase, digits
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedrecall.data.dataset import Dataset
-from fedrecall.data.readers import subfolders
-from fedrecall.data.transforms import Transform
-from fedrecall.errors import UserError
-
-if TYPE_CHECKING:
-    pass
-import json
-import os
-from string import ascii_uppercase, digits
-
 from fedrecall.data.cache import CachedTensors, cached
-from fedrecall.data.dataset import encode_labels
+from fedrecall.data.dataset import Dataset, encode_labels
 from fedrecall.data.readers import (
     ColumnNames,
     SplitLocation,
@@ -29,59 +20,30 @@ from fedrecall.data.readers import (
     read_hub,
     read_image_folder,
     read_parquet,
+    subfolders,
 )
 from fedrecall.data.splits import first_per_group, stratified_holdout
-from fedrecall.errors import unknown_name
+from fedrecall.data.transforms import Transform
+from fedrecall.errors import UserError, unknown_name
 
 
 @dataclass(frozen=True)
 class DatasetSpec:
-    """A named data set: where it lies, what its columns are called, what it should hold."""
+    """A named data set: its location, column names, and expected size and classes."""
 
     about: str
-    folders: tuple[str, ...]  # names of its folder under `data.root`
-    repo: str | None  # on the hub
-    sizes: tuple[int, ...]  # examples in each split of the full set
+    folders: tuple[str, ...]  # possible names of the folder under `data.root`
+    repo: str | None  # on the Hugging Face hub
+    sizes: tuple[int, ...]  # examples in each split of the complete data set
     num_classes: int
-    test_transform: Transform  # the usual constants
-    splits: tuple[str, ...] = ("train", "test")  # training first
-    holdout: float = 0.0  # where there is no test split: the share of every group that becomes one
+    test_transform: Transform  # with the commonly used mean and std
+    splits: tuple[str, ...] = ("train", "test")  # the training split first
+    holdout: float = 0.0  # without a test split: the share of every group to hold out as one
     image: str = "image"
     label: str = "label"
     group: str | None = None
     channels: int = 3
-    size: int | None = None  # resize to so many pixels when decoding; None: as stored
-
-
-def locate_splits(name: str, source: DatasetSpec, root: Path) -> dict[str, SplitLocation]:
-    """Where the splits of a data set lie under a folder of data sets."""
-    found = [root / f for f in source.folders if (root / f).is_dir()] or [root] * (root.name in source.folders)
-    if not found:
-        raise UserError(
-            "data.not_found",
-            f'{root}: no data set "{name}": the folder has no folder {" or ".join(source.folders)}',
-            str(root),
-            "put the Parquet files or the images there, or set neither data.root nor FEDRECALL_DATA to use the hub",
-        )
-    return {split: _place(found[0], split, grouped=source.group is not None) for split in source.splits}
-
-
-def _place(folder: Path, split: str, *, grouped: bool) -> SplitLocation:
-    names = (split, "val") if split == "valid" else (split,)
-    for pattern in (f"{below}{name}{end}.parquet" for below in ("", "data/") for name in names for end in ("-*", "")):
-        if files := sorted(folder.glob(pattern)):
-            return tuple(files)
-    for name in names:
-        if (folder / name).is_dir():
-            return folder / name
-    if grouped and subfolders(folder):  # groups with classes in them, and no split above
-        return folder
-    raise UserError(
-        "data.not_found",
-        f"{folder}: the data set is incomplete: there is neither {split}-*.parquet nor a folder {split}/ of images",
-        str(folder),
-        "download the data set again",
-    )
+    size: int | None = None  # height and width after decoding, in pixels; None: as stored
 
 
 DATASETS: dict[str, DatasetSpec] = {
@@ -104,7 +66,7 @@ DATASETS: dict[str, DatasetSpec] = {
         channels=1,
     ),
     "fashion-mnist": DatasetSpec(
-        about="28 x 28 grey pictures of clothes",
+        about="28 x 28 grey images of clothes",
         folders=("fashion-mnist", "fashion_mnist"),
         repo="zalando-datasets/fashion_mnist",
         sizes=(60_000, 10_000),
@@ -174,8 +136,7 @@ DATASETS: dict[str, DatasetSpec] = {
         size=256,
     ),
 }
-
-"""What `data.name` can be."""
+"""Values of `data.name`."""
 
 
 def load_named(
@@ -187,14 +148,14 @@ def load_named(
     limit: int | None = None,
     seed: int = 0,
 ) -> Dataset:
-    """A named data set: from the folder `root` or $FEDRECALL_DATA if given, else from the hub; decoded once.
+    """Load a named data set from the folder `root` or $FEDRECALL_DATA if one is set, else from the Hugging Face hub.
 
-    `classes` is FEMNIST's choice of characters; `size` resizes when decoding; `limit` keeps the first training examples
-    of every group. `seed` draws the part of every writer that FEMNIST is tested on; all other splits are fixed.
+    Decoded images are cached on disk. `classes` selects FEMNIST's characters. `size` resizes the images. `limit` keeps
+    only the first training examples of every group. `seed` draws FEMNIST's test examples; other splits are fixed.
     """
     if name not in DATASETS:
         raise unknown_name("data set", name, DATASETS, key="data.name")
-    source = DATASETS[name]
+    spec = DATASETS[name]
     if classes is not None and name != "femnist":
         raise UserError(
             "config.conflict",
@@ -209,7 +170,7 @@ def load_named(
             "data.classes",
             "use 10 (digits), 26 (letters) or 62",
         )
-    if limit is not None and source.group is None:
+    if limit is not None and spec.group is None:
         grouped = ", ".join(key for key, value in DATASETS.items() if value.group)
         raise UserError(
             "config.conflict",
@@ -236,19 +197,19 @@ def load_named(
             "config.invalid_value", f"data.size = {size}: not a size of images in pixels", "data.size", "use at least 1"
         )
     if name == "digits":
-        return _digits(source)
+        return _digits(spec)
     folder = root or os.environ.get("FEDRECALL_DATA")
-    where = locate_splits(name, source, Path(folder).expanduser()) if folder else None
-    x_size = size or source.size
-    key = {"size": x_size, "source": _source_key(where) if where else source.repo}
-    tensors, about = stored = cached(name, key, lambda: _read(name, source, where, x_size))
-    if len(source.splits) > 1:
+    locations = locate_splits(name, spec, Path(folder).expanduser()) if folder else None
+    pixels = size or spec.size
+    key = {"size": pixels, "source": _source_key(locations) if locations else spec.repo}
+    tensors, about = decoded = cached(name, key, lambda: _read(name, spec, locations, pixels))
+    if len(spec.splits) > 1:
         parts = (tensors["train.x"], tensors["train.y"], tensors["test.x"], tensors["test.y"])
-        return Dataset(name, *parts, tuple(json.loads(about["classes"])), test_transform=source.test_transform)
-    return _split_grouped(name, source, stored, classes, limit, seed)
+        return Dataset(name, *parts, tuple(json.loads(about["classes"])), test_transform=spec.test_transform)
+    return _split_grouped(name, spec, decoded, classes, limit, seed)
 
 
-def _digits(source: DatasetSpec) -> Dataset:
+def _digits(spec: DatasetSpec) -> Dataset:
     from sklearn.datasets import load_digits
 
     pixels, labels = load_digits(return_X_y=True)
@@ -256,63 +217,93 @@ def _digits(source: DatasetSpec) -> Dataset:
     y = torch.from_numpy(labels.astype(np.int64))
     train, test = (rows.sort().values for rows in stratified_holdout(y, 0.2, seed=0))
     return Dataset(
-        "digits", x[train], y[train], x[test], y[test], tuple("0123456789"), test_transform=source.test_transform
+        "digits", x[train], y[train], x[test], y[test], tuple("0123456789"), test_transform=spec.test_transform
     )
 
 
-def _source_key(where: dict[str, SplitLocation]) -> list[list[str | int]]:
-    """What the cache goes by: another path, size or time of change of any file is another source."""
-    files = [file for place in where.values() for file in (image_files(place) if isinstance(place, Path) else place)]
+def locate_splits(name: str, spec: DatasetSpec, root: Path) -> dict[str, SplitLocation]:
+    """Find the splits of a data set under a folder of data sets, or in the data set's own folder."""
+    found = [root / f for f in spec.folders if (root / f).is_dir()] or [root] * (root.name in spec.folders)
+    if not found:
+        raise UserError(
+            "data.not_found",
+            f'{root}: no data set "{name}": the folder has no folder {" or ".join(spec.folders)}',
+            str(root),
+            "put the Parquet files or the images there, or set neither data.root nor FEDRECALL_DATA to use the hub",
+        )
+    return {split: _locate_split(found[0], split, grouped=spec.group is not None) for split in spec.splits}
+
+
+def _locate_split(folder: Path, split: str, *, grouped: bool) -> SplitLocation:
+    names = (split, "val") if split == "valid" else (split,)
+    for pattern in (f"{below}{name}{end}.parquet" for below in ("", "data/") for name in names for end in ("-*", "")):
+        if files := sorted(folder.glob(pattern)):
+            return tuple(files)
+    for name in names:
+        if (folder / name).is_dir():
+            return folder / name
+    if grouped and subfolders(folder):  # folder/<group>/<class>, without a folder per split
+        return folder
+    raise UserError(
+        "data.not_found",
+        f"{folder}: the data set is incomplete: there is neither {split}-*.parquet nor a folder {split}/ of images",
+        str(folder),
+        "download the data set again",
+    )
+
+
+def _source_key(locations: dict[str, SplitLocation]) -> list[list[str | int]]:
+    """Return path, size and modification time of every file: the cache is invalid when any of these changes."""
+    files = [file for loc in locations.values() for file in (image_files(loc) if isinstance(loc, Path) else loc)]
     return [[str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
 
 
-def _read(name: str, source: DatasetSpec, where: dict[str, SplitLocation] | None, size: int | None) -> CachedTensors:
-    """Decode all splits. The first is called "train" in the cache and the second "test", whatever the source says."""
-    columns = ColumnNames(source.image, source.label, source.group)
+def _read(name: str, spec: DatasetSpec, locations: dict[str, SplitLocation] | None, size: int | None) -> CachedTensors:
+    """Decode all splits. In the cache the first one is named "train" and the second "test"."""
+    columns = ColumnNames(spec.image, spec.label, spec.group)
     tensors: dict[str, Tensor] = {}
     labels, groups = [], []
     classes: tuple[str, ...] | None = None
-    for split, part in zip(source.splits, ("train", "test"), strict=False):
-        place = where[split] if where else None
-        if place is None:
-            if source.repo is None:
+    for split, part in zip(spec.splits, ("train", "test"), strict=False):
+        location = locations[split] if locations else None
+        if location is None:
+            if spec.repo is None:
                 raise UserError(
                     "data.not_found",
                     f'data.name = "{name}": the data set is not on the Hugging Face hub',
                     "data.root",
-                    f"set data.root or FEDRECALL_DATA to a folder that has a folder {' or '.join(source.folders)}",
+                    f"set data.root or FEDRECALL_DATA to a folder that has a folder {' or '.join(spec.folders)}",
                 )
-            table = read_hub(source.repo, split, columns)
-        elif isinstance(place, Path):
-            table = read_image_folder(place, classes, grouped=source.group is not None)
+            raw = read_hub(spec.repo, split, columns)
+        elif isinstance(location, Path):
+            raw = read_image_folder(location, classes, grouped=spec.group is not None)
         else:
-            table = read_parquet(place, columns)
-        classes = classes or table.classes
-        x, y, members = decode_images(table, f"{name} {split}", source.channels, size)
-        tensors[f"{part}.x"] = x
-        labels.append(y)
-        if members is not None:
-            groups.append([table.groups[m] for m in members] if table.groups else members)
-    numbers, classes = encode_labels(labels, classes, "labels", name)
-    members_of, group_names = encode_labels(groups, None, "groups", name) if groups else ([], ())
-    tensors |= {f"{part}.y": y for part, y in zip(("train", "test"), numbers, strict=False)}
-    tensors |= {f"{part}.groups": g for part, g in zip(("train", "test"), members_of, strict=False)}
+            raw = read_parquet(location, columns)
+        classes = classes or raw.classes
+        tensors[f"{part}.x"], split_labels, split_groups = decode_images(raw, f"{name} {split}", spec.channels, size)
+        labels.append(split_labels)
+        if split_groups is not None:
+            groups.append(split_groups)
+    encoded, classes = encode_labels(labels, classes, "labels", name)
+    encoded_groups, group_names = encode_labels(groups, None, "groups", name) if groups else ([], ())
+    tensors |= {f"{part}.y": y for part, y in zip(("train", "test"), encoded, strict=False)}
+    tensors |= {f"{part}.groups": g for part, g in zip(("train", "test"), encoded_groups, strict=False)}
     return tensors, {"classes": json.dumps(classes), "groups": json.dumps(group_names)}
 
 
 def _split_grouped(
-    name: str, source: DatasetSpec, stored: CachedTensors, classes: int | None, limit: int | None, seed: int
+    name: str, spec: DatasetSpec, decoded: CachedTensors, classes: int | None, limit: int | None, seed: int
 ) -> Dataset:
-    """A data set that comes in one piece with groups: choose classes, hold out some of every group, limit the rest."""
-    tensors, about = stored
+    """Split a data set with groups and without a test split: select classes, hold out, limit the training examples."""
+    tensors, about = decoded
     names, group_names = tuple(json.loads(about["classes"])), tuple(json.loads(about["groups"]))
     x, y, groups = tensors["train.x"], tensors["train.y"], tensors["train.groups"]
-    if classes is not None and classes != source.num_classes:
+    if classes is not None and classes != spec.num_classes:
         rows, y, names = _femnist_subset(y, names, classes)
         x, groups = x[rows], groups[rows]
-        present, dense = np.unique(groups.numpy(), return_inverse=True)  # a writer may have written none of them
+        present, dense = np.unique(groups.numpy(), return_inverse=True)  # a writer may have none of these characters
         groups, group_names = torch.from_numpy(dense), tuple(group_names[i] for i in present)
-    train, test = stratified_holdout(groups, source.holdout, seed if name == "femnist" else 0)
+    train, test = stratified_holdout(groups, spec.holdout, seed if name == "femnist" else 0)
     if limit is not None:
         train = train[first_per_group(groups[train], limit)]
     return Dataset(
@@ -325,16 +316,16 @@ def _split_grouped(
         groups[train],
         groups[test],
         group_names,
-        source.test_transform,
+        spec.test_transform,
     )
 
 
 def _femnist_subset(y: Tensor, names: tuple[str, ...], classes: int) -> tuple[Tensor, Tensor, tuple[str, ...]]:
-    """FEMNIST's digits, or its letters with upper and lower case of a letter as one class (the papers leave that open).
+    """Select FEMNIST's digits or letters; returns rows, labels and class names.
 
-    Rows, labels, names.
+    Upper and lower case of a letter are one class, which the papers leave open.
     """
-    chosen = digits if classes == 10 else ascii_uppercase
-    new = torch.tensor([chosen.find(name.upper()) for name in names])[y]
-    rows = (new >= 0).nonzero().squeeze(1)
-    return rows, new[rows], tuple(chosen)
+    characters = digits if classes == 10 else ascii_uppercase
+    new_y = torch.tensor([characters.find(name.upper()) for name in names])[y]
+    rows = (new_y >= 0).nonzero().squeeze(1)
+    return rows, new_y[rows], tuple(characters)

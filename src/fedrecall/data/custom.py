@@ -1,7 +1,7 @@
-"""Anyone's own data: arrays, a torch or Hugging Face dataset, a folder of images, a table. Each becomes a `Dataset`.
+"""User-defined data: arrays, torch and Hugging Face datasets and folders of images, converted to a `Dataset`.
 
-Where no test data is given, some of every class is held out for it. Where a client is named for every example, the
-clients are the groups of the data set, ready for the partition "groups".
+Without test data, a share of every class is held out. If the client of every example is specified, the clients become
+the groups of the data set, for the partitioner "groups".
 """
 
 import sys
@@ -22,7 +22,7 @@ from fedrecall.data.readers import (
     ColumnNames,
     RawSplit,
     decode_images,
-    missing_column,
+    missing_column_error,
     read_dataset,
     read_image_folder,
     subfolders,
@@ -35,110 +35,16 @@ if TYPE_CHECKING:
     from datasets import DatasetDict as HubDatasetDict
 
 
+_TEST_NAMES = ("test", "validation", "valid", "val")  # splits that are used as the test set, the first one found
+
+
 @dataclass(frozen=True)
 class RawExamples:
-    """Examples as their owner has them: labels and clients are not numbered yet."""
+    """Inputs with labels and clients as the user specifies them, before encoding as numbers."""
 
     x: Tensor
     y: Sequence[Any]
     clients: Sequence[Any] | None = None
-
-
-def make_dataset(
-    name: str, train: RawExamples, test: float | RawExamples, classes: tuple[str, ...] | None, seed: int
-) -> Dataset:
-    """Number labels and clients alike in both parts, and hold out a test part where there is none."""
-    parts = [train, test] if isinstance(test, RawExamples) else [train]
-    for part in parts:
-        for what, values in (("labels", part.y), ("clients", part.clients)):
-            if values is not None and len(values) != len(part.x):
-                raise UserError(
-                    "data.length_mismatch",
-                    f'data "{name}": {len(part.x)} inputs but {len(values)} {what}',
-                    what,
-                    f"pass one of the {what} for each input",
-                )
-    labels, names = encode_labels([part.y for part in parts], classes, "labels", name)
-    if len(names) == 1:
-        raise UserError(
-            "data.one_class",
-            f'data "{name}": all labels are {names[0]}',
-            "labels",
-            "pass examples of two or more classes",
-        )
-    known = [part.clients for part in parts if part.clients is not None]
-    groups, group_names = encode_labels(known, None, "clients", name) if known else ([], ())
-    x, y, g = train.x, labels[0], groups[0] if groups else None
-    if isinstance(test, RawExamples):
-        test_groups = groups[-1] if len(groups) == len(parts) else None
-        return Dataset(name, x, y, test.x, labels[1], names, g, test_groups, group_names)
-    if not 0 < test < 1:
-        raise UserError(
-            "config.invalid_value",
-            f'data "{name}": test = {test}: the share to hold out is out of range',
-            "test",
-            "use a value between 0 and 1",
-        )
-    a, b = (rows.sort().values for rows in stratified_holdout(y, test, seed))
-    if len(b) == 0:
-        raise UserError(
-            "data.cannot_hold_out",
-            f'data "{name}": no class has two examples, so none can be held out',
-            "test",
-            "pass test data",
-        )
-    return Dataset(
-        name, x[a], y[a], x[b], y[b], names, None if g is None else g[a], None if g is None else g[b], group_names
-    )
-
-
-def standardise_inputs(data: Dataset, numeric: Tensor | None = None) -> Dataset:
-    """Features with mean 0 and deviation 1 in the training part; only those for which `numeric` holds, if given."""
-    keep = torch.zeros(data.shape, dtype=torch.bool) if numeric is None else ~numeric
-    deviation, mean = torch.std_mean(data.train_x, dim=0, correction=0)
-    mean, deviation = mean.masked_fill(keep, 0.0), deviation.masked_fill(keep | (deviation == 0), 1.0)
-    return replace(data, train_x=(data.train_x - mean) / deviation, test_x=(data.test_x - mean) / deviation)
-
-
-def to_input_tensor(x: Any, name: str) -> Tensor:
-    """Inputs as uint8 [N, C, H, W] or float32 [N, ...], without a copy where they are so already."""
-    if hasattr(x, "toarray"):  # a sparse matrix, such as scikit-learn makes of texts
-        x = x.toarray()
-    try:
-        array = x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x)
-    except ValueError as error:
-        raise UserError(
-            "data.shape_mismatch",
-            f'data "{name}": the inputs are not all of one shape ({first_line(error)})',
-            "inputs",
-            "bring them to one shape",
-        ) from error
-    if array.dtype.kind in "OSU" and array.ndim > 0:
-        raise UserError(
-            "data.invalid_inputs",
-            f'data "{name}": inputs must be numbers of shape [examples, ...], and some are words',
-            "inputs",
-            "turn texts into vectors; for a table with columns of words use fedrecall.from_table",
-        )
-    if array.dtype.kind not in "biuf" or array.ndim < 2:
-        raise UserError(
-            "data.invalid_inputs",
-            f'data "{name}": inputs are {array.dtype} of shape {list(array.shape)}',
-            "inputs",
-            "pass numbers of shape [examples, ...]",
-        )
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nor do we write to it
-        if array.dtype != np.uint8:
-            return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
-        tensor = torch.from_numpy(np.ascontiguousarray(array))
-    if tensor.ndim == 3:
-        return tensor.unsqueeze(1)
-    last = tensor.ndim == 4 and tensor.shape[3] in (1, 3, 4) and tensor.shape[1] not in (1, 3, 4)
-    return tensor.permute(0, 3, 1, 2).contiguous() if last else tensor
-
-
-_TEST_NAMES = ("test", "validation", "valid", "val")  # in this order
 
 
 def from_arrays(
@@ -152,19 +58,20 @@ def from_arrays(
     name: str = "arrays",
     seed: int = 0,
 ) -> Dataset:
-    """Arrays, tensors, lists or sparse matrices. `test` is the share to hold out, or a pair (x, y).
+    """Build a data set from arrays, tensors, lists or sparse matrices.
 
-    uint8 images may be [N, C, H, W], [N, H, W, C] or [N, H, W]; the model sees them in [0, 1]. All else is taken as
-    float numbers, as it is, or with `standardise` with mean 0 and deviation 1 in the training part. Labels and clients
-    are whole numbers or words; with `classes`, labels are positions in it.
+    `test` is the share to hold out, or a pair (x, y). uint8 images may be [N, C, H, W], [N, H, W, C] or [N, H, W]; the
+    model receives values in [0, 1]. Other inputs become float32, and `standardise` scales them to mean 0 and standard
+    deviation 1 in the training part. Labels and clients are whole numbers or text; with `classes`, labels are positions
+    in it.
 
     >>> data = from_arrays([[170.0, 60.0], [181.0, 82.0]] * 50, ["a", "b"] * 50, standardise=True)
     >>> len(data.train_y), len(data.test_y), data.classes
     (80, 20, ('a', 'b'))
     """
-    apart = RawExamples(to_input_tensor(test[0], name), test[1]) if isinstance(test, tuple) else test
+    test_part = RawExamples(to_input_tensor(test[0], name), test[1]) if isinstance(test, tuple) else test
     names = None if classes is None else tuple(classes)
-    data = make_dataset(name, RawExamples(to_input_tensor(x, name), y, clients), apart, names, seed)
+    data = make_dataset(name, RawExamples(to_input_tensor(x, name), y, clients), test_part, names, seed)
     if not standardise:
         return data
     if data.train_x.dtype == torch.uint8:
@@ -185,15 +92,17 @@ def from_torch(
     name: str = "torch",
     seed: int = 0,
 ) -> Dataset:
-    """A map-style torch dataset of pairs (x, y). It is read once, so random transforms in it would be frozen.
+    """Build a data set from a map-style torch dataset of pairs (x, y).
+
+    All items are read once, so random transforms in the torch dataset are applied once, not in every epoch.
 
     >>> from torch.utils.data import TensorDataset
     >>> data = from_torch(TensorDataset(torch.rand(50, 3), torch.arange(50) % 2))
     >>> data.shape, len(data.test_y)
     ((3,), 10)
     """
-    apart = _from_pairs(test, name) if isinstance(test, TorchDataset) else test
-    return make_dataset(name, replace(_from_pairs(data, name), clients=clients), apart, None, seed)
+    test_part = _from_pairs(test, name) if isinstance(test, TorchDataset) else test
+    return make_dataset(name, replace(_from_pairs(data, name), clients=clients), test_part, None, seed)
 
 
 def from_huggingface(
@@ -207,10 +116,11 @@ def from_huggingface(
     name: str = "huggingface",
     seed: int = 0,
 ) -> Dataset:
-    """A Hugging Face dataset: `inputs` names the column of images (found if there is one) or the columns of numbers.
+    """Build a data set from a Hugging Face dataset.
 
-    Of a dictionary of splits, "train" is trained on, and "test" or else "validation" is the test set; without either,
-    the share `test` is held out.
+    `inputs` is the column of images or the columns of numbers. None: the only column of images. If `data` has several
+    splits, "train" is the training set, and "test" or else "validation" the test set. Without either, the share `test`
+    is held out.
 
     >>> from datasets import Dataset
     >>> rows = Dataset.from_dict({"height": [1.7, 1.9] * 20, "weight": [60.0, 82.0] * 20, "label": ["a", "b"] * 20})
@@ -225,18 +135,19 @@ def from_huggingface(
             "train",
             "pass one split",
         )
-    other = next((splits[key] for key in _TEST_NAMES if key in splits), None)
+    test_split = next((splits[key] for key in _TEST_NAMES if key in splits), None)
     train, classes = _from_columns(splits["train"], inputs, label, client, size, name)
-    apart = _from_columns(other, inputs, label, client, size, name)[0] if other is not None else test
-    return make_dataset(name, train, apart, classes, seed)
+    test_part = test if test_split is None else _from_columns(test_split, inputs, label, client, size, name)[0]
+    return make_dataset(name, train, test_part, classes, seed)
 
 
 def from_folder(
     path: str | Path, *, size: int | None = None, client: bool = False, test: float = 0.2, seed: int = 0
 ) -> Dataset:
-    """Images in path/<class>/, or path/train/<class>/ and path/test/<class>/; with `client`, in path/<client>/<class>/.
+    """Build a data set from images in path/<class>/, or in path/train/<class>/ and path/test/<class>/.
 
-    `size` resizes all images to a square; without it they must have one size.
+    With `client` there is a folder per client above the classes: path/<client>/<class>/. `size` resizes all images to a
+    square of so many pixels; without it all images must have one size.
 
     >>> from_folder("no/such/folder")
     Traceback (most recent call last):
@@ -252,21 +163,20 @@ def from_folder(
             "use one that has a folder of images per class",
         )
     below = subfolders(folder)
-    other = next((below[key] for key in _TEST_NAMES if key in below), None)
-    if "train" not in below or other is None:
-        train, classes = _from_images(read_image_folder(folder, grouped=client), folder.name, None, size)
-        return make_dataset(folder.name, train, test, classes, seed)
-    train, classes = _from_images(
-        read_image_folder(below["train"], grouped=client, within=folder), folder.name, None, size
-    )
-    apart, _ = _from_images(
-        read_image_folder(other, classes, grouped=client, within=folder), folder.name, train.x.shape[1], size
-    )
-    return make_dataset(folder.name, train, apart, classes, seed)
+    train_folder, test_folder = below.get("train"), next((below[key] for key in _TEST_NAMES if key in below), None)
+    if train_folder is None or test_folder is None:
+        train_folder, test_folder = folder, None
+    raw = read_image_folder(train_folder, grouped=client, within=folder)
+    train = _from_images(raw, folder.name, None, size)
+    test_part: float | RawExamples = test
+    if test_folder is not None:
+        raw_test = read_image_folder(test_folder, raw.classes, grouped=client, within=folder)
+        test_part = _from_images(raw_test, folder.name, train.x.shape[1], size)
+    return make_dataset(folder.name, train, test_part, raw.classes, seed)
 
 
 def as_dataset(data: Any) -> Dataset:
-    """What may be passed as `data=`: a `Dataset`, arrays (x, y) or (x, y, clients), a dataset object, a folder."""
+    """Convert a value of `data=`: a `Dataset`, arrays (x, y) or (x, y, clients), a dataset object, or a folder."""
     if isinstance(data, Dataset):
         return data
     if isinstance(data, tuple | list) and len(data) in (2, 3):
@@ -282,7 +192,7 @@ def as_dataset(data: Any) -> Dataset:
         if not Path(data).expanduser().exists():
             raise unknown_name("folder or data set", data, DATASETS, key="data")
         return from_folder(data)
-    hub = sys.modules.get("datasets")  # who has such an object has imported it
+    hub = sys.modules.get("datasets")  # not imported: then `data` is none of its objects
     if hub is not None and isinstance(data, hub.Dataset | hub.DatasetDict):
         return from_huggingface(data)
     if isinstance(data, TorchDataset):
@@ -294,6 +204,100 @@ def as_dataset(data: Any) -> Dataset:
         "pass (x, y), (x, y, clients), a torch or Hugging Face dataset, a folder of images, or, of a table, "
         "fedrecall.from_table(frame, label=...)",
     )
+
+
+def make_dataset(
+    name: str, train: RawExamples, test: float | RawExamples, classes: tuple[str, ...] | None, seed: int
+) -> Dataset:
+    """Encode labels and clients of both parts with the same numbers, and hold out a test part if `test` is a share."""
+    parts = [train, test] if isinstance(test, RawExamples) else [train]
+    for part in parts:
+        for kind, values in (("labels", part.y), ("clients", part.clients)):
+            if values is not None and len(values) != len(part.x):
+                raise UserError(
+                    "data.length_mismatch",
+                    f'data "{name}": {len(part.x)} inputs but {len(values)} {kind}',
+                    kind,
+                    f"pass one of the {kind} for each input",
+                )
+    labels, names = encode_labels([part.y for part in parts], classes, "labels", name)
+    if len(names) == 1:
+        raise UserError(
+            "data.one_class",
+            f'data "{name}": all labels are {names[0]}',
+            "labels",
+            "pass examples of two or more classes",
+        )
+    clients = [part.clients for part in parts if part.clients is not None]
+    groups, group_names = encode_labels(clients, None, "clients", name) if clients else ([], ())
+    x, y, g = train.x, labels[0], groups[0] if groups else None
+    if isinstance(test, RawExamples):
+        test_groups = groups[-1] if len(groups) == len(parts) else None
+        return Dataset(name, x, y, test.x, labels[1], names, g, test_groups, group_names)
+    if not 0 < test < 1:
+        raise UserError(
+            "config.invalid_value",
+            f'data "{name}": test = {test}: the share to hold out is out of range',
+            "test",
+            "use a value between 0 and 1",
+        )
+    train_rows, test_rows = (rows.sort().values for rows in stratified_holdout(y, test, seed))
+    if len(test_rows) == 0:
+        raise UserError(
+            "data.cannot_hold_out",
+            f'data "{name}": no class has two examples, so none can be held out',
+            "test",
+            "pass test data",
+        )
+    train_groups, test_groups = (None, None) if g is None else (g[train_rows], g[test_rows])
+    train_xy, test_xy = (x[train_rows], y[train_rows]), (x[test_rows], y[test_rows])
+    return Dataset(name, *train_xy, *test_xy, names, train_groups, test_groups, group_names)
+
+
+def standardise_inputs(data: Dataset, numeric: Tensor | None = None) -> Dataset:
+    """Scale features to mean 0 and standard deviation 1 in the training part: all, or those where `numeric` is True."""
+    unchanged = torch.zeros(data.shape, dtype=torch.bool) if numeric is None else ~numeric
+    std, mean = torch.std_mean(data.train_x, dim=0, correction=0)
+    mean, std = mean.masked_fill(unchanged, 0.0), std.masked_fill(unchanged | (std == 0), 1.0)
+    return replace(data, train_x=(data.train_x - mean) / std, test_x=(data.test_x - mean) / std)
+
+
+def to_input_tensor(x: Any, name: str) -> Tensor:
+    """Convert inputs to uint8 [N, C, H, W] or float32 [N, ...], without a copy if they have this form."""
+    if hasattr(x, "toarray"):  # a sparse matrix, as of scikit-learn's text vectorizers
+        x = x.toarray()
+    try:
+        array = x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x)
+    except ValueError as error:
+        raise UserError(
+            "data.shape_mismatch",
+            f'data "{name}": the inputs are not all of one shape ({first_line(error)})',
+            "inputs",
+            "bring them to one shape",
+        ) from error
+    if array.dtype.kind in "OSU" and array.ndim > 0:
+        raise UserError(
+            "data.invalid_inputs",
+            f'data "{name}": inputs must be numbers of shape [examples, ...], and some are text',
+            "inputs",
+            "turn texts into vectors; for a table with columns of text use fedrecall.from_table",
+        )
+    if array.dtype.kind not in "biuf" or array.ndim < 2:
+        raise UserError(
+            "data.invalid_inputs",
+            f'data "{name}": inputs are {array.dtype} of shape {list(array.shape)}',
+            "inputs",
+            "pass numbers of shape [examples, ...]",
+        )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # the tensor is never written to
+        if array.dtype != np.uint8:
+            return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
+        tensor = torch.from_numpy(np.ascontiguousarray(array))
+    if tensor.ndim == 3:
+        return tensor.unsqueeze(1)
+    channels_last = tensor.ndim == 4 and tensor.shape[3] in (1, 3, 4) and tensor.shape[1] not in (1, 3, 4)
+    return tensor.permute(0, 3, 1, 2).contiguous() if channels_last else tensor
 
 
 def _from_pairs(data: "TorchDataset[Any]", name: str) -> RawExamples:
@@ -339,20 +343,17 @@ def _from_columns(
             f"set inputs to one or more of {', '.join(data.column_names)}",
         )
     chosen = images if inputs is None else [inputs] if isinstance(inputs, str) else list(inputs)
-    table = read_dataset(data, name, ColumnNames(chosen[0], label, client))
+    raw = read_dataset(data, name, ColumnNames(chosen[0], label, client))
     if chosen[0] in images:
-        return _from_images(table._replace(total=len(data)), name, None, size)
+        return _from_images(raw._replace(total=len(data)), name, None, size), raw.classes
     for column in chosen:
         if column not in data.column_names:
-            raise missing_column(name, column, data.column_names)
+            raise missing_column_error(name, column, data.column_names)
     rows = data.with_format("numpy")[:]
     x = rows[chosen[0]] if len(chosen) == 1 else np.column_stack([rows[column] for column in chosen])
     x = to_input_tensor(x if np.ndim(x) > 1 else np.reshape(x, (-1, 1)), name)
-    return RawExamples(x, rows[label], None if client is None else rows[client]), table.classes
+    return RawExamples(x, rows[label], None if client is None else rows[client]), raw.classes
 
 
-def _from_images(
-    table: RawSplit, name: str, channels: int | None, size: int | None
-) -> tuple[RawExamples, tuple[str, ...] | None]:
-    x, y, groups = decode_images(table, name, channels, size)
-    return RawExamples(x, y, [table.groups[g] for g in groups or ()] if table.groups else groups), table.classes
+def _from_images(split: RawSplit, name: str, channels: int | None, size: int | None) -> RawExamples:
+    return RawExamples(*decode_images(split, name, channels, size))

@@ -79,7 +79,8 @@ class Dirichlet:
             moved = enforce_min_size(drawn.counts, self.min_size)
             notes = (
                 f"none of {drawn.attempts} draws gave each of {clients} clients {self.min_size} samples: the best one"
-                f" was repaired by moving {moved} samples from the largest clients to {drawn.num_small_clients} small ones",
+                f" was repaired by moving {moved} samples from the largest clients to {drawn.num_small_clients} small"
+                " ones",
             )
         owner = np.empty(len(labels), dtype=np.int64)
         for r, counts in zip(rows, drawn.counts, strict=True):

@@ -1,4 +1,4 @@
-"""A table of features as a `Dataset`: a CSV or Parquet file, or a pandas DataFrame."""
+"""User-defined tables of features: a CSV or Parquet file or a pandas DataFrame, converted to a `Dataset`."""
 
 import sys
 from pathlib import Path
@@ -9,7 +9,7 @@ import torch
 
 from fedrecall.data.custom import RawExamples, make_dataset, standardise_inputs
 from fedrecall.data.dataset import Dataset
-from fedrecall.data.readers import missing_column
+from fedrecall.data.readers import missing_column_error
 from fedrecall.errors import UserError, first_line
 
 if TYPE_CHECKING:
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from pyarrow import Table as ArrowTable
 
 
-MAX_CATEGORIES = 50  # a column of words with more of them is an identifier or free text, not a feature
+MAX_CATEGORIES = 50  # distinct values of a text column; one with more is an identifier or free text, not a feature
 
 
 def from_table(
     table: "str | Path | DataFrame", label: str, *, client: str | None = None, test: float = 0.2, seed: int = 0
 ) -> Dataset:
-    """A CSV or Parquet file, or a DataFrame: one column is the label, perhaps one the client, all others are features.
+    """Build a data set from a CSV or Parquet file or a DataFrame. All columns but label and client are features.
 
-    Numbers are standardised by the training part's mean and deviation; words become one column of 0 and 1 each. With a
-    `client` column, every example stays with the client that it names.
+    Columns of numbers are standardised by the training part's mean and standard deviation. Columns of text are encoded
+    one-hot. With a `client` column, each example belongs to the client in its row.
 
     >>> import pandas as pd
     >>> patients = pd.DataFrame({"age": [61, 35, 48, 70] * 5, "smoker": ["yes", "no"] * 10, "ill": [1, 0] * 10})
@@ -36,7 +36,7 @@ def from_table(
     >>> data.shape, data.classes, data.group_names
     ((3,), ('0', '1'), ('north', 'south'))
     """
-    pandas = sys.modules.get("pandas")  # who has such an object has imported it
+    pandas = sys.modules.get("pandas")  # not imported: then `table` is no DataFrame
     if pandas is not None and isinstance(table, pandas.DataFrame):
         name, file, columns = "table", "table", _frame(table)
     else:
@@ -44,7 +44,7 @@ def from_table(
         name, file, columns = path.stem, str(path), read_table(path)
     for column in [label] if client is None else [label, client]:
         if column not in columns:
-            raise missing_column(file, column, columns)
+            raise missing_column_error(file, column, columns)
     for column, values in columns.items():
         if values.null_count:
             raise UserError(
@@ -56,9 +56,9 @@ def from_table(
     blocks, numeric = [], []
     for column, values in columns.items():
         if column not in (label, client):
-            block, number = _features(values, column, file)
+            block, is_numeric = _features(values, column, file)
             blocks.append(block)
-            numeric += [number] * block.shape[1]
+            numeric += [is_numeric] * block.shape[1]
     if not blocks:
         raise UserError(
             "data.empty",
@@ -73,7 +73,7 @@ def from_table(
 
 
 def read_table(file: Path) -> "dict[str, ChunkedArray]":
-    """The columns of a CSV or Parquet file, by name."""
+    """Return the columns of a CSV or Parquet file by name."""
     from pyarrow import ArrowException, csv, parquet
 
     kind = file.suffix.lower()
@@ -87,7 +87,7 @@ def read_table(file: Path) -> "dict[str, ChunkedArray]":
         else:
             table = csv.read_csv(file, convert_options=csv.ConvertOptions(strings_can_be_null=True))
         return _columns(table, file)
-    except (OSError, ArrowException, UnicodeDecodeError) as error:  # names are decoded when they are asked for
+    except (OSError, ArrowException, UnicodeDecodeError) as error:  # column names are decoded lazily
         raise UserError(
             "data.unreadable_file",
             f"{file}: cannot be read as a table: {first_line(error)}",
@@ -97,7 +97,7 @@ def read_table(file: Path) -> "dict[str, ChunkedArray]":
 
 
 def _frame(table: "DataFrame") -> "dict[str, ChunkedArray]":
-    """The columns of a DataFrame, by name; its index is none of them."""
+    """Return the columns of a DataFrame by name, without its index."""
     from pyarrow import ArrowException
     from pyarrow import Table as ArrowTable
 
@@ -106,7 +106,7 @@ def _frame(table: "DataFrame") -> "dict[str, ChunkedArray]":
     except (ArrowException, ValueError) as error:
         raise UserError(
             "data.unsupported_type",
-            f"table: a column has other values than numbers or words ({' '.join(str(error).split())})",
+            f"table: a column has other values than numbers or text ({' '.join(str(error).split())})",
             "table",
             "convert or drop the column",
         ) from None
@@ -116,9 +116,9 @@ def _columns(table: "ArrowTable", file: object) -> "dict[str, ChunkedArray]":
     columns = dict(zip(table.column_names, table.columns, strict=True))
     if len(columns) < table.num_columns:
         names = table.column_names
-        twice = next(name for name in names if names.count(name) > 1)
+        duplicate = next(name for name in names if names.count(name) > 1)
         raise UserError(
-            "data.duplicate_column", f'{file}: two columns have the name "{twice}"', str(file), "rename one of them"
+            "data.duplicate_column", f'{file}: two columns have the name "{duplicate}"', str(file), "rename one of them"
         )
     if table.num_rows == 0:
         raise UserError("data.empty", f"{file}: the table has no rows", str(file), "provide at least one")
@@ -126,7 +126,7 @@ def _columns(table: "ArrowTable", file: object) -> "dict[str, ChunkedArray]":
 
 
 def _features(values: "ChunkedArray", column: str, file: str) -> tuple[np.ndarray[Any, np.dtype[np.float32]], bool]:
-    """A column as float32 [n, 1] if it is of numbers (then True), else as one column per word."""
+    """Return a column of numbers as float32 [n, 1] with True, a column of text one-hot, float32 [n, K], with False."""
     from pyarrow import types
 
     kind = values.type
@@ -139,15 +139,15 @@ def _features(values: "ChunkedArray", column: str, file: str) -> tuple[np.ndarra
                 file,
                 "fill or drop them",
             )
-        # Times and the like are too large for float32 before they are centred. The training part's own mean and
-        # deviation, taken later, make this step disappear.
+        # Values such as timestamps are too large for float32 unless centred. Standardising by the training part later
+        # removes the effect of this step.
         return ((numbers - numbers.mean()) / (numbers.std() or 1.0)).astype(np.float32)[:, None], True
-    words, ids = np.unique(np.asarray(values.to_pylist()).astype(str), return_inverse=True)
-    if len(words) > MAX_CATEGORIES:
+    categories, ids = np.unique(np.asarray(values.to_pylist()).astype(str), return_inverse=True)
+    if len(categories) > MAX_CATEGORIES:
         raise UserError(
             "data.text_column",
-            f'{file}: column "{column}" has {len(words)} different words, more than {MAX_CATEGORIES}',
+            f'{file}: column "{column}" has {len(categories)} different values, more than {MAX_CATEGORIES}',
             file,
             "drop it, or turn it into numbers",
         )
-    return np.eye(len(words), dtype=np.float32)[ids], False
+    return np.eye(len(categories), dtype=np.float32)[ids], False
