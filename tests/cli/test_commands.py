@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -43,10 +42,8 @@ finally:
 
 
 def test_help_does_not_wait_for_torch() -> None:
-    began = time.perf_counter()
     done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, check=True)
     assert done.stdout.endswith("False\n")
-    assert time.perf_counter() - began < 2, "typically 0.1 s; this machine may be busy"
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """The Dirichlet law: the literal code's cuts, the papers' statistics, an end for every alpha and seed."""
 
 import logging
-import time
 
 import numpy as np
 import pytest
@@ -84,9 +83,7 @@ def test_fedlmds_majority_statistics(labels: Ints, classes: int, alpha: float, h
 
 
 def test_a_hundred_clients_at_005_end_without_repair() -> None:
-    start = time.perf_counter()
     p = make(Dirichlet(0.05), CIFAR10, 100)
-    assert time.perf_counter() - start < 30
     assert p.sizes.min() >= 10
     assert p.notes == ()
 

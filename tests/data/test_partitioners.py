@@ -2,7 +2,6 @@
 
 import logging
 import re
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -158,11 +157,9 @@ def test_quantity_skews_sizes_not_labels() -> None:
     assert np.ptp(make(Quantity(1e6), CIFAR10, 20).sizes) < 50
 
 
-def test_a_million_clients_are_made_in_seconds() -> None:
+def test_a_million_clients_are_a_few_megabytes() -> None:
     labels = np.arange(1_100_000) % 10
-    start = time.perf_counter()
     p = make(Iid(), labels, 1_000_000)
-    assert time.perf_counter() - start < 10
     assert p.indices.nbytes + p.offsets.nbytes < 20e6
     manifest = p.manifest(labels, 10)
     assert manifest["counts"] is None

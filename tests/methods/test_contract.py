@@ -21,7 +21,6 @@ def test_contract(name: str, check: str) -> None:
 def test_inherits_from_no_sibling(name: str) -> None:
     method = METHODS[name]()
     assert type(method) is Method or type(method).__bases__ == (Method,)
-    assert METHODS[name]() == method
 
 
 WRONG = {"tau": 0.0, "mu": -1.0, "lam": -1.0, "beta": float("nan"), "alpha": float("inf"), "buffer": 0, "beta_s": 1.0}

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 import fedrecall as fr
-from fedrecall.runs.setup import load_and_partition, prepare_run
 from fedrecall.core.exchange import Diverged
 from fedrecall.runs.directory import new_run_path
 from fedrecall.runs.records import summarise
+from fedrecall.runs.setup import load_and_partition, prepare_run
 
 QUICK = {"run": {"rounds": 3}, "local": {"epochs": 1}}
 

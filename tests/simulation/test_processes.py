@@ -62,9 +62,9 @@ def test_code_from_standard_input_as_a_notebook_has_it(tmp_path: Path) -> None:
 
 SPAWNED = """
 import fedrecall as fr
-from fedrecall.simulation import crew
+from fedrecall.simulation import processes
 
-crew.best_start = lambda: "spawn"  # as on other systems
+processes.default_start_method = lambda: "spawn"  # as on other systems
 fr.run(fr.Experiment(engine={"workers": 1}))
 """
 

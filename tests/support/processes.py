@@ -1,5 +1,6 @@
 """Processes as the system sees them, and scripts as a user starts them."""
 
+import signal
 import subprocess
 import sys
 import time
@@ -42,11 +43,16 @@ def shared_memory() -> set[str]:
 
 def start(*args: object, cwd: Path) -> subprocess.Popen[str]:
     """Python with these arguments, in a process group of its own, as under a terminal."""
-    return subprocess.Popen(
-        [sys.executable, *map(str, args)],
-        cwd=cwd,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    # A shell ignores SIGINT for its background jobs, and a child inherits that: Ctrl-C would do nothing in it.
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        return subprocess.Popen(
+            [sys.executable, *map(str, args)],
+            cwd=cwd,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -65,11 +65,10 @@ def test_tab_offers_what_is_public() -> None:
 
 @pytest.mark.parametrize("name", fr.__all__)
 def test_everything_public_is_described_and_typed(name: str) -> None:
-    thing = getattr(fr, name)
-    if name == "METHODS":
-        return
-    assert inspect.getdoc(thing)
-    functions = [thing] if inspect.isfunction(thing) else [f for _, f in inspect.getmembers(thing, inspect.isfunction)]
+    things = list(fr.METHODS.values()) if name == "METHODS" else [getattr(fr, name)]
+    functions = [thing for thing in things if inspect.isfunction(thing)]
+    functions += [f for thing in things for _, f in inspect.getmembers(thing, inspect.isfunction)]
+    assert all(inspect.getdoc(thing) for thing in things)
     for function in functions:
         if function.__module__.startswith("fedrecall") and not function.__name__.startswith("_"):
             assert "return" in function.__annotations__, function

@@ -57,6 +57,7 @@ def test_names_titles_and_what_is_left_out(tmp_path: Path) -> None:
 
 def test_nobody_has_anything(tmp_path: Path) -> None:
     save_partition_figure(np.zeros((3, 3), dtype=np.int64), tmp_path / "p.png")
+    assert (tmp_path / "p.png").stat().st_size > 0
 
 
 def test_no_global_state(tmp_path: Path) -> None:

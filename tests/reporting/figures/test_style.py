@@ -79,7 +79,7 @@ def test_a_name_is_known_however_it_is_written() -> None:
 
 
 def test_unknown_names_always_have_the_same_look_and_never_fedavgs_grey() -> None:
-    assert style_of("my own method") == style_of("my own method")
+    assert style_of("my own method").colour == "#EE6677", "the same in every process and version"
     assert {colour_of(f"variant {i}") for i in range(200)} == {c.colour for c in METHOD_STYLES.values()} - {
         colour_of("fedavg")
     }
