@@ -27,7 +27,7 @@ PAGES = sorted((DOCS / "methods").glob("*.md"))
 SECTIONS = [
     "Equations",
     "Parameters",
-    "What travels and what is kept",
+    "Communication and client state",
     "When to use it",
     "Choices",
     "Configuration",
