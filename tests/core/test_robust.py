@@ -55,7 +55,7 @@ def test_any_weighting_of_equal_replies_is_the_centre_to_the_bit() -> None:
 def test_long_vectors_are_sorted_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     came = [Reply({"w": torch.randn(7, 3, generator=torch.Generator().manual_seed(i))}, 1, {}, {}) for i in range(5)]
     whole = given_on(TrimmedMean(0.2), came)[0].up["w"]
-    monkeypatch.setattr(robust, "AT_ONCE", 4)
+    monkeypatch.setattr(robust, "SORT_CHUNK", 4)
     assert torch.equal(given_on(TrimmedMean(0.2), came)[0].up["w"], whole)
     assert whole.shape == (7, 3)
 

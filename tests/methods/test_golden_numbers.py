@@ -105,7 +105,7 @@ def test_fedcad(kd_scale: str, expected: float) -> None:
     for y, q in enumerate(Q):
         z[y] = 2 * math.log((1 - q) / 3)
         z[y, y] = 2 * math.log(q)
-    alpha = method.trust(z, torch.arange(4))
+    alpha = method.class_trust(z, torch.arange(4))
     assert alpha.tolist() == close([0.30, 0.40, 0.35, 0.275], 14)
     assert float(method.loss(GLOBAL, client(Y, 4, down={"alpha": alpha}))) == close(expected, 10)
 

@@ -94,12 +94,12 @@ def test_fedcad_trust_lies_between_its_bounds(phi_tau: float | None, seed: int) 
     y = torch.arange(4).repeat(3)
     for beta, gamma in ((0.3, 0.7), (0.0, 1.0), (0.1, 0.1), (0.7, 0.9)):
         method = METHODS["fedcad"](beta=beta, gamma=gamma, phi_tau=phi_tau)
-        alpha = method.trust(normal(seed, 12, 4, scale=10.0), y)
+        alpha = method.class_trust(normal(seed, 12, 4, scale=10.0), y)
         assert (alpha >= beta - 1e-15).all()
         assert (alpha <= gamma + 1e-15).all()
         sure = torch.eye(4, dtype=torch.float64)[y] * 2000
-        assert method.trust(sure, y) == pytest.approx(gamma, abs=1e-15)
-        assert method.trust(-sure, y) == pytest.approx(beta, abs=1e-15)
+        assert method.class_trust(sure, y) == pytest.approx(gamma, abs=1e-15)
+        assert method.class_trust(-sure, y) == pytest.approx(beta, abs=1e-15)
 
 
 @SEEDS

@@ -21,6 +21,7 @@ from fedrecall.core.types import Local, Payload, Step
 from fedrecall.simulation import ENGINES, ClientFailure, FailurePolicy, PoolEngine, SerialEngine
 from fedrecall.testing.federation import SKEWED_LABELS, model, simulated_clients
 from support.processes import children, shared_memory, until
+from support.tiny_federation import accepted
 
 EVERYONE = range(len(SKEWED_LABELS))
 engines = pytest.mark.parametrize("name", ENGINES)
@@ -48,7 +49,7 @@ class Fatal(fr.Method):
 def trained(engine: PoolEngine | SerialEngine, rounds: int = 2) -> list[Tensor]:
     with engine:
         down = {"w": model().w}
-        return [r.up["w"] for t in range(rounds) for r in engine.cohort(t, EVERYONE).run("train", down)]
+        return [r.up["w"] for t in range(rounds) for r in accepted(engine.cohort(t, EVERYONE), "train", down)]
 
 
 def tokens(folder: Path, number: int) -> str:
@@ -323,7 +324,7 @@ def test_every_end_has_words(monkeypatch: pytest.MonkeyPatch) -> None:
             assert hand is not None
             os.kill(pool.workers.pids[0], end)
             until(lambda: end == 0 or not hand.process.is_alive())  # noqa: B023 (called at once)
-            assert fact in pool.workers.bury(hand)
+            assert fact in pool.workers._reap(hand)
 
 
 def test_other_systems_are_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

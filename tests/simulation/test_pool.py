@@ -17,6 +17,7 @@ from fedrecall.simulation import ClientStateStore, PoolEngine, SerialEngine
 from fedrecall.simulation.processes import available_cores
 from fedrecall.testing.federation import SKEWED_LABELS, examples, model, simulated_clients
 from support.processes import children, gone
+from support.tiny_federation import accepted
 
 EVERYONE = range(len(SKEWED_LABELS))
 
@@ -48,11 +49,11 @@ def replies(engine: PoolEngine | SerialEngine) -> list[Tensor]:
     down = {"w": f.w, "b": f.b, "counters": f.int_buffers, "strength": torch.tensor(0.01)}
     with engine:
         for t in range(3):
-            came = list(engine.cohort(t, EVERYONE).run("train", down))
+            came = list(accepted(engine.cohort(t, EVERYONE), "train", down))
             for r in came:
                 seen += [*r.up.values(), *r.memory.values(), *r.metrics.values(), torch.tensor(r.n)]
             down["w"] = came[-1].up["w"]
-            seen += [reply.up["counts"] for reply in engine.cohort(t, EVERYONE).run("labels", down)]
+            seen += [reply.up["counts"] for reply in accepted(engine.cohort(t, EVERYONE), "labels", down)]
             score = engine.evaluate(f.join(down["w"], f.b))
             seen += [score.predicted, score.y, torch.tensor(score.loss, dtype=torch.float64)]
         seen += [t for k in EVERYONE for t in engine.client_state[k].values()]
@@ -84,7 +85,7 @@ def test_memories_in_files_change_nothing() -> None:
     w = simulated_clients(Remembers())
     expected = replies(SerialEngine(w, model(batch_norm=True)))
     for engine in (SerialEngine, PoolEngine):
-        got = replies(engine(w, model(batch_norm=True), memories=ClientStateStore(cache_bytes=0)))
+        got = replies(engine(w, model(batch_norm=True), client_state=ClientStateStore(cache_bytes=0)))
         assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
 
 
@@ -176,17 +177,17 @@ def test_an_engine_that_nobody_closed_takes_its_workers_along() -> None:
     assert gone(pid)
 
 
-def test_replies_that_nobody_takes() -> None:
-    """Whoever stops listening may go on with something else, and commits no memory."""
+def test_a_stream_closed_early_stores_only_accepted_states() -> None:
+    """A stream of replies may be closed early: only accepted replies change client states."""
     f, down = model(), {"w": model().w, "strength": torch.tensor(0.0)}
     with PoolEngine(simulated_clients(Remembers()), f, workers=2) as pool:
-        stream = pool.cohort(0, EVERYONE).run("train", down)
+        stream = accepted(pool.cohort(0, EVERYONE), "train", down)
         next(stream)
         other = pool.cohort(0, EVERYONE).run("train", down)
         with pytest.raises(RuntimeError, match="exchange"):
             next(other)
         stream.close()
-        assert list(pool.client_state) == [3], "the longest client's, whose reply was taken"
+        assert list(pool.client_state) == [3], "the largest client, whose reply was accepted"
         assert len(list(pool.cohort(0, EVERYONE).run("train", down))) == 5
 
 

@@ -50,8 +50,8 @@ class LyingCohort:
         for reply in self.cohort.run(task, down):
             yield self.of.lie(reply) if reply.client == self.of.liar else reply
 
-    def refuse(self, client: int) -> None:
-        self.cohort.refuse(client)
+    def accept(self, reply: Reply) -> None:
+        self.cohort.accept(reply)
 
 
 def go(method: Method, lie: Lie, *, least: int | None = 4, form: bool = True) -> list[RoundResult]:

@@ -87,11 +87,13 @@ class Cohort:
             )
             if task == "train":
                 reply = train(self.method, r, self.how, 0, k)
-                self.memories[k] = reply.memory
             else:
                 reply = Reply(getattr(self.method, task)(r), len(r.y), r.memory, {})
             self.replies.append(reply)
-            yield reply
+            yield reply._replace(client=k)
+
+    def accept(self, reply: Reply) -> None:
+        self.memories[reply.client] = reply.memory
 
 
 def play(
@@ -145,4 +147,4 @@ def client(y: Tensor, classes: int, **changes: object) -> Local:
     if "counts" in changes:
         given["y"] = torch.repeat_interleave(torch.arange(classes), given["counts"])
     rest = {"b": torch.zeros(0), "down": {}, "memory": {}, "lr": 0.1, "momentum": 0.9, "prox": 0.0, "batch": 4, "t": 1}
-    return Local(**({"f": None, "data": None, "seed": 0, "notes": {}} | rest | given))
+    return Local(**({"f": None, "data": None, "seed": 0, "scratch": {}} | rest | given))

@@ -10,7 +10,7 @@ from fedrecall.core.flat_model import FlatModel
 from fedrecall.core.method import Method
 from fedrecall.core.optim import ClientSGD, ServerOptimiser, ServerSGD
 from fedrecall.core.training import LocalTraining, train
-from fedrecall.core.types import Local, Payload, Reply, Score, Server
+from fedrecall.core.types import EngineCohort, Local, Payload, Reply, Score, Server
 from fedrecall.testing.federation import TinyNet
 
 
@@ -21,7 +21,7 @@ class Vectors:
     noise: float = 0.0  # augmentation: each batch drawn with a generator is another one
 
     @property
-    def augmented(self) -> bool:
+    def is_augmented(self) -> bool:
         return self.noise > 0
 
     def __len__(self) -> int:
@@ -65,6 +65,13 @@ def local(f: FlatModel, data: Vectors, *, how: LocalTraining = LocalTraining(), 
         scratch={},
     )
     return r._replace(**changes)
+
+
+def accepted(cohort: EngineCohort, task: str, down: Payload) -> Iterator[Reply]:
+    """Run a task and accept every reply, as `Exchange` does with valid ones."""
+    for reply in cohort.run(task, down):
+        cohort.accept(reply)
+        yield reply
 
 
 def server(f: FlatModel, method: Method, optimiser: ServerOptimiser = ServerSGD()) -> Server:
@@ -121,6 +128,7 @@ class ToyCohort:
                 down=down,
                 memory=memory,
             )
-            reply = train(toy.method, r, toy.how, 0, k)
-            toy.memories[k] = reply.memory
-            yield reply
+            yield train(toy.method, r, toy.how, 0, k)._replace(client=k)
+
+    def accept(self, reply: Reply) -> None:
+        self.toy.memories[reply.client] = reply.memory

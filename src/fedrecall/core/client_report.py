@@ -9,8 +9,7 @@ from torch import Tensor
 from fedrecall.core.flat_model import FlatModel
 from fedrecall.core.method import Method
 from fedrecall.core.reply_validation import Reason
-from fedrecall.core.types import Local, Output, Payload, Step
-from fedrecall.data.examples import Examples
+from fedrecall.core.types import Examples, Local, Output, Payload, Step
 
 SHIFT_METRICS = ("kl", "features", "accuracy")  # what is measured of a shift
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from fedrecall.core.types import Payload
+from fedrecall.core.types import Payload, payload_bytes
 from fedrecall.errors import UserError
 from fedrecall.files import tensors_from_bytes, tensors_to_bytes, write_atomic
 
@@ -109,7 +109,7 @@ class ClientStateStore(MutableMapping[int, Payload]):
 
     def _insert(self, client: int, payload: Payload) -> None:
         self._recent[client] = payload
-        self._size += _bytes(payload)
+        self._size += payload_bytes(payload)
         while self._size > self._limit and len(self._recent) > 1:  # the one in use stays, however large
             oldest = next(iter(self._recent))
             if oldest in self._dirty:
@@ -117,7 +117,7 @@ class ClientStateStore(MutableMapping[int, Payload]):
             self._evict(oldest)
 
     def _evict(self, client: int) -> None:
-        self._size -= _bytes(self._recent.pop(client, {}))
+        self._size -= payload_bytes(self._recent.pop(client, {}))
 
     def _spill(self, client: int) -> None:
         self._next_id += 1
@@ -143,7 +143,3 @@ class ClientStateStore(MutableMapping[int, Payload]):
 def _remove_folder(folder: Path, owner: int) -> None:
     if os.getpid() == owner:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _bytes(payload: Payload) -> int:
-    return sum(t.nbytes for t in payload.values())

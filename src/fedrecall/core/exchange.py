@@ -1,14 +1,13 @@
-"""What the core does to every exchange, so that no method has to: buffers, bytes, and losses that went wrong."""
+"""One task to a cohort and back: buffers, byte counts, validation of replies, aggregation rule."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
 
 from fedrecall.core.reply_validation import Reason, RejectedReply, ReplyValidator
 from fedrecall.core.robust import AggregationRule, ExchangeInfo
-from fedrecall.core.types import EngineCohort, Payload, Reply, RunningMean, Server
+from fedrecall.core.types import EngineCohort, Payload, Reply, RunningMean, Server, payload_bytes
 from fedrecall.errors import UserError
 
 
@@ -18,25 +17,25 @@ class Diverged(UserError):
 
 @dataclass(frozen=True)
 class ReplyPolicy:
-    """What stands between the clients and the method."""
+    """Validation and aggregation rule applied to every reply before the method sees it."""
 
     validator: ReplyValidator = ReplyValidator()
-    rule: AggregationRule | None = None  # of robust aggregation, or of privacy
+    rule: AggregationRule | None = None  # robust aggregation or privacy
 
 
-ACCEPT_ALL = ReplyPolicy()  # every sound reply counts as it is
+ACCEPT_ALL = ReplyPolicy()  # every finite reply is used unchanged
 
 
 class Exchange:
-    """A cohort, as a method sees it in one round.
+    """The cohort of one round, as a method sees it.
 
-    Buffers go down beside the weights, come up with the replies and are averaged by sample count, whatever rule the
-    method has for the weights (a rule for weights can make a variance negative). The names "b" and "counters" in a
-    payload are the core's.
+    Float buffers are sent with the weights, returned with the replies and averaged by number of examples, independent
+    of the method's rule for the weights: such a rule can make a variance negative. The names "b" and "counters" in a
+    payload are reserved for buffers.
     """
 
-    def __init__(self, server: Server, cohort: EngineCohort, guard: ReplyPolicy = ACCEPT_ALL) -> None:
-        self._server, self._cohort, self._guard = server, cohort, guard
+    def __init__(self, server: Server, cohort: EngineCohort, policy: ReplyPolicy = ACCEPT_ALL) -> None:
+        self._server, self._cohort, self._policy = server, cohort, policy
         self._buffers: Payload = {}
         if len(server.b):
             self._buffers["b"] = server.b
@@ -46,80 +45,83 @@ class Exchange:
         self._num_replies: int | None = None
         self._b = RunningMean()
         self._counters = server.int_buffers
-        self._up = 0
-        self.replies = 0  # to the last task, without those refused
+        self._bytes_up = 0
+        self.replies = 0  # accepted replies to the last task
         self.rejected: list[RejectedReply] = []
-        self.reports: list[Payload] = []  # of each participating client, beside its replies
+        self.reports: list[Payload] = []  # metrics of each participating client
         self.bytes_down = 0  # to each participating client
 
     @property
     def size(self) -> int:
-        """|S_t|: the replies that count, or the clients asked as long as none has come."""
+        """|S_t|: the number of accepted replies; before the first one, the number of sampled clients."""
         return self._num_replies or self._cohort.size
 
     @property
     def population(self) -> int:
-        """All clients there are."""
+        """Number of all clients."""
         return self._cohort.population
 
     def run(self, task: str, down: Payload) -> Iterator[Reply]:
-        """The replies to one task, without their buffers. What a client has had this round is not sent again."""
+        """Run a task on every client; yield the replies without their buffers.
+
+        A tensor that was sent earlier in the round is not counted as sent again.
+        """
         if "w" in down:
             down = {**down, **self._buffers}
-        self.bytes_down += sum(_bytes(t) for name, t in down.items() if self._sent.get(name) is not t)
+        self.bytes_down += payload_bytes({name: t for name, t in down.items() if self._sent.get(name) is not t})
         self._sent |= down
         self._num_replies = 0
         replies = self._validated(task, down)
-        if self._guard.rule is not None:
-            replies = self._guard.rule.apply(replies, ExchangeInfo(task, down, self._cohort.size, self._server.t))
+        if self._policy.rule is not None:
+            replies = self._policy.rule.apply(replies, ExchangeInfo(task, down, self._cohort.size, self._server.t))
         for reply in replies:
             self._num_replies += 1
             yield self._without_buffers(reply)
 
     def _validated(self, task: str, down: Payload) -> Iterator[Reply]:
-        """The replies that pass the screen, if they are enough."""
-        self.replies, least = 0, self._guard.validator.min_replies
+        """Accept valid replies and yield them; raise a UserError if there are too few."""
+        self.replies, min_replies = 0, self._policy.validator.min_replies
         for reply in self._cohort.run(task, down):
-            if self._accept_or_reject(reply, task, down):
+            if self._is_valid(reply, task, down):
+                self._cohort.accept(reply)
                 self.replies += 1
-                self._up += sum(map(_bytes, reply.up.values()))
+                self._bytes_up += payload_bytes(reply.up)
                 if reply.metrics:
                     self.reports.append(reply.metrics)
                 yield reply
-        if self.replies < (least or 1):
-            some = f"{self.replies} of" if self.replies else "none of"
-            wanted = f", engine.min_replies = {least}" if least is not None else ""
+        if self.replies < (min_replies or 1):
+            number = f"{self.replies} of" if self.replies else "none of"
+            required = f", engine.min_replies = {min_replies}" if min_replies is not None else ""
             raise UserError(
                 "round.too_few_replies",
-                f"round {self._server.t + 1}: {some} the {self._cohort.size} clients replied{wanted}{self._rejection_summary()}",
+                f"round {self._server.t + 1}: {number} the {self._cohort.size} clients replied"
+                f"{required}{self._rejection_summary()}",
                 "engine.min_replies",
-                "check the clients that did not reply" + ("" if least is None else ", or lower engine.min_replies"),
+                "check the clients that did not reply" + ("" if required == "" else ", or lower engine.min_replies"),
             )
 
-    def _accept_or_reject(self, reply: Reply, task: str, down: Payload) -> bool:
-        """Whether a reply is taken. Where none may be missing, one that is not is a run that went wrong."""
-        screen, number = self._guard.validator, self._server.t + 1
-        reason = screen.find_error(reply, task, down)
-        lost = "loss" in reply.metrics and not reply.metrics["loss"].isfinite().all()
-        if reason is None and not lost:
+    def _is_valid(self, reply: Reply, task: str, down: Payload) -> bool:
+        """True if a reply is valid. An invalid one is recorded; it stops a run that needs every reply."""
+        validator, number = self._policy.validator, self._server.t + 1
+        reason = validator.find_error(reply, task, down)
+        diverged = "loss" in reply.metrics and not reply.metrics["loss"].isfinite().all()
+        if reason is None and not diverged:
             return True
-        if reply.client is not None:
-            self._cohort.refuse(reply.client)
-        if screen.min_replies is not None:
-            unsound = reason or Reason("reply.not_finite", "the training loss is not finite")
-            self.rejected.append(RejectedReply(reply.client, unsound))
+        if validator.min_replies is not None:
+            reason = reason or Reason("reply.not_finite", "the training loss is not finite")
+            self.rejected.append(RejectedReply(reply.client, reason))
             return False
-        who = "a client" if reply.client is None else f"client {reply.client}"
-        if reason is None or lost:
+        sender = "a client" if reply.client is None else f"client {reply.client}"
+        if reason is None or diverged:
             raise Diverged(
                 "round.diverged",
-                f"round {number}: the training loss of {who} is not finite, the run stops",
+                f"round {number}: the training loss of {sender} is not finite, the run stops",
                 "local.lr",
                 "use a smaller local.lr, or smaller weights in the method's loss",
             )
         raise Diverged(
             reason.code,
-            f"round {number}: the reply of {who} is rejected, the run stops: {reason}",
+            f"round {number}: the reply of {sender} is rejected, the run stops: {reason}",
             "engine.min_replies",
             "use a smaller local.lr, or set engine.min_replies to continue rounds without rejected replies",
         )
@@ -134,32 +136,28 @@ class Exchange:
         up = dict(reply.up)
         if "b" in up:
             self._b.add({"b": up.pop("b")}, reply.n)
-        if "counters" in up:  # all start from the same count, so the largest is that of the most steps
+        if "counters" in up:  # all clients start from the same count: the largest one is of the most steps
             self._counters = torch.maximum(self._counters, up.pop("counters"))
         return reply._replace(up=up)
 
     def with_averaged_buffers(self, server: Server) -> Server:
-        """The server after the round, with the averaged buffers."""
+        """Return the server with the buffers averaged over this round's replies."""
         return replace(server, b=self._b.value.get("b", server.b), int_buffers=self._counters)
 
     @property
     def bytes_up(self) -> int:
-        """From each participating client, on average."""
-        return round(self._up / max(self.replies, 1))
+        """Mean number of bytes received from a participating client."""
+        return round(self._bytes_up / max(self.replies, 1))
 
     @property
     def tensors_sent(self) -> Payload:
-        """Everything that went down in this round."""
+        """All tensors sent to clients in this round."""
         return self._sent
 
     def mean_metric(self, name: str) -> float | None:
-        """Mean over the participants of a number that they reported, if they did."""
+        """Return the mean of a metric over the clients that reported it, or None if no client did."""
         average = RunningMean()
         for report in self.reports:
             if name in report:
                 average.add({name: report[name]}, 1)
         return float(average.value[name]) if average.value else None
-
-
-def _bytes(t: Tensor) -> int:
-    return t.numel() * t.element_size()

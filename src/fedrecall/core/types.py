@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, Self
 
 from torch import Generator, Tensor
 
@@ -59,7 +59,15 @@ class Examples(Protocol):
     def __len__(self) -> int: ...
 
     def batch(self, rows: Tensor | slice, rng: Generator | None = None) -> Tensor:
-        """Model-ready inputs of these rows: augmented with `rng`, by the test-time transforms without."""
+        """Return model-ready inputs of these rows: augmented if `rng` is given, else with the test-time transforms."""
+        ...
+
+    def subset(self, rows: Tensor) -> Self:
+        """Return a view of these rows."""
+        ...
+
+    def precomputed(self) -> Self:
+        """Return the same examples with deterministic transforms applied once, where that saves work."""
         ...
 
 
@@ -182,10 +190,10 @@ class Cohort(Protocol):
 
 
 class EngineCohort(Cohort, Protocol):
-    """A cohort as its engine gives it to the core, which looks at every reply before a method does."""
+    """A cohort as the engine hands it to `Exchange`, which validates every reply."""
 
-    def refuse(self, client: int) -> None:
-        """Its reply, the last that was given out, is not used: the client does not remember having sent it."""
+    def accept(self, reply: Reply) -> None:
+        """Store the client state of a valid reply. Without this call the client's state stays as it was."""
         ...
 
 
@@ -199,6 +207,11 @@ class Engine(Protocol):
     def evaluate(self, state: Tensor) -> Score:
         """A complete model on the global test set."""
         ...
+
+
+def payload_bytes(payload: Payload) -> int:
+    """Return the size of all tensors of a payload, in bytes."""
+    return sum(t.nbytes for t in payload.values())
 
 
 class RunningMean:

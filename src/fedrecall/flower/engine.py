@@ -7,13 +7,13 @@ has had the reply of, which is a part of its checkpoints like any memory.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Self
 
 import torch
 from flwr.app import Message
 from torch import Tensor
 
 from fedrecall.core.client_state import ClientStateStore
+from fedrecall.core.engine import SampledCohort, TaskEngine
 from fedrecall.core.failures import FailurePolicy, FailureTracker
 from fedrecall.core.flat_model import FlatModel
 from fedrecall.core.types import Payload, Reply, Score
@@ -22,11 +22,10 @@ from fedrecall.flower.codec import InvalidMessage
 from fedrecall.flower.messages import TaskFailed, TaskRequest, parse_reply, request_message, to_array_record
 from fedrecall.flower.nodes import NodeRegistry, send_and_collect
 from fedrecall.simulation.clients import SimulatedClients
-from fedrecall.simulation.serial import commit
 
 
 @dataclass
-class FlowerEngine:
+class FlowerEngine(TaskEngine):
     """All clients of a run, on their nodes."""
 
     clients: SimulatedClients
@@ -38,13 +37,21 @@ class FlowerEngine:
     faults: FailurePolicy = FailurePolicy()
     client_state: ClientStateStore = field(default_factory=ClientStateStore)  # receipts
     oldest_checkpoint_round: Callable[[], int] = lambda: 0  # the round of the oldest checkpoint
+    _exchanges: Iterator[int] = field(default_factory=count)  # numbers of the exchanges of this round
 
-    def cohort(self, t: int, clients: Sequence[int]) -> "FlowerCohort":
-        """These clients, for round t."""
-        return FlowerCohort(self, t, clients)
+    @property
+    def population(self) -> int:
+        """Number of all clients."""
+        return self.nodes.population
 
-    def run_task(self, version: StateVersion, clients: Sequence[int], task: str, down: Payload) -> Iterator[Reply]:
+    def cohort(self, t: int, clients: Sequence[int]) -> SampledCohort:
+        """Return the cohort of round t."""
+        self._exchanges = count()
+        return super().cohort(t, clients)
+
+    def run_task(self, t: int, clients: Sequence[int], task: str, down: Payload) -> Iterator[Reply]:
         """Send all their tasks at once; replies are given out by the clients' sizes, the order of every engine."""
+        version = StateVersion(t, next(self._exchanges))
         here = self.nodes.connected_clients()
         order = sorted(clients, key=lambda c: (-self.nodes.members[c].n if c in self.nodes.members else 0, c))
         attendance = FailureTracker(self.faults, version.t, len(clients))
@@ -93,44 +100,3 @@ class FlowerEngine:
     def evaluate(self, state: Tensor) -> Score:
         """A complete model on the server's test set."""
         return self.f.score(state, self.clients.test)
-
-    def close(self) -> None:
-        """Give back what the engine holds outside this process's memory."""
-        self.client_state.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-@dataclass
-class FlowerCohort:
-    """The clients that take part in round t."""
-
-    engine: FlowerEngine
-    t: int
-    clients: Sequence[int]
-    _exchanges: Iterator[int] = field(default_factory=count)
-    _refused: set[int] = field(default_factory=set)
-
-    @property
-    def size(self) -> int:
-        """How many were sampled."""
-        return len(self.clients)
-
-    @property
-    def population(self) -> int:
-        """All clients there are."""
-        return self.engine.nodes.population
-
-    def run(self, task: str, down: Payload) -> Iterator[Reply]:
-        """Every client's reply to a task; its memory is acknowledged with it, unless it is refused."""
-        version = StateVersion(self.t, next(self._exchanges))
-        replies = self.engine.run_task(version, self.clients, task, down)
-        return commit(replies, self.engine.client_state, self._refused)
-
-    def refuse(self, client: int) -> None:
-        """Keep the receipt of the client's memory before: its node goes back to that one, and removes the other."""
-        self._refused.add(client)

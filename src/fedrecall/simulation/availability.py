@@ -105,6 +105,6 @@ class PartialCohort:
         """The replies of those that answer."""
         return self.cohort.run(task, down)
 
-    def refuse(self, client: int) -> None:
-        """As the engine's own cohort does."""
-        self.cohort.refuse(client)
+    def accept(self, reply: Reply) -> None:
+        """Store the client state that belongs to a reply."""
+        self.cohort.accept(reply)

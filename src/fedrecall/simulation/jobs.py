@@ -1,6 +1,6 @@
-"""What workers are asked for and what they answer, whatever carries it there and back.
+"""Jobs of workers and their results, independent of the transport.
 
-A job is a pure function of the order, what all workers were given and its own luggage: it can be done again.
+The result of a job is a function of its message, the broadcast payload and its client's payloads: it can be retried.
 """
 
 from typing import NamedTuple
@@ -17,41 +17,41 @@ from fedrecall.simulation.shared_memory import Message
 
 
 class TaskJob(NamedTuple):
-    """A client's task."""
+    """Job: a client's task."""
 
     task: str
-    client: int  # the worker that did its last job of the round may have kept what helps with the next
+    client: int
     t: int
-    memories: ClientStateStore
+    client_state: ClientStateStore
 
     @property
     def message(self) -> Message:
-        """What is to be done."""
+        """Description of the job, as JSON values."""
         return {"task": self.task, "client": self.client, "t": self.t}
 
     def client_payloads(self) -> dict[str, Payload]:
-        """What goes along with it to its worker alone; asked for when the job is given out."""
-        memory = self.memories.get(self.client)
+        """Return what is sent to the worker of this job alone. Read when the job is submitted."""
+        memory = self.client_state.get(self.client)
         return {} if memory is None else {"memory": memory}
 
 
 class ScoreJob(NamedTuple):
-    """Some rows of the test set, to be scored."""
+    """Job: evaluation of the broadcast model on rows of the test set."""
 
     ranges: list[list[int]]
 
     @property
     def message(self) -> Message:
-        """What is to be done."""
+        """Description of the job, as JSON values."""
         return {"score": self.ranges}
 
     @property
     def client(self) -> None:
-        """It is nobody's."""
+        """No client."""
         return None
 
     def client_payloads(self) -> dict[str, Payload]:
-        """Nothing."""
+        """Return no payloads."""
         return {}
 
 
@@ -59,32 +59,31 @@ Job = TaskJob | ScoreJob
 
 
 class JobResult(NamedTuple):
-    """What came of a job."""
+    """Result of a job."""
 
     message: Message
     payloads: dict[str, Payload]
 
 
-def run_job(world: SimulatedClients, f: FlatModel, order: Message, payloads: dict[str, Payload]) -> JobResult:
-    """Do a job. An error is an answer too, in words: an exception of the user's own may not survive the way."""
+def run_job(clients: SimulatedClients, f: FlatModel, message: Message, payloads: dict[str, Payload]) -> JobResult:
+    """Run a job. An exception is returned as text: a user's exception class may not exist in the other process."""
     try:
-        return _score(world, f, order, payloads) if "score" in order else _run_task(world, f, order, payloads)
+        return _run(clients, f, message, payloads)
     except UserError as error:
-        return JobResult(
-            {"refused": [error.code, error.message, error.key, error.hint], "kind": type(error).__name__}, {}
-        )
+        fields = [error.code, error.message, error.key, error.hint]
+        return JobResult({"user_error": fields, "kind": type(error).__name__}, {})
     except Exception as error:
         line, text = format_exception(error)
         return JobResult({"error": line, "traceback": text, "code": CLIENT_FAILED}, {})
 
 
-def _run_task(world: SimulatedClients, f: FlatModel, order: Message, given: dict[str, Payload]) -> JobResult:
-    reply = world.run_task(f, order["task"], order["client"], order["t"], given["down"], given.get("memory"))
-    return JobResult({"n": reply.n}, {"up": reply.up, "memory": reply.memory, "report": reply.metrics})
-
-
-def _score(world: SimulatedClients, f: FlatModel, order: Message, given: dict[str, Payload]) -> JobResult:
-    state = given["down"]["state"].to(f.w.device)
-    scores = [f.score(state, world.test.subset(torch.arange(*rows))) for rows in order["score"]]
+def _run(clients: SimulatedClients, f: FlatModel, message: Message, payloads: dict[str, Payload]) -> JobResult:
+    down = payloads["down"]
+    if "task" in message:
+        task, client, t = message["task"], message["client"], message["t"]
+        reply = clients.run_task(f, task, client, t, down, payloads.get("memory"))
+        return JobResult({"n": reply.n}, {"up": reply.up, "memory": reply.memory, "report": reply.metrics})
+    state = down["state"].to(f.w.device)
+    scores = [f.score(state, clients.test.subset(torch.arange(*rows))) for rows in message["score"]]
     predicted = torch.cat([score.predicted for score in scores])
-    return JobResult({"losses": [score.loss for score in scores]}, {"said": {"predicted": predicted}})
+    return JobResult({"losses": [score.loss for score in scores]}, {"score": {"predicted": predicted}})

@@ -1,12 +1,13 @@
-"""The default engine: worker processes with one thread each. The same bits as `serial`, for any number of workers."""
+"""Default engine: worker processes with one thread each. It gives the bits of `serial` for any number of workers."""
 
 from collections.abc import Iterator, Sequence
-from typing import Generic, Self
+from typing import Generic
 
 import torch
 from torch import Tensor
 
 from fedrecall.core.client_state import ClientStateStore
+from fedrecall.core.engine import SampledCohort, TaskEngine
 from fedrecall.core.exchange import Diverged
 from fedrecall.core.failures import CLIENT_FAILED, FailurePolicy, FailureTracker, RemoteTraceback
 from fedrecall.core.flat_model import FlatModel, eval_slices
@@ -15,95 +16,94 @@ from fedrecall.errors import UserError
 from fedrecall.simulation.clients import SimulatedClients
 from fedrecall.simulation.jobs import Job, JobResult, ScoreJob, TaskJob
 from fedrecall.simulation.processes import ProcessPool, ProcessWorker, StartMethod, available_cores
-from fedrecall.simulation.scheduler import H, Scheduler, WorkerPool
-from fedrecall.simulation.serial import SimulatedCohort
+from fedrecall.simulation.scheduler import Scheduler, W, WorkerPool
 
-REPLY_BUFFER_BYTES = 256 * 2**20  # bytes of replies kept for their turn before no further client is begun
+REPLY_BUFFER_BYTES = 256 * 2**20  # limit of buffered out-of-order replies; above it no further client starts
 
-EVAL_JOBS_PER_WORKER = 8  # jobs for each worker in an evaluation: enough to even out their pace
+EVAL_JOBS_PER_WORKER = 8  # jobs per worker in an evaluation: enough to balance workers of different speed
 
 
-class WorkerEngine(Generic[H]):
-    """All clients of a run, and what each remembers. The same bits as `serial`, for any number of workers."""
+class WorkerEngine(TaskEngine, Generic[W]):
+    """All clients of a run and their states; a worker pool runs the tasks."""
 
     def __init__(
         self,
-        world: SimulatedClients,
-        crew: WorkerPool[H],
-        faults: FailurePolicy | None,
-        memories: ClientStateStore | None,
+        clients: SimulatedClients,
+        workers: WorkerPool[W],
+        failures: FailurePolicy | None,
+        client_state: ClientStateStore | None,
         buffer: int,
     ) -> None:
-        self.clients = world
-        self.workers = crew
-        self.faults = faults or FailurePolicy()
-        self.client_state = ClientStateStore() if memories is None else memories
+        self.clients = clients
+        self.workers = workers
+        self.failures = failures or FailurePolicy()
+        self.client_state = ClientStateStore() if client_state is None else client_state
         self._buffer = buffer
 
-    def cohort(self, t: int, clients: Sequence[int]) -> SimulatedCohort:
-        """These clients, for round t."""
-        self.workers.new_round()
-        return SimulatedCohort(self, t, self.clients.largest_first(clients))
+    @property
+    def population(self) -> int:
+        """Number of all clients."""
+        return len(self.clients.partition)
 
-    def run_task(self, t: int, clients: list[int], task: str, down: Payload) -> Iterator[Reply]:
-        """Run a task on each."""
-        attendance = FailureTracker(self.faults, t, len(clients))
+    def cohort(self, t: int, clients: Sequence[int]) -> SampledCohort:
+        """Return the cohort of round t, largest client first."""
+        self.workers.new_round()
+        return super().cohort(t, self.clients.largest_first(clients))
+
+    def run_task(self, t: int, clients: Sequence[int], task: str, down: Payload) -> Iterator[Reply]:
+        """Run a task of round t on these clients. Replies come in the order of the clients."""
+        failures = FailureTracker(self.failures, t, len(clients))
         jobs = [TaskJob(task, client, t, self.client_state) for client in clients]
-        for client, (said, payloads) in zip(clients, self._results(jobs, down), strict=True):
-            if "error" in said:
-                cause = RemoteTraceback(said["traceback"])
-                attendance.record(client, said["error"], said["traceback"], cause=cause, code=said["code"])
+        for client, (message, payloads) in zip(clients, self._results(jobs, down), strict=True):
+            if "error" in message:
+                cause = RemoteTraceback(message["traceback"])
+                failures.record(client, message["error"], message["traceback"], cause=cause, code=message["code"])
                 continue
-            yield Reply(payloads["up"], said["n"], payloads["memory"], payloads["report"], client)
+            yield Reply(payloads["up"], message["n"], payloads["memory"], payloads["report"], client)
 
     def evaluate(self, state: Tensor) -> Score:
-        """A complete model on the global test set, in the chunks and the order of `Flat.score`."""
+        """Evaluate a complete model on the test set, in the slices and the order of `FlatModel.score`."""
         predicted, loss = list[Tensor](), 0.0
         ranges = [[rows.start, rows.stop] for rows in eval_slices(len(self.clients.test))]
-        several = -(-len(ranges) // (EVAL_JOBS_PER_WORKER * self.workers.size))
-        jobs = [ScoreJob(ranges[i : i + several]) for i in range(0, len(ranges), several)]
-        for said, payloads in self._results(jobs, {"state": state}):
-            if "error" in said:
-                what = f"the global model cannot be evaluated: {said['error']}"
-                code = "engine.evaluation_failed" if said["code"] == CLIENT_FAILED else said["code"]
-                raise UserError(code, what) from RemoteTraceback(said["traceback"])
-            predicted.append(payloads["said"]["predicted"])
-            for lost in said["losses"]:  # one by one, as `Flat.score` adds them
-                loss += lost
+        per_job = -(-len(ranges) // (EVAL_JOBS_PER_WORKER * self.workers.size))
+        jobs = [ScoreJob(ranges[i : i + per_job]) for i in range(0, len(ranges), per_job)]
+        for message, payloads in self._results(jobs, {"state": state}):
+            if "error" in message:
+                what = f"the global model cannot be evaluated: {message['error']}"
+                code = "engine.evaluation_failed" if message["code"] == CLIENT_FAILED else message["code"]
+                raise UserError(code, what) from RemoteTraceback(message["traceback"])
+            predicted.append(payloads["score"]["predicted"])
+            for slice_loss in message["losses"]:  # one by one: `FlatModel.score` adds them in this order
+                loss += slice_loss
         return Score(torch.cat(predicted), self.clients.test.y, loss)
 
     def _results(self, jobs: Sequence[Job], down: Payload) -> Iterator[JobResult]:
-        for answer in Scheduler(self.workers, jobs, self._buffer).results(down):
-            if "refused" in answer.message:
-                kind = Diverged if answer.message["kind"] == Diverged.__name__ else UserError
-                raise kind(*answer.message["refused"])
-            yield answer
+        for result in Scheduler(self.workers, jobs, self._buffer).results(down):
+            if "user_error" in result.message:
+                kind = Diverged if result.message["kind"] == Diverged.__name__ else UserError
+                raise kind(*result.message["user_error"])
+            yield result
 
     def close(self) -> None:
-        """End the workers at once, and give back what the engine holds outside this process's memory."""
+        """Stop the workers at once, and release what the engine holds outside the memory of this process."""
         self.workers.close()
-        self.client_state.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        super().close()
 
 
 class PoolEngine(WorkerEngine[ProcessWorker]):
-    """All clients of a run, and what each remembers; the workers start when there is something to do."""
+    """All clients of a run and their states. Worker processes start when the first task is run."""
 
     def __init__(
         self,
-        world: SimulatedClients,
+        clients: SimulatedClients,
         f: FlatModel,
-        faults: FailurePolicy | None = None,
-        memories: ClientStateStore | None = None,
+        failures: FailurePolicy | None = None,
+        client_state: ClientStateStore | None = None,
         *,
         workers: int | None = None,
         start: StartMethod | None = None,
         buffer: int = REPLY_BUFFER_BYTES,
     ) -> None:
-        """`workers` defaults to the cores there are, `start` to what is best on this system."""
-        super().__init__(world, ProcessPool(world, f, workers or available_cores(), start), faults, memories, buffer)
+        """Configure the pool. `workers` defaults to the available cores, `start` to `default_start_method`."""
+        pool = ProcessPool(clients, f, workers or available_cores(), start)
+        super().__init__(clients, pool, failures, client_state, buffer)

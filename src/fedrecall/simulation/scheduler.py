@@ -1,4 +1,7 @@
-"""Who does what when: jobs to idle workers, answers in the order of the jobs, the jobs of the dead to others."""
+"""Schedules jobs on workers.
+
+Results are returned in job order; the job of a worker that exited is retried on another one.
+"""
 
 from abc import ABC, abstractmethod
 from bisect import insort
@@ -7,149 +10,151 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Generic, TypeVar
 
-from fedrecall.core.types import Payload
+from fedrecall.core.types import Payload, payload_bytes
 from fedrecall.simulation.jobs import Job, JobResult
 
-MAX_ATTEMPTS = 3  # workers that a job may cost before it is given up
+MAX_ATTEMPTS = 3  # workers that may exit during one job before the job fails
 
 
 @dataclass(eq=False, kw_only=True)
 class Worker:
-    """One worker, as the engine sees it."""
+    """One worker, as the scheduler sees it."""
 
-    ready: bool = False  # it has been heard of
-    job: int | None = None  # what it is at
-    served_clients: set[int] = field(default_factory=set)  # clients of the round that it has served before
-
-
-H = TypeVar("H", bound=Worker)
+    ready: bool = False  # it has sent its first message
+    job: int | None = None  # number of the running job
+    served_clients: set[int] = field(default_factory=set)  # clients of this round that it has run a task of
 
 
-class WorkerPool(ABC, Generic[H]):
-    """The workers of an engine: hired when there is work, replaced when they die, ended with the engine."""
+W = TypeVar("W", bound=Worker)
 
-    worker_kind: ClassVar[str]  # what one of them is
+
+class WorkerPool(ABC, Generic[W]):
+    """The workers of an engine: started when there are jobs, replaced when they exit, stopped with the engine."""
+
+    worker_kind: ClassVar[str]  # noun for messages
 
     def __init__(self) -> None:
-        self._workers: list[H] = []
+        self._workers: list[W] = []
 
     @property
-    def busy(self) -> list[H]:
-        """Those at a job."""
-        return [hand for hand in self._workers if hand.job is not None]
+    def busy(self) -> list[W]:
+        """Workers that run a job."""
+        return [worker for worker in self._workers if worker.job is not None]
 
     def new_round(self) -> None:
-        """Nobody has met any of the clients."""
-        for hand in self._workers:
-            hand.served_clients.clear()
+        """Clear the record of served clients."""
+        for worker in self._workers:
+            worker.served_clients.clear()
 
     @property
     @abstractmethod
     def size(self) -> int:
-        """How many there may be now."""
+        """Largest number of workers at present."""
 
     @abstractmethod
     def broadcast(self, down: Payload) -> None:
-        """A shift begins; this goes down to whoever has a job in it."""
+        """Make a payload available to all jobs that are submitted from now on."""
 
     @abstractmethod
-    def idle_worker(self, waiting: int) -> H | None:
-        """One that has nothing to do, new if need be; None if there is none yet. So many jobs wait."""
+    def idle_worker(self, waiting: int) -> W | None:
+        """Return a worker without a job, a new one if needed, or None if all are busy. `waiting` jobs are queued."""
 
     @abstractmethod
-    def submit(self, hand: H, job: Job) -> None:
-        """Send somebody to work. Its death is heard of, not raised."""
+    def submit(self, worker: W, job: Job) -> None:
+        """Send a job to a worker. If the worker has exited, `wait` reports it."""
 
     @abstractmethod
-    def wait(self) -> Iterator[tuple[H, JobResult | str]]:
-        """Wait for something to happen; those that have answered, or how they died, in which case they are gone.
+    def wait(self) -> Iterator[tuple[W, JobResult | str]]:
+        """Wait for messages; yield results of jobs, or the reason of exit of workers, which leave the pool.
 
-        The tensors of an answer are views, good until the worker's next answer.
+        The tensors of a result are views, valid until the worker's next result.
         """
 
     @abstractmethod
     def cancel_running(self) -> None:
-        """End those at a job: nobody waits for their answers."""
+        """Stop all workers that run a job; their results are not needed."""
 
     @abstractmethod
     def close(self) -> None:
-        """End all at once, whatever they are doing."""
+        """Stop all workers at once."""
 
 
-class Scheduler(Generic[H]):
+class Scheduler(Generic[W]):
     """The jobs of one exchange."""
 
-    def __init__(self, crew: WorkerPool[H], jobs: Sequence[Job], buffer: int) -> None:
-        """Beyond `buffer` bytes of answers that wait for their turn, no job is begun."""
-        self._crew, self._jobs, self._buffer = crew, jobs, buffer
+    def __init__(self, pool: WorkerPool[W], jobs: Sequence[Job], buffer: int) -> None:
+        """Queue the jobs. While out-of-order results exceed `buffer` bytes, no job starts."""
+        self._pool, self._jobs, self._buffer = pool, jobs, buffer
         self._queue = deque(range(len(jobs)))
-        self._next_result = 0  # whose answer is due
-        self._out_of_order: dict[int, JobResult] = {}  # answers whose turn has not come
-        self._buffered_bytes = 0  # their bytes
+        self._next_result = 0  # number of the job whose result is returned next
+        self._out_of_order: dict[int, JobResult] = {}
+        self._buffered_bytes = 0  # size of the out-of-order results
         self._lost_workers = Counter[int]()
 
     def results(self, down: Payload) -> Iterator[JobResult]:
-        """The answers in the order of the jobs, which are also begun in it; all of them read what goes down."""
-        if self._crew.busy:
+        """Run all jobs with this broadcast payload; yield their results in job order. Jobs also start in it."""
+        if self._pool.busy:
             raise RuntimeError("another exchange is running: read all its replies, or close it, before the next")
-        self._crew.broadcast(down)
+        self._pool.broadcast(down)
         try:
             while self._next_result < len(self._jobs):
                 self._submit_all()
                 while self._next_result not in self._out_of_order:
-                    for hand, heard in self._crew.wait():
-                        self._on_result(hand, heard)
+                    for worker, result in self._pool.wait():
+                        self._on_result(worker, result)
                     self._submit_all()
-                answer = self._out_of_order.pop(self._next_result)
-                self._buffered_bytes -= _bytes(answer)
+                result = self._out_of_order.pop(self._next_result)
+                self._buffered_bytes -= _size(result)
                 self._next_result += 1
-                yield answer
+                yield result
         finally:
-            self._crew.cancel_running()
+            self._pool.cancel_running()
 
     def _can_submit(self) -> bool:
         return bool(self._queue) and (self._buffered_bytes <= self._buffer or self._queue[0] == self._next_result)
 
     def _submit_all(self) -> None:
-        while self._can_submit() and (hand := self._crew.idle_worker(len(self._queue))):
-            self._submit(hand)
+        while self._can_submit() and (worker := self._pool.idle_worker(len(self._queue))):
+            self._submit(worker)
 
-    def _submit(self, hand: H) -> None:
-        hand.job = self._pick_job(hand)
-        self._queue.remove(hand.job)
-        job = self._jobs[hand.job]
+    def _submit(self, worker: W) -> None:
+        worker.job = self._pick_job(worker)
+        self._queue.remove(worker.job)
+        job = self._jobs[worker.job]
         if job.client is not None:
-            hand.served_clients.add(job.client)
-        self._crew.submit(hand, job)
+            worker.served_clients.add(job.client)
+        self._pool.submit(worker, job)
 
-    def _pick_job(self, hand: H) -> int:
-        """The first job for a client that the worker has met, if there is room for its answer, else the first."""
-        if hand.served_clients and self._buffered_bytes <= self._buffer:
-            return next((n for n in self._queue if self._jobs[n].client in hand.served_clients), self._queue[0])
+    def _pick_job(self, worker: W) -> int:
+        """Return the first job of a client that the worker has cached data of, else the first job.
+
+        While the buffer is full only the first job may start.
+        """
+        if worker.served_clients and self._buffered_bytes <= self._buffer:
+            return next((n for n in self._queue if self._jobs[n].client in worker.served_clients), self._queue[0])
         return self._queue[0]
 
-    def _on_result(self, hand: H, heard: JobResult | str) -> None:
-        number, hand.job = hand.job, None
+    def _on_result(self, worker: W, result: JobResult | str) -> None:
+        number, worker.job = worker.job, None
         assert number is not None
-        if isinstance(heard, str):
-            self._on_worker_lost(number, heard)
+        if isinstance(result, str):
+            self._on_worker_lost(number, result)
             return
-        self._buffered_bytes += _bytes(heard)
-        if self._can_submit():  # at once: the worker has another place for the next answer
-            self._submit(hand)
-        copied = {group: {k: t.clone() for k, t in payload.items()} for group, payload in heard.payloads.items()}
-        self._out_of_order[number] = heard._replace(payloads=copied)
+        self._buffered_bytes += _size(result)
+        if self._can_submit():  # before the copy: the worker writes its next result to another buffer
+            self._submit(worker)
+        copies = {group: {k: t.clone() for k, t in payload.items()} for group, payload in result.payloads.items()}
+        self._out_of_order[number] = result._replace(payloads=copies)
 
-    def _on_worker_lost(self, number: int, how: str) -> None:
+    def _on_worker_lost(self, number: int, reason: str) -> None:
         self._lost_workers[number] += 1
         if self._lost_workers[number] < MAX_ATTEMPTS:
-            insort(self._queue, number)  # several may have died: the one whose answer is due comes first
+            insort(self._queue, number)  # several workers may have exited: the earliest job is retried first
         else:
-            error = f"the {self._crew.worker_kind} exited {MAX_ATTEMPTS} times before the job was done ({how})"
-            self._out_of_order[number] = JobResult(
-                {"error": error, "traceback": error + "\n", "code": "engine.worker_exited"}, {}
-            )
+            error = f"the {self._pool.worker_kind} exited {MAX_ATTEMPTS} times before the job was done ({reason})"
+            message = {"error": error, "traceback": error + "\n", "code": "engine.worker_exited"}
+            self._out_of_order[number] = JobResult(message, {})
 
 
-def _bytes(answer: JobResult) -> int:
-    return sum(t.nbytes for payload in answer.payloads.values() for t in payload.values())
+def _size(result: JobResult) -> int:
+    return sum(map(payload_bytes, result.payloads.values()))

@@ -140,7 +140,7 @@ def method_checks(engines: Collection[str] = tuple(ENGINES)) -> dict[str, Check]
     """All checks by name, for `pytest.mark.parametrize`: each is called with a method.
 
     >>> from fedrecall import Method
-    >>> method_checks(["serial"])["sends flat named tensors"](Method())
+    >>> method_checks(["serial"])["sends plain tensors"](Method())
     """
     checks: list[tuple[Callable[..., None], dict[str, str]]] = [
         *((stays_finite, {"case": case, "engine": engine}) for engine in engines for case in SETTINGS),

@@ -23,6 +23,7 @@ from fedrecall.simulation.ray import RayEngine
 from fedrecall.simulation.ray.session import RaySession, open_session
 from fedrecall.testing.federation import SKEWED_LABELS, examples, model, simulated_clients
 from support.processes import children, gone
+from support.tiny_federation import accepted
 
 pytestmark = pytest.mark.ray
 
@@ -122,7 +123,7 @@ def engine(shared: RayEngine, folder: Path) -> RayEngine:
     """The same actors for every test, with nothing remembered."""
     for token in folder.iterdir():
         token.unlink()
-    shared.client_state, shared.faults = ClientStateStore(), FailurePolicy()
+    shared.client_state, shared.failures = ClientStateStore(), FailurePolicy()
     return shared
 
 
@@ -135,11 +136,11 @@ def replies(engine: RayEngine | SerialEngine) -> list[Tensor]:
     """All tensors of a few exchanges and evaluations, in the order they come."""
     seen, sent, f = [], down(), model(batch_norm=True)
     for t in range(3):
-        came = list(engine.cohort(t, EVERYONE).run("train", sent))
+        came = list(accepted(engine.cohort(t, EVERYONE), "train", sent))
         for r in came:
             seen += [*r.up.values(), *r.memory.values(), *r.metrics.values(), torch.tensor(r.n)]
         sent["w"] = came[-1].up["w"]
-        seen += [t for reply in engine.cohort(t, EVERYONE).run("labels", sent) for t in reply.up.values()]
+        seen += [t for reply in accepted(engine.cohort(t, EVERYONE), "labels", sent) for t in reply.up.values()]
         score = engine.evaluate(f.join(sent["w"], f.b))
         seen += [score.predicted, score.y, torch.tensor(score.loss, dtype=torch.float64)]
     return seen + [t for k in EVERYONE for t in engine.client_state[k].values()]
@@ -170,13 +171,13 @@ def test_longest_first_in_order_and_no_more_than_fits(engine: RayEngine, folder:
     engine._buffer = before
 
 
-def test_replies_that_nobody_takes(engine: RayEngine) -> None:
-    stream = engine.cohort(0, EVERYONE).run("train", down())
+def test_a_stream_closed_early_stores_only_accepted_states(engine: RayEngine) -> None:
+    stream = accepted(engine.cohort(0, EVERYONE), "train", down())
     next(stream)
     with pytest.raises(RuntimeError, match="exchange"):
         next(engine.cohort(0, EVERYONE).run("train", down()))
     stream.close()
-    assert list(engine.client_state) == [3], "the longest client's, whose reply was taken"
+    assert list(engine.client_state) == [3], "the largest client, whose reply was accepted"
     assert len(list(engine.cohort(0, EVERYONE).run("labels", down()))) == 5
 
 
@@ -190,7 +191,7 @@ def test_an_actor_killed_in_a_round_is_replaced(engine: RayEngine, folder: Path,
 
 def test_a_client_that_kills_its_actors_again_and_again_has_failed(engine: RayEngine, folder: Path) -> None:
     kept: list[ClientFailure] = []
-    engine.faults = FailurePolicy(min_replies=4, save_traceback=kept.append)
+    engine.failures = FailurePolicy(min_replies=4, save_traceback=kept.append)
     for i in range(4):
         (folder / str(i)).touch()
     assert [reply.client for reply in engine.cohort(2, EVERYONE).run("fatal", down())] == [3, 0, 2, 4]
@@ -210,7 +211,7 @@ def test_a_client_that_raises(engine: RayEngine) -> None:
     assert "\n" not in str(caught.value)
     assert "in picky" in str(caught.value.__cause__), "where it happened"
     kept: list[ClientFailure] = []
-    engine.faults = FailurePolicy(min_replies=4, save_traceback=kept.append)
+    engine.failures = FailurePolicy(min_replies=4, save_traceback=kept.append)
     assert [reply.client for reply in engine.cohort(1, EVERYONE).run("picky", down())] == [3, 0, 2, 4]
     assert [(k.t, k.client, k.code, k.error) for k in kept] == [
         (1, 1, "round.client_failed", "ValueError: I do not like this client")
@@ -226,7 +227,7 @@ def test_a_client_that_raises(engine: RayEngine) -> None:
 def test_what_the_user_can_fix_comes_out_as_it_is(
     engine: RayEngine, task: str, kind: type[fr.UserError], code: str, key: str, fact: str
 ) -> None:
-    engine.faults = FailurePolicy(min_replies=1)
+    engine.failures = FailurePolicy(min_replies=1)
     with pytest.raises(fr.UserError) as caught:
         list(engine.cohort(0, EVERYONE).run(task, down()))
     assert type(caught.value) is kind

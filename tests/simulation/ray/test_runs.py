@@ -25,6 +25,7 @@ from fedrecall.simulation.ray.session import AUTH_TOKEN, ENV_DEFAULTS, open_sess
 from fedrecall.testing.federation import SKEWED_LABELS, model, run_federation, simulated_clients
 from support.interrupted_run import difference, outcome, tables
 from support.processes import children, gone, start, until
+from support.tiny_federation import accepted
 
 pytestmark = pytest.mark.ray
 
@@ -150,7 +151,7 @@ def waiting(folder: Path, node: str) -> fr.Method:
 
 def trained(engine: RayEngine | SerialEngine) -> list[Tensor]:
     sent = {"w": model().w}
-    return [r.up["w"] for t in range(3) for r in engine.cohort(t, EVERYONE).run("train", sent)]
+    return [r.up["w"] for t in range(3) for r in accepted(engine.cohort(t, EVERYONE), "train", sent)]
 
 
 def test_a_node_that_is_lost_in_mid_round(cluster: Any, tmp_path: Path) -> None:

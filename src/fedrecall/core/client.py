@@ -1,0 +1,92 @@
+"""The client's half of a round: builds a client's `Local` and runs its task.
+
+The reply is a function of the weights, the payload, the client state, the data and the seeds alone. It has the same
+bits in a pool worker, a Ray actor and a Flower node.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from fedrecall.core import seeds
+from fedrecall.core.client_report import ClientReporter, ReportRequest
+from fedrecall.core.flat_model import FlatModel
+from fedrecall.core.method import Method
+from fedrecall.core.training import LocalTraining, train
+from fedrecall.core.types import Examples, Local, Payload, Reply
+from fedrecall.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientRunner:
+    """The settings that all clients of a run share."""
+
+    method: Method
+    training: LocalTraining
+    test: Examples
+    """Test set on which probes measure a client's model."""
+    classes: int
+    seed: int
+    report: ReportRequest = ReportRequest()
+    """Metrics that clients report besides their replies."""
+
+    def run_on(
+        self, data: Examples, f: FlatModel, task: str, client: int, t: int, down: Payload, memory: Payload | None
+    ) -> Reply:
+        """Run one task of round t on a client's examples. `memory` is None if the client has no state yet."""
+        r = self._local(data.precomputed(), f, client, t, to_device(down, f.w.device), memory)
+        if task == "train":
+            observer = None
+            if self.report != ReportRequest() or self.method.personal:
+                observer = ClientReporter(self.report, self.method, f, r, self.test, client)
+            reply = train(self.method, r, self.training, self.seed, client, observer)
+        else:
+            reply = Reply(self._method_task(task)(r), len(r.y), r.memory, {})
+        cpu = torch.device("cpu")
+        return Reply(to_device(reply.up, cpu), reply.n, to_device(reply.memory, cpu), to_device(reply.metrics, cpu))
+
+    def _local(self, data: Examples, f: FlatModel, client: int, t: int, down: Payload, memory: Payload | None) -> Local:
+        if memory is None:
+            memory = self.method.memory(down.get("w", f.w))
+        memory = to_device(memory, f.w.device)
+        if "w" in down:
+            w, b = down["w"], down.get("b", f.b)
+        else:  # no global weights are sent: the client continues with its own model, initially the common one
+            w, b = f.split(memory.get("own", f.w))
+        y = data.y.to(f.w.device)
+        return Local(
+            f=f,
+            w=w,
+            b=b if len(b) else f.b,
+            down=down,
+            memory=memory,
+            data=data,
+            y=y,
+            counts=torch.bincount(y, minlength=self.classes),
+            lr=self.training.sgd.lr_at(t),
+            momentum=self.training.sgd.momentum,
+            prox=self.training.sgd.prox,
+            batch=self.training.batch,
+            t=t,
+            seed=seeds.derive_seed(self.seed, "method", t, client),
+            scratch={},
+        )
+
+    def _method_task(self, task: str) -> Callable[[Local], Payload]:
+        """Return a task of the method. Only declared names are looked up: the name may be from another machine."""
+        if task not in self.method.tasks:
+            declared = ", ".join(["train", *self.method.tasks])
+            raise UserError(
+                "method.unknown_task",
+                f'{type(self.method).__name__} has no task "{task[:40]}" (its tasks: {declared})',
+                "method",
+                "add the task to Method.tasks",
+            )
+        function: Callable[[Local], Payload] = getattr(self.method, task)
+        return function
+
+
+def to_device(payload: Payload, device: torch.device) -> Payload:
+    """Move tensors to a device. A tensor that is there already is not copied."""
+    return {name: t.to(device) for name, t in payload.items()}
