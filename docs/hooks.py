@@ -9,6 +9,7 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
+import make_configuration  # mkdocs puts the folder of its hooks on the path
 from latex2mathml.converter import convert
 from mkdocs.structure.files import File, Files, InclusionLevel
 
@@ -31,6 +32,9 @@ def on_files(files: Files, config: Any) -> Files:
     for example in EXAMPLES.glob("*.*"):
         path = f"examples/{example.name}"
         files.append(File.generated(config, path, abs_src_path=str(example), inclusion=InclusionLevel.INCLUDED))
+    if (committed := files.get_file_from_path(make_configuration.PAGE.name)) is not None:
+        files.remove(committed)
+    files.append(File.generated(config, make_configuration.PAGE.name, content=make_configuration.page()))
     return files
 
 

@@ -1,173 +1,153 @@
-"""Make docs/configuration.md from the types: `python docs/make_configuration.py`. A test compares the two.
+"""Generate the page configuration.md from the JSON schema of the configuration.
 
-Types and defaults are those of the classes; what a key means is the comment beside it in the source.
+mkdocs calls `page` when it builds the site; `python docs/make_configuration.py` writes the page for readers of the
+repository.
 """
 
-import re
-import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import fields
 from pathlib import Path
-from typing import Any, Literal, get_origin, get_type_hints
+from typing import Any
 
 import tomli_w
-from pydantic import BaseModel, TypeAdapter
 
-from fedrecall.config.choices import NamedChoice
-from fedrecall.config.experiment import CHOICES, CHOSEN, Experiment
-from fedrecall.config.schema import classes
+from fedrecall.config.schema import (
+    Schema,
+    choice_members,
+    is_choice,
+    make_schema,
+    member_settings,
+    summary,
+    valid_values,
+)
 from fedrecall.data.catalog import DATASETS
-from fedrecall.data.transforms import TRANSFORM_PRESETS as AUGMENTATIONS
-from fedrecall.data.transforms import Transform
+from fedrecall.methods.presets import PRESETS
 
 PAGE = Path(__file__).parent / "configuration.md"
 HEAD = ("Key", "Type", "Default", "Meaning")
 INTRODUCTION = """\
 # Configuration
 
-Every table and key, with its type, its default and its meaning. This page is made from the types of the code by
-`python docs/make_configuration.py`, and a test compares the two.
+Every table and key, with its type, its default and its meaning. The page is generated from the types of the code by
+`python docs/make_configuration.py`.
 
-A configuration is a TOML file that says what differs from the quickstart: FedAvg on digits, ten skewed clients. Any key
-can be set on the command line, `fedrecall run experiment.toml --set method.tau=3`, and from Python,
-`fr.run({"method": {"name": "fedlmd", "tau": 3.0}})`. An unknown or ill-typed key is refused before anything runs. The
+A configuration is a TOML file with the settings that differ from the quickstart: FedAvg on digits, ten skewed clients.
+Any key can be set on the command line, `fedrecall run experiment.toml --set method.tau=3`, and from Python,
+`fr.run({"method": {"name": "fedlmd", "tau": 3.0}})`. An unknown or ill-typed key is an error before anything runs. The
 `config.toml` of a run directory is complete: every key with the value that was used.
 
-*unset* means that there is no value; the meaning says what then happens."""
-CHOSEN_FOR = {
-    "partition": "who has which examples",
-    "straggler": "who answers late; unset: nobody",
-    "attack": "who lies; unset: nobody",
-    "robust": "how a few hostile replies are kept from doing harm; unset: all count",
-    "privacy": "noise, so that no client can be told from the model; unset: none",
-}
+`fedrecall init` writes a file with every key and its meaning. Its first line, `#:schema PATH`, names the JSON schema of
+the installed package, so that editors with [Taplo](https://taplo.tamasfe.dev) (Even Better TOML in VS Code) complete
+keys, check values and show meanings. The path is relative if the package is installed below the file's folder, such as
+in `.venv`, and absolute otherwise; `python -c "from fedrecall.config.schema import SCHEMA_FILE; print(SCHEMA_FILE)"`
+prints it.
+
+*unset* means that there is no value; the meaning describes the effect."""
 MORE = {
     "data": "[Bring your own data](own-data.md) shows folders, tables and arrays.",
-    "federation": "`fedrecall show partition experiment.toml` draws who has which classes.",
-    "federation.straggler": "[Dropouts and stragglers](robustness.md#dropouts-and-stragglers) describes them.",
-    "federation.attack": "[Attackers](robustness.md#attackers) describes them.",
-    "server.robust": "[Robust aggregation](robustness.md#robust-aggregation) compares them.",
-    "server.privacy": "[Differential privacy](privacy.md#differential-privacy) describes the guarantee.",
-    "model": "Without one the data decides: `cnn` for images of 16 pixels or more, else `mlp`. A module of your own is "
-    "given in Python: [bring your own model](own-model.md).",
+    "federation": "`fedrecall show partition experiment.toml` draws the class distribution of every client.",
+    "federation.straggler": "More: [dropouts and stragglers](robustness.md#dropouts-and-stragglers).",
+    "federation.attack": "More: [attackers](robustness.md#attackers).",
+    "server.robust": "[Robust aggregation](robustness.md#robust-aggregation) compares the rules.",
+    "server.privacy": "[Differential privacy](privacy.md#differential-privacy) states the guarantee.",
+    "model": "[Bring your own model](own-model.md) shows how to pass a torch module in Python.",
     "method": "Each method has a page with its equations. `preset` names a paper's settings of a method.",
-    "engine": "[Engines](engines.md) says which one when.",
+    "engine": "[Engines](engines.md) helps to choose.",
     "run": "[Compare, reproduce, look](experiments.md) has more on probes and trackers.",
 }
+TYPES = {"integer": "integer", "number": "number", "boolean": "true or false", "object": "table"}
+BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the page."""
     parts = [INTRODUCTION]
-    for name, field in Experiment.model_fields.items():
-        chosen = CHOICES.get(name)
-        parts += [f"## [{name}]"] + ([] if chosen else [_about(type(field.default))])
-        parts += [MORE[name]] if name in MORE else []
-        parts += list(_choice(name, chosen) if chosen else _section(name, type(field.default)))
+    for name, node in make_schema()["properties"].items():
+        parts += [f"## [{name}]", _cell(summary(node)), *([MORE[name]] if name in MORE else [])]
+        parts += _choice(name, node) if is_choice(node) else _section(name, node)
     return "\n\n".join(parts) + "\n"
 
 
-def _section(name: str, cls: type[BaseModel]) -> Iterator[str]:
-    rows = []
-    for key, field in cls.model_fields.items():
-        if key in CHOSEN.get(name, ()):
-            default = _toml(CHOICES[key].dump(field.default)["name"]) if field.default is not None else "unset"
-            rows.append((f"`{key}`", f"table: [below](#{name}{key})", default, CHOSEN_FOR[key]))
-        else:
-            hint = get_type_hints(cls, include_extras=True)[key]
-            rows.append((f"`{key}`", _type(hint), _toml(field.default), _comment(cls, key)))
-    yield _table(HEAD, rows)
+def _section(name: str, section: Schema) -> Iterator[str]:
+    keys: dict[str, Schema] = section["properties"]
+    yield _table(HEAD, (_row(key, node, f"table: [below](#{name}{key})") for key, node in keys.items()))
     if name == "data":
-        yield from _data()
-    for key in CHOSEN.get(name, ()):
-        path = f"{name}.{key}"
-        yield f"### {path}"
-        if path in MORE:
-            yield MORE[path]
-        yield from _choice(path, CHOICES[key])
+        yield from _data(keys["augment"])
+    for key, node in keys.items():
+        if is_choice(node):
+            path = f"{name}.{key}"
+            yield f"### {path}"
+            if path in MORE:
+                yield MORE[path]
+            yield from _choice(path, node)
 
 
-def _choice(path: str, choice: NamedChoice) -> Iterator[str]:
-    """What can be chosen by name, and the keys of each."""
+def _row(key: str, node: Schema, table: str = "table") -> tuple[str, ...]:
+    default = node.get("default")
+    if is_choice(node):
+        return f"`{key}`", table, _toml(default and default["name"]), _cell(summary(node))
+    return f"`{key}`", " or ".join(dict.fromkeys(_types(node))), _toml(default), _cell(summary(node))
+
+
+def _choice(path: str, node: Schema) -> Iterator[str]:
     rows = []
-    for name, cls in choice.classes.items():
-        label = f"[`{name}`](methods/{name}.md)" if choice.kind == "method" else f"`{name}`"
-        keys = "<br>".join(_keys(cls)) or "none"
-        rows.append((label, _about(cls), keys))
-    yield _table(("Name", "What it is", "Its keys, with their defaults"), rows)
-    if choice.presets:
-        named = [(f"`{preset}`", ", ".join(f"`{name}`" for name in of)) for preset, of in choice.presets.items()]
+    for name, member in choice_members(node).items():
+        label = f"[`{name}`](methods/{name}.md)" if path == "method" else f"`{name}`"
+        settings = "<br>".join(_setting(key, value) for key, value in member_settings(member).items()) or "none"
+        rows.append((label, _cell(summary(member)), settings))
+    yield _table(("Name", "Description", "Keys with their defaults"), rows)
+    if path == "method":
+        presets = [(f"`{preset}`", ", ".join(f"`{name}`" for name in methods)) for preset, methods in PRESETS.items()]
         yield f'`{path} = {{ name = "fedprox", preset = "fedssd-cifar10" }}` takes a paper\'s settings:'
-        yield _table(("Preset", "Has settings of"), named)
+        yield _table(("Preset", "Methods"), presets)
 
 
-def _data() -> Iterator[str]:
+def _setting(key: str, node: Schema) -> str:
+    names = [_toml(value) for value in valid_values(node) if not isinstance(value, bool)]
+    meaning = " ".join(filter(None, [_cell(summary(node)), names and f"One of {', '.join(names)}."]))
+    return f"`{key}` {_toml(node.get('default'))}" + (f": {meaning}" if meaning else "")
+
+
+def _data(augment: Schema) -> Iterator[str]:
     named = [(f"`{name}`", source.about) for name, source in DATASETS.items()]
     own = [("`folder`", "your images: `path/<class>/<image>`"), ("`table`", "your CSV or Parquet file")]
     yield "### data.name"
-    yield _table(("Name", "What it is"), [*named, *own])
+    yield _table(("Name", "Description"), [*named, *own])
+    presets, transforms = augment["anyOf"]
     yield "### data.augment"
     yield (
-        f"`none`, a preset ({', '.join(f'`{name}`' for name in AUGMENTATIONS)}; each for the data sets of its paper), "
+        f"A preset ({', '.join(f'`{name}`' for name in presets['enum'])}; each for the data sets of its paper), "
         "or a table such as `{ pad = 4, flip = true }` with these keys:"
     )
-    hints = get_type_hints(Transform)
-    rows = [
-        (f"`{f.name}`", _type(hints[f.name]), _toml(f.default), _comment(Transform, f.name)) for f in fields(Transform)
-    ]
-    yield _table(HEAD, rows)
+    yield _table(HEAD, (_row(key, node) for key, node in transforms["properties"].items()))
 
 
-def _keys(cls: type[Any]) -> Iterator[str]:
-    hints = get_type_hints(cls)
-    for f in fields(cls):
-        choices = _type(hints[f.name]) if get_origin(hints[f.name]) is Literal else ""
-        meaning = "; ".join(filter(None, [_comment(cls, f.name), choices and f"one of {choices}"]))
-        yield f"`{f.name}` {_toml(f.default)}" + (f": {meaning}" if meaning else "")
-
-
-def _type(hint: Any) -> str:
-    """A type, in words."""
-    return " or ".join(dict.fromkeys(_words(TypeAdapter(hint).json_schema())))
-
-
-def _words(schema: dict[str, Any]) -> Iterator[str]:
-    if "anyOf" in schema:
-        for part in schema["anyOf"]:
-            yield from _words(part)
-    elif "enum" in schema or "const" in schema:
-        yield ", ".join(_toml(value) for value in schema.get("enum", [schema.get("const")]))
-    elif schema.get("type") == "array":
-        inside = schema.get("items") or next(iter(schema.get("prefixItems", [])), {})
-        yield f"list: {' or '.join(_words(inside))}"
-    elif schema.get("type") != "null":
-        bounds = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
-        said = ", ".join(f"{sign} {schema[key]:g}" for key, sign in bounds.items() if key in schema)
-        words = {"integer": "integer", "number": "number", "boolean": "true or false", "object": "table"}
-        plain = "path" if schema.get("format") == "path" else words.get(schema["type"], "text")
-        yield f"{plain} {said}".strip()
+def _types(node: Schema) -> Iterator[str]:
+    """Yield the alternatives of a type in words."""
+    if "anyOf" in node:
+        for part in node["anyOf"]:
+            yield from _types(part)
+    elif "enum" in node or "const" in node:
+        yield ", ".join(_toml(value) for value in valid_values(node))
+    elif node.get("type") == "array":
+        items = node.get("items") or next(iter(node.get("prefixItems", [])), {})
+        yield f"list: {' or '.join(_types(items))}"
+    else:
+        bounds = ", ".join(f"{sign} {node[key]:g}" for key, sign in BOUNDS.items() if key in node)
+        name = "path" if node.get("format") == "path" else TYPES.get(node["type"], "text")
+        yield f"{name} {bounds}".strip()
 
 
 def _toml(value: Any) -> str:
-    """A value, as a file has it."""
+    """Format a value as in a TOML file."""
     if value is None:
         return "unset"
-    plain = list(value) if isinstance(value, tuple) else value
-    text = " ".join(tomli_w.dumps({"x": plain}).removeprefix("x = ").split())
+    text = " ".join(tomli_w.dumps({"x": value}).removeprefix("x = ").split())
     return f"`{text.replace('[ ', '[').replace(', ]', ']')}`"
 
 
-def _comment(cls: type[Any], key: str) -> str:
-    return _cell(classes(Path(str(sys.modules[cls.__module__].__file__)))[cls.__name__].keys[key].comment)
-
-
-def _about(cls: type[Any]) -> str:
-    return _cell((cls.__doc__ or "").splitlines()[0])
-
-
 def _cell(text: str) -> str:
-    """Text in the words of a file, that cannot end a cell, nor be taken for HTML."""
-    text = re.sub(r"\bNone\b", "unset", re.sub(r"\bFalse\b", "false", text))
+    """Escape text for a cell, and name values as in TOML."""
+    text = text.replace("None: ", "Unset: ").replace("False: ", "false: ")
     return text.replace("|", "\\|").replace("<", "&lt;")
 
 

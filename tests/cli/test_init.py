@@ -1,4 +1,4 @@
-"""fedrecall init: what it writes is valid, says what it means, and runs."""
+"""`fedrecall init` writes a valid, described configuration that runs."""
 
 import re
 import tomllib
@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 import fedrecall as fr
-from fedrecall.config import schema
-from fedrecall.config.template import write_template
+from fedrecall.config.schema import SCHEMA_FILE, choice_members, choice_schema, key_infos, member_settings
+from fedrecall.config.template import schema_reference, write_template
 from fedrecall.errors import UserError
 from fedrecall.methods.presets import PRESETS
 from support.command import call
@@ -41,12 +41,22 @@ def test_every_key_is_there_and_valid(tmp_path: Path) -> None:
             section = header[1]
         elif key := re.match(r"(?:# )?(\w+) =", line):
             found.add(f"{section}.{key[1]}")
-    every = schema.keys()
+    every = key_infos()
+    settings = member_settings(choice_members(choice_schema("method"))["fedcsd"])
     wanted = {key for key in every if not key.startswith(("method.", "model.", "federation.partition."))}
     wanted = {key for key in wanted if not re.match(r"federation.(straggler|attack)|server.(robust|privacy)", key)}
-    wanted |= {f"method.{key}" for key in ("name", "preset", *schema.chosen("method", "fedcsd").keys)}
+    wanted |= {f"method.{key}" for key in ("name", "preset", *settings)}
     assert wanted <= found
     assert found - {"method.preset"} <= set(every)
+
+
+def test_editors_find_the_schema(tmp_path: Path) -> None:
+    file = tmp_path / "e.toml"
+    write_template(file)
+    first = file.read_text().splitlines()[0]
+    assert first == f"#:schema {SCHEMA_FILE.as_posix()}"
+    below = SCHEMA_FILE.parents[2] / "e.toml"
+    assert schema_reference(below) == "fedrecall/config/schema.json"
 
 
 def test_what_a_paper_set_can_be_taken_over(tmp_path: Path) -> None:
@@ -56,8 +66,8 @@ def test_what_a_paper_set_can_be_taken_over(tmp_path: Path) -> None:
     head, method, rest = re.split(r"(?s)(\n\[method\].*?\n)(?=\n\[server\])", text)
     (preset,) = re.findall(r'# (preset = "fedcad-sa")', method)
     file.write_text(f'{head}\n[method]\nname = "fedcad"\n{preset}\n{rest}')
-    said = fr.Experiment.load(file).to_tables()["method"]
-    assert said["estimate"] == PRESETS["fedcad-sa"]["fedcad"]["estimate"] == "local"
+    method = fr.Experiment.load(file).to_tables()["method"]
+    assert method["estimate"] == PRESETS["fedcad-sa"]["fedcad"]["estimate"] == "local"
 
 
 def test_a_named_method_runs_from_it(

@@ -15,13 +15,14 @@ Completions = list[tuple[str, str]]  # what can be typed, and what it means
 
 def complete_methods(incomplete: str) -> Completions:
     """Names of methods."""
-    found = [name for name in schema.names("method") if name.startswith(incomplete)]
-    return [(name, schema.chosen("method", name).about) for name in found]
+    members = schema.choice_members(schema.choice_schema("method"))
+    return [(name, schema.summary(member)) for name, member in members.items() if name.startswith(incomplete)]
 
 
 def complete_datasets(incomplete: str) -> Completions:
     """Names of data sets; a path is completed by the shell where no name fits."""
-    return [(name, "data set") for name in schema.datasets() if name.startswith(incomplete)]
+    names = [str(name) for name in schema.key_infos()["data.name"].values if name not in ("folder", "table", "own")]
+    return [(name, "data set") for name in names if name.startswith(incomplete)]
 
 
 def complete_experiments(incomplete: str) -> list[str]:
@@ -37,11 +38,12 @@ def codes(incomplete: str) -> Completions:
 def complete_settings(incomplete: str) -> Completions:
     """Keys of a configuration; and their values, as soon as only one key is meant that has a list of them."""
     typed, equals, _ = incomplete.partition("=")
-    found = {key: about for key, about in schema.keys().items() if (key == typed if equals else key.startswith(typed))}
+    infos = schema.key_infos()
+    found = {key: info for key, info in infos.items() if (key == typed if equals else key.startswith(typed))}
     if len(found) > 1:
-        return [(f"{key}=", about.comment) for key, about in found.items()]
-    offers = [f"{key}={_toml(value)}" for key, about in found.items() for value in about.values or ("",)]
-    return [(offer, "") for offer in offers if offer.startswith(incomplete)]
+        return [(f"{key}=", info.description) for key, info in found.items()]
+    settings = [f"{key}={_toml(value)}" for key, info in found.items() for value in info.values or ("",)]
+    return [(setting, "") for setting in settings if setting.startswith(incomplete)]
 
 
 @contextmanager

@@ -1,41 +1,75 @@
-"""A table such as {name = "dirichlet", alpha = 0.1}: a name chooses a dataclass, the other keys are its fields."""
+"""Choices by name: a table such as {name = "dirichlet", alpha = 0.1} names a class and sets its fields."""
 
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter, ValidationError
+from pydantic_core import CoreSchema, core_schema
 
-from fedrecall.config.validation import _type_error
+from fedrecall.config.validation import type_error
 from fedrecall.errors import UserError, unknown_name
+
+PYTHON_OBJECT = "own"  # name in the table of an object passed in Python
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class NamedChoice:
-    """One kind of thing that a configuration chooses by name."""
+class PythonObject:
+    """Record of an object passed in Python: a configuration can name it, and cannot make it."""
 
-    kind: str  # as it is called in messages
+    kind: str
+    class_name: str
+
+    @property
+    def missing(self) -> UserError:
+        """Error for a run that needs the object."""
+        return UserError(
+            "config.needs_python_object",
+            f"{self.kind}: the configuration refers to a {self.kind} passed in Python ({self.class_name})",
+            self.kind,
+            f"pass it again: run(..., {self.kind}=...)",
+        )
+
+
+def require(chosen: T | PythonObject) -> T:
+    """Return a chosen object, or raise an error if it is the record of an object passed in Python."""
+    if isinstance(chosen, PythonObject):
+        raise chosen.missing
+    return chosen
+
+
+@dataclass(frozen=True, eq=False)  # the identity is the hash, which `Annotated[...] | None` needs
+class NamedChoice:
+    """Type of a configuration key whose value is one of several classes, chosen by name.
+
+    As metadata of `Annotated` it validates a table, dumps the object as a table, and describes every class in the JSON
+    schema. A pydantic union by discriminator would either refuse tables (strict) or accept tau = "3" (lax), and its
+    errors have other keys; validation here is strict and reports the key of the configuration.
+    """
+
+    kind: str
     classes: Mapping[str, type[Any]]
-    default: str | None  # the name where none is given; None: it must be
-    does: str  # the attribute by which a Python user's own object is known
-    section: str | None = None  # the section that holds it; None: it is a section itself
+    base: type[Any]  # class or protocol of the objects
+    default: str | None = None  # name of a table without one; None: the name is required
+    section: str | None = None  # section of the key; None: the choice is a section itself
     presets: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)  # preset -> name -> fields
 
     @property
     def key(self) -> str:
-        """The configuration key of the table."""
+        """Configuration key of the table."""
         return self.kind if self.section is None else f"{self.section}.{self.kind}"
 
     @cached_property
     def _adapters(self) -> dict[str, TypeAdapter[Any]]:
-        """Made once: a study checks a thousand configurations."""
         return {name: TypeAdapter(cls) for name, cls in self.classes.items()}
 
     def build(self, table: Any) -> Any:
-        """The object that a table (or a bare name) describes; an object that is one already passes through."""
-        if isinstance(table, PythonObject) or (hasattr(table, self.does) and not isinstance(table, type)):
+        """Return the object that a table or a bare name describes; return an object of the kind unchanged."""
+        if isinstance(table, (PythonObject, self.base)) and not isinstance(table, type):
             return table
         if not isinstance(table, str | Mapping):
             text = str(table).partition("\n")[0]
@@ -54,32 +88,38 @@ class NamedChoice:
                 f"{self.key}.name",
                 f'set it, such as {self.key}.name = "{next(iter(self.classes))}"',
             )
-        if name == "own":
+        if name == PYTHON_OBJECT:
             return PythonObject(self.kind, str(values.get("of")))
         if not isinstance(name, str) or name not in self.classes:
-            raise unknown_name(
-                self.kind, name, self.classes, key=self.key if isinstance(table, str) else f"{self.key}.name"
-            )
+            key = self.key if isinstance(table, str) else f"{self.key}.name"
+            raise unknown_name(self.kind, name, self.classes, key=key)
         values = self._preset(name, values.pop("preset", None)) | values
-        cls = self.classes[name]
-        known = [f.name for f in fields(cls)]
+        known = [f.name for f in fields(self.classes[name])]
         for key in values:
             if key not in known:
                 raise self._unknown_key(name, key, known)
-        try:  # JSON has the types of TOML, and lets a list be a tuple under strict rules
+        try:  # JSON has the types of TOML, and strict validation of JSON accepts a list for a tuple
             return self._adapters[name].validate_json(json.dumps(values, default=_to_json_value), strict=True)
         except ValidationError as error:
             first = error.errors()[0]
-            raise _type_error([self.key, *map(str, first["loc"])], first) from None
-        except UserError as error:  # of the dataclass, which does not know the section that it is used in
+            raise type_error([self.key, *map(str, first["loc"])], first) from None
+        except UserError as error:  # raised by the class, which may not know its configuration key
             if error.key not in known:
                 raise
             raise UserError(error.code, error.message, f"{self.key}.{error.key}", error.hint) from None
 
+    def dump(self, chosen: Any) -> dict[str, Any]:
+        """Return the complete table of a chosen object, with every field."""
+        if isinstance(chosen, PythonObject):
+            return {"name": PYTHON_OBJECT, "of": chosen.class_name}
+        own = {"name": PYTHON_OBJECT, "of": type(chosen).__name__}
+        named = next(({"name": name} for name, cls in self.classes.items() if type(chosen) is cls), own)
+        return named | {k: v for k, v in asdict(chosen).items() if v is not None}
+
     def _preset(self, name: str, preset: Any) -> dict[str, Any]:
         if preset is None:
             return {}
-        valid = [p for p, settings in self.presets.items() if name in settings]
+        valid = self._preset_names(name)
         if preset not in valid:
             key = f"{self.key}.preset"
             if valid:
@@ -88,6 +128,9 @@ class NamedChoice:
             raise UserError("config.unknown_name", message, key, f"remove {key}")
         return dict(self.presets[preset][name])
 
+    def _preset_names(self, name: str) -> list[str]:
+        return [preset for preset, settings in self.presets.items() if name in settings]
+
     def _unknown_key(self, name: str, key: str, known: list[str]) -> UserError:
         path = f"{self.key}.{key}"
         if not known:
@@ -95,43 +138,37 @@ class NamedChoice:
             return UserError("config.unknown_key", message, path, f"remove {path}, or set {self.key}.name")
         return unknown_name(f"key of the {self.kind} {name}", key, known, "config.unknown_key", path)
 
-    def dump(self, chosen: Any) -> dict[str, Any]:
-        """The complete table of a chosen object, with every field."""
-        if isinstance(chosen, PythonObject):
-            return {"name": "own", "of": chosen.class_name}
-        own = {"name": "own", "of": type(chosen).__name__}  # no configuration can make it again
-        named = next(({"name": name} for name, cls in self.classes.items() if type(chosen) is cls), own)
-        return named | {k: v for k, v in asdict(chosen).items() if v is not None}
-
-
-@dataclass(frozen=True)
-class PythonObject:
-    """Stands in a configuration for an object that was given in Python: it names it, and cannot make it again."""
-
-    kind: str
-    class_name: str
-
-    def build(self, *_: object) -> Any:
-        """Refuse to be used as a model."""
-        raise self._missing()
-
-    def assign(self, *_: object) -> Any:
-        """Refuse to be used as a partition."""
-        raise self._missing()
-
-    def init(self, *_: object) -> Any:
-        """Refuse to be used as a method."""
-        raise self._missing()
-
-    needs_aux = personal = False  # as far as is known of a method
-
-    def _missing(self) -> UserError:
-        return UserError(
-            "config.needs_python_object",
-            f"{self.kind}: the configuration refers to a {self.kind} passed in Python ({self.class_name})",
-            self.kind,
-            f"pass it again: run(..., {self.kind}=...)",
+    def __get_pydantic_core_schema__(self, _: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Validate by `build`, serialise by `dump`."""
+        members: list[CoreSchema | tuple[CoreSchema, str]] = [
+            handler.generate_schema(cls) for cls in self.classes.values()
+        ]
+        return core_schema.no_info_plain_validator_function(
+            self.build,
+            json_schema_input_schema=core_schema.union_schema(members),
+            serialization=core_schema.plain_serializer_function_ser_schema(self.dump),
         )
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """Describe a bare name, the table of each class with its settings, and the table of a Python object."""
+        union = handler(schema)
+        members = [handler.resolve_ref_schema(member) for member in union.get("anyOf", [union])]
+        tables = [self._member_schema(name, member) for name, member in zip(self.classes, members, strict=True)]
+        own = {
+            "title": "PythonObject",
+            "description": "Record of an object passed in Python.",
+            "type": "object",
+            "properties": {"name": {"const": PYTHON_OBJECT}, "of": {"type": "string", "description": "Its class."}},
+            "required": ["name"],
+        }
+        return {"oneOf": [{"enum": list(self.classes)}, *tables, own]}
+
+    def _member_schema(self, name: str, member: dict[str, Any]) -> dict[str, Any]:
+        properties: dict[str, Any] = {"name": {"const": name}}
+        if presets := self._preset_names(name):
+            properties["preset"] = {"enum": presets, "description": "Settings of a paper. Keys set beside it win."}
+        required = {} if name == self.default else {"required": ["name"]}
+        return {**member, "properties": properties | member.get("properties", {}), **required}
 
 
 def _to_json_value(value: Any) -> Any:

@@ -1,17 +1,17 @@
-"""The configuration: typed, complete, the same from TOML, the command line and Python.
+"""Configuration of a run: typed sections with defaults, the same for TOML, the command line and Python.
 
-Nothing runs before all of it is valid; an unknown or ill-typed key is refused by name, with the nearest valid one.
+A configuration is validated completely before anything runs. An unknown or ill-typed key is an error with the key and
+the nearest valid name.
 """
 
-import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SkipValidation, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from fedrecall.config.choices import NamedChoice
-from fedrecall.config.tables import Tables, _reason, apply_overrides, merge_tables, read_toml
+from fedrecall.config.choices import NamedChoice, PythonObject
+from fedrecall.config.tables import Tables, apply_overrides, merge_tables, read_toml
 from fedrecall.config.validation import find_conflict, to_user_error
 from fedrecall.core.method import Method
 from fedrecall.core.optim import AdaptiveServer, ClientSGD, ServerOptimiser, ServerSGD
@@ -23,6 +23,7 @@ from fedrecall.data.custom import from_folder
 from fedrecall.data.dataset import Dataset
 from fedrecall.data.partitioners import PARTITIONERS, Partitioner
 from fedrecall.data.tabular import from_table
+from fedrecall.data.transforms import TRANSFORM_PRESETS, Transform
 from fedrecall.errors import UserError, unknown_name
 from fedrecall.methods import METHODS
 from fedrecall.methods.presets import PRESETS
@@ -30,110 +31,152 @@ from fedrecall.models import MODELS, Model
 from fedrecall.simulation.attacks import ATTACKS, Attack
 from fedrecall.simulation.availability import STRAGGLER_MODELS, StragglerModel
 
-PROBE_NAMES = ("confusion", "local", "local_confusion", "cohort", "shift", "distillation", "own_data", "features")
+ProbeName = Literal["confusion", "local", "local_confusion", "cohort", "shift", "distillation", "own_data", "features"]
+PROBE_NAMES: tuple[str, ...] = get_args(ProbeName)
 
 Positive = Annotated[int, Field(ge=1)]
-
+PositiveFloat = Annotated[float, Field(gt=0)]
 Rate = Annotated[float, Field(ge=0)]
-
 Fraction = Annotated[float, Field(gt=0, le=1)]
+BelowOne = Annotated[float, Field(ge=0, lt=1)]
+LaxPath = Annotated[Path, Field(strict=False)]  # TOML has no paths, only strings
+
+DATA_KINDS = (*DATASETS, "folder", "table", "own")
+DataName = Annotated[str, Field(json_schema_extra={"enum": list(DATA_KINDS)})]
+
+AUGMENTATIONS = ("none", *TRANSFORM_PRESETS)
+AugmentationName = Annotated[str, Field(json_schema_extra={"enum": list(AUGMENTATIONS)})]
+
+
+def _require_known_augmentation(augment: Any) -> Any:
+    if isinstance(augment, str) and augment not in AUGMENTATIONS:
+        raise unknown_name("augmentation", augment, AUGMENTATIONS, key="data.augment")
+    return augment
+
+
+Augmentation = Annotated[
+    str | dict[str, Any],
+    BeforeValidator(_require_known_augmentation, json_schema_input_type=AugmentationName | Transform),
+]
 
 CHOICES = {
-    "method": NamedChoice("method", METHODS, default="fedavg", does="loss", presets=PRESETS),
-    "model": NamedChoice("model", MODELS, default=None, does="build"),
-    "partition": NamedChoice("partition", PARTITIONERS, default="dirichlet", does="assign", section="federation"),
-    "straggler": NamedChoice(
-        "straggler", STRAGGLER_MODELS, default="lognormal", does="response_time", section="federation"
-    ),
-    "attack": NamedChoice("attack", ATTACKS, default=None, does="poison_data", section="federation"),
-    "robust": NamedChoice("robust", AGGREGATION_RULES, default=None, does="apply", section="server"),
-    "privacy": NamedChoice("privacy", PRIVACY, default="gaussian", does="delta", section="server"),
+    choice.kind: choice
+    for choice in (
+        NamedChoice("method", METHODS, Method, default="fedavg", presets=PRESETS),
+        NamedChoice("model", MODELS, Model),
+        NamedChoice("partition", PARTITIONERS, Partitioner, default="dirichlet", section="federation"),
+        NamedChoice("straggler", STRAGGLER_MODELS, StragglerModel, default="lognormal", section="federation"),
+        NamedChoice("attack", ATTACKS, Attack, section="federation"),
+        NamedChoice("robust", AGGREGATION_RULES, AggregationRule, section="server"),
+        NamedChoice("privacy", PRIVACY, GaussianMechanism, default="gaussian", section="server"),
+    )
 }
-
-CHOSEN = {  # section -> what is chosen by name in it
-    section: tuple(kind for kind, choice in CHOICES.items() if choice.section == section)
-    for section in ("federation", "server")
-}
-
 
 T = TypeVar("T")
 
 
-def _or(value: T | None, default: T) -> T:
-    return default if value is None else value
-
-
 class Section(BaseModel):
-    """One table of the configuration."""
+    """Base of the sections: one table of the configuration, strict about types and keys."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, arbitrary_types_allowed=True, allow_inf_nan=False
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
 
 
 class DataSection(Section):
-    """Which examples."""
+    """Data set, augmentation and the server's auxiliary examples."""
 
-    name: str = "digits"  # a named data set, "folder" or "table"; "own" in the record of a run on data given in Python
-    root: Annotated[Path, Field(strict=False)] | None = None  # folder of data sets, offline; else FEDRECALL_DATA
-    path: Annotated[Path, Field(strict=False)] | None = None  # of a folder of images or a table
-    label: str | None = None  # the table's label column
-    client: str | None = None  # the table's client column; for a folder, any value means <client>/<class>/<image>
-    classes: Positive | None = None  # femnist: 10, 26 or 62
-    size: Positive | None = None  # resize images to size x size when they are decoded
-    limit: Positive | None = None  # training examples kept per group (office-caltech-10: 62)
-    test: Annotated[float, Field(gt=0, lt=1)] = 0.2  # share held out where the data has no test set of its own
-    augment: str | dict[str, Any] = "none"  # a preset, or a table of transforms
-    aux: Literal["overlap", "holdout"] = "overlap"  # whether clients keep the auxiliary examples
-    aux_per_class: Annotated[int, Field(ge=0)] = 32  # the server's auxiliary set, for the methods that need one
+    name: DataName = "digits"
+    """A named data set, "folder" (images) or "table" (CSV, Parquet). "own": data passed in Python."""
+    root: LaxPath | None = None
+    """Folder of the named data sets, to work offline. None: the environment variable FEDRECALL_DATA."""
+    path: LaxPath | None = None
+    """Path of the folder of images or of the table."""
+    label: str | None = None
+    """Label column of the table."""
+    client: str | None = None
+    """Client column of the table. For a folder, any value means the layout <client>/<class>/<image>."""
+    classes: Positive | None = None
+    """Number of classes of femnist: 10, 26 or 62."""
+    size: Positive | None = None
+    """Side in pixels to which images are resized when they are decoded."""
+    limit: Positive | None = None
+    """Maximum number of training examples per group (office-caltech-10: 62)."""
+    test: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """Fraction held out for testing if the data has no test set."""
+    augment: Augmentation = "none"
+    """Training transforms: a preset, or a table of transforms."""
+    aux: Literal["overlap", "holdout"] = "overlap"
+    """Auxiliary examples: copies of examples that clients have too, or examples held out from the clients."""
+    aux_per_class: Annotated[int, Field(ge=0)] = 32
+    """Number of the server's auxiliary examples per class, for the methods that need them."""
 
     @model_validator(mode="after")
-    def _meant(self) -> Self:
-        if self.name not in (valid := (*DATASETS, "folder", "table")) and self.name != "own":
-            raise unknown_name("data set", self.name, valid, key="data.name")
-        idle = {"folder": ("root", "label", "classes", "limit"), "table": ("root", "classes", "size", "limit")}
-        for key in idle.get(self.name, ("path", "label", "client")):
+    def _check_keys_of_kind(self) -> Self:
+        if self.name not in DATA_KINDS:
+            raise unknown_name("data set", self.name, DATA_KINDS[:-1], key="data.name")
+        unused = {"folder": ("root", "label", "classes", "limit"), "table": ("root", "classes", "size", "limit")}
+        for key in unused.get(self.name, ("path", "label", "client")):
             if getattr(self, key) is not None:
                 raise _unused(f"data.{key}", getattr(self, key), "data.name", self.name)
         return self
 
+    def load(self) -> Dataset:
+        """Load the data set that the section names."""
+        if self.name == "own":
+            message = 'data.name = "own": the configuration refers to data passed in Python'
+            raise UserError("config.needs_python_object", message, "data", "pass it again: run(..., data=...)")
+        if self.name == "folder":
+            path = self._required("path", self.path)
+            return from_folder(path, size=self.size, client=self.client is not None, test=self.test)
+        if self.name == "table":
+            path, label = self._required("path", self.path), self._required("label", self.label)
+            return from_table(path, label, client=self.client, test=self.test)
+        return load_named(self.name, root=self.root, classes=self.classes, size=self.size, limit=self.limit)
+
+    def _required(self, key: str, value: T | None) -> T:
+        if value is None:
+            message = f'data.{key}: the key is missing, which data.name = "{self.name}" needs'
+            raise UserError("config.missing_key", message, f"data.{key}", f"set data.{key}")
+        return value
+
 
 class FederationSection(Section):
-    """Who has which examples, and how many take part in a round."""
+    """Clients, their data and their participation."""
 
-    clients: Positive = 10  # how many there are
-    sample: Positive | None = None  # clients a round; None: what fraction says
-    fraction: Fraction | None = None  # their share of all clients, instead of sample; neither: all of them
-    partition: Annotated[Partitioner, SkipValidation, BeforeValidator(CHOICES["partition"].build)] = PARTITIONERS[
-        "dirichlet"
-    ]()
-    dropout: Annotated[float, Field(ge=0, lt=1)] | None = None  # the chance that a client asked does not answer
-    straggler: Annotated[StragglerModel, SkipValidation, BeforeValidator(CHOICES["straggler"].build)] | None = None
-    attack: Annotated[Attack, SkipValidation, BeforeValidator(CHOICES["attack"].build)] | None = None
-    max_norm: Annotated[float, Field(gt=0)] | None = None  # of an update; longer ones are refused; None: a generous one
-    max_examples: Positive | None = None  # a client says to have; None: what the largest has
+    clients: Positive = 10
+    """Number of clients."""
+    sample: Positive | None = None
+    """Number of clients per round. None: federation.fraction decides."""
+    fraction: Fraction | None = None
+    """Fraction of the clients per round, instead of federation.sample. Neither: all clients."""
+    partition: Annotated[Partitioner | PythonObject, CHOICES["partition"]] = PARTITIONERS["dirichlet"]()
+    """Partitioner that assigns the examples to the clients."""
+    dropout: BelowOne | None = None
+    """Probability that a sampled client does not reply. None: 0."""
+    straggler: Annotated[StragglerModel, CHOICES["straggler"]] | None = None
+    """Model of the clients' response times. None: every reply arrives in time."""
+    attack: Annotated[Attack, CHOICES["attack"]] | None = None
+    """Attack of the malicious clients. None: all clients are honest."""
+    max_norm: PositiveFloat | None = None
+    """Maximum L2 norm of an update. Longer updates are rejected. None: a generous bound from the weights."""
+    max_examples: Positive | None = None
+    """Maximum number of examples that a reply may report. None: the number of the largest client."""
 
     @model_validator(mode="after")
-    def _one_of(self) -> Self:
+    def _check_sample_size(self) -> Self:
         if self.sample is not None and self.fraction is not None:
-            raise UserError(
-                "config.conflict",
-                f"federation.fraction = {self.fraction}: federation.sample = {self.sample} is set too",
-                "federation.fraction",
-                "remove federation.sample or federation.fraction",
-            )
+            message = f"federation.fraction = {self.fraction}: federation.sample = {self.sample} is set too"
+            hint = "remove federation.sample or federation.fraction"
+            raise UserError("config.conflict", message, "federation.fraction", hint)
         if self.sample is not None and self.sample > self.clients:
-            raise UserError(
-                "config.conflict",
-                f"federation.sample = {self.sample}: more than federation.clients = {self.clients}",
-                "federation.sample",
-                f"set at most {self.clients}",
-            )
+            message = f"federation.sample = {self.sample}: more than federation.clients = {self.clients}"
+            raise UserError("config.conflict", message, "federation.sample", f"set at most {self.clients}")
         if self.straggler is not None and self.clients_sampled > self.clients:
             raise UserError(
                 "config.conflict",
-                f"federation.straggler.over = {self.straggler.over}: a round would need {self.clients_sampled} clients, more "
-                f"than federation.clients = {self.clients}",
+                f"federation.straggler.over = {self.straggler.over}: a round would sample {self.clients_sampled} "
+                f"clients, more than federation.clients = {self.clients}",
                 "federation.straggler.over",
                 f"set at most {self.clients - self.clients_per_round}, or a smaller federation.sample",
             )
@@ -141,75 +184,105 @@ class FederationSection(Section):
 
     @property
     def clients_per_round(self) -> int:
-        """Clients a round."""
+        """Number of replies that a round uses."""
         if self.sample is not None:
             return self.sample
         return max(1, int((self.fraction or 1.0) * self.clients + 1e-9))  # 0.29 * 100 is 28.999...
 
     @property
     def clients_sampled(self) -> int:
-        """Clients a round, with those asked in case others are late."""
+        """Number of clients that a round samples: those of `clients_per_round`, and a surplus for stragglers."""
         return self.clients_per_round + (self.straggler.over if self.straggler is not None else 0)
 
 
 class LocalSection(Section):
-    """How every client trains."""
+    """Local training of every client."""
 
-    epochs: Positive = 5  # passes over its data in a round
-    batch: Positive = 50  # examples a step
-    lr: Annotated[float, Field(gt=0)] = 0.01  # learning rate of SGD
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9  # begins anew in every round
-    weight_decay: Rate = 0.0  # L2 penalty, added to the gradient
-    lr_decay: Annotated[float, Field(gt=0)] = 1.0  # factor a round
-    prox: Rate = 0.0  # mu of FedProx, added to whatever method runs
-    drop_last: bool = False  # leave out a last batch that is not full
+    epochs: Positive = 5
+    """Number of passes over the client's data per round."""
+    batch: Positive = 50
+    """Number of examples per step."""
+    lr: PositiveFloat = 0.01
+    """Learning rate of SGD."""
+    momentum: BelowOne = 0.9
+    """Momentum of SGD, reset in every round."""
+    weight_decay: Rate = 0.0
+    """L2 penalty, added to the gradient."""
+    lr_decay: PositiveFloat = 1.0
+    """Factor applied to the learning rate after every round."""
+    prox: Rate = 0.0
+    """Weight mu of FedProx's proximal term, added to the loss of any method."""
+    drop_last: bool = False
+    """Skip the last batch of an epoch if it is smaller than the others."""
+
+    def to_training(self) -> LocalTraining:
+        """Return the settings of the training loop."""
+        sgd = ClientSGD(self.lr, self.momentum, self.weight_decay, self.prox, self.lr_decay)
+        return LocalTraining(self.epochs, self.batch, sgd, self.drop_last)
 
 
 class ServerSection(Section):
-    """What the server does with the replies."""
+    """Aggregation and server optimiser."""
 
-    optimiser: Literal["average", "adagrad", "adam", "yogi"] = "average"  # of the mean update
-    lr: Annotated[float, Field(gt=0)] | None = None  # 1 for averaging, 0.01 for the adaptive ones
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0  # of averaging: FedAvgM
-    damped: bool = False  # momentum: the new update times 1 - momentum
-    nesterov: bool = False  # momentum: look ahead
-    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9  # of the adaptive ones
-    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.99  # of adam and yogi
-    tau: Annotated[float, Field(gt=0)] = 1e-3  # added to the root: how adaptive they are
-    weights: Literal["size", "uniform"] = "size"  # what a reply counts: by examples, or all alike
-    robust: Annotated[AggregationRule, SkipValidation, BeforeValidator(CHOICES["robust"].build)] | None = (
-        None  # None: all count
-    )
-    privacy: Annotated[GaussianMechanism, SkipValidation, BeforeValidator(CHOICES["privacy"].build)] | None = None
+    optimiser: Literal["average", "adagrad", "adam", "yogi"] = "average"
+    """Server optimiser, which applies the mean update to the global model."""
+    lr: PositiveFloat | None = None
+    """Server learning rate. None: 1 for averaging, 0.01 for the adaptive optimisers."""
+    momentum: BelowOne = 0.0
+    """Server momentum of averaging (FedAvgM)."""
+    damped: bool = False
+    """Variant of momentum: multiply the new update by 1 - momentum."""
+    nesterov: bool = False
+    """Variant of momentum: Nesterov's look-ahead."""
+    beta1: BelowOne = 0.9
+    """First moment's decay of the adaptive optimisers."""
+    beta2: BelowOne = 0.99
+    """Second moment's decay of adam and yogi."""
+    tau: PositiveFloat = 1e-3
+    """Degree of adaptivity: constant added to the root of the second moment."""
+    weights: Literal["size", "uniform"] = "size"
+    """Weight of a reply in the mean: its number of examples, or the same for all."""
+    robust: Annotated[AggregationRule, CHOICES["robust"]] | None = None
+    """Robust aggregation rule, applied to the replies before the method sees them. None: no rule."""
+    privacy: Annotated[GaussianMechanism, CHOICES["privacy"]] | None = None
+    """Differential privacy for clients. None: no noise."""
 
     @model_validator(mode="after")
-    def _meant(self) -> Self:
+    def _check_momentum(self) -> Self:
         if self.optimiser != "average" and (self.momentum or self.damped or self.nesterov):
             key = next(name for name in ("momentum", "damped", "nesterov") if getattr(self, name))
-            raise UserError(
-                "config.conflict",
-                f"server.{key} = {str(getattr(self, key)).lower()}: no effect with "
-                f'server.optimiser = "{self.optimiser}"',
-                f"server.{key}",
-                f'remove server.{key}, or set server.optimiser = "average"',
-            )
+            value = str(getattr(self, key)).lower()
+            message = f'server.{key} = {value}: no effect with server.optimiser = "{self.optimiser}"'
+            hint = f'remove server.{key}, or set server.optimiser = "average"'
+            raise UserError("config.conflict", message, f"server.{key}", hint)
         if (self.damped or self.nesterov) and not self.momentum:
             key = "damped" if self.damped else "nesterov"
             message = f"server.{key} = true: a variant of momentum, and server.momentum = {self.momentum}"
             raise UserError("config.conflict", message, f"server.{key}", f"set server.momentum, or remove server.{key}")
         return self
 
+    def to_optimiser(self) -> ServerOptimiser:
+        """Return the server optimiser with its settings."""
+        if self.optimiser == "average":
+            return ServerSGD(1.0 if self.lr is None else self.lr, self.momentum, self.damped, self.nesterov)
+        lr = 0.01 if self.lr is None else self.lr
+        return AdaptiveServer(self.optimiser, lr, self.beta1, self.beta2, self.tau)
+
 
 class EngineSection(Section):
-    """Where the clients run."""
+    """Engine that runs the clients."""
 
-    name: Literal["flower", "pool", "ray", "serial"] = "pool"  # real clients, processes, a cluster, or this process
-    workers: Positive | None = None  # processes of the pool, actors on Ray; None: as many as there are cores (or GPUs)
-    min_replies: Positive | None = None  # replies that a round needs; None: all, so a client that fails ends the run
-    timeout: Annotated[float, Field(gt=0)] | None = None  # seconds that a task may take on a Flower node; None: 600
+    name: Literal["flower", "pool", "ray", "serial"] = "pool"
+    """Engine: real clients on Flower, worker processes, a Ray cluster, or this process."""
+    workers: Positive | None = None
+    """Number of processes of the pool or actors on Ray. None: the number of cores (or GPUs)."""
+    min_replies: Positive | None = None
+    """Minimum number of replies per round. None: all, so a client that fails ends the run."""
+    timeout: PositiveFloat | None = None
+    """Timeout of a task on a Flower node, in seconds. None: 600."""
 
     @model_validator(mode="after")
-    def _meant(self) -> Self:
+    def _check_keys_of_engine(self) -> Self:
         for key, engines in (("workers", ("pool", "ray")), ("timeout", ("flower",))):
             if self.name not in engines and getattr(self, key) is not None:
                 raise _unused(f"engine.{key}", getattr(self, key), "engine.name", self.name)
@@ -217,37 +290,48 @@ class EngineSection(Section):
 
 
 class RaySection(Section):
-    """Where Ray is, for engine.name = "ray"."""
+    """Ray cluster, for engine.name = "ray"."""
 
-    address: str | None = None  # "auto", "HOST:PORT" or "ray://HOST:PORT"; None: one is started for the run
+    address: str | None = None
+    """Address of the cluster: "auto", "HOST:PORT" or "ray://HOST:PORT". None: start a cluster for the run."""
 
 
 class RunSection(Section):
-    """How long, and from which seeds."""
+    """Duration, seeds, measurements and checkpoints."""
 
-    rounds: Positive = 20  # how long
-    seed: int = 0  # everything random comes from it
-    partition_seed: int | None = None  # who gets which examples; None: seed
-    init_seed: int | None = None  # the first weights; None: seed
-    sample_seed: int | None = None  # who takes part in which round; None: seed
-    evaluate_every: Positive = 1  # rounds between two tests of the global model
-    local_accuracy: bool = False  # score every client's model on the test set too, before aggregation
-    targets: Annotated[tuple[Fraction, ...], Field(strict=False)] = ()  # accuracies whose first round is reported
-    probes: Annotated[tuple[str, ...], Field(strict=False)] = ()  # what else to look at: see `fedrecall show probes`
-    start: Annotated[Path, Field(strict=False)] | None = None  # a run directory or model file to begin with
-    track: Literal["tensorboard", "mlflow", "wandb"] | None = None  # who else hears of every round
-    checkpoint_every: Positive = 1  # rounds between two checkpoints
+    rounds: Positive = 20
+    """Number of communication rounds."""
+    seed: int = 0
+    """Seed of all random numbers."""
+    partition_seed: int | None = None
+    """Seed of the partition and the auxiliary set. None: run.seed."""
+    init_seed: int | None = None
+    """Seed of the initial weights. None: run.seed."""
+    sample_seed: int | None = None
+    """Seed of the sampling of clients. None: run.seed."""
+    evaluate_every: Positive = 1
+    """Number of rounds between two evaluations of the global model."""
+    local_accuracy: bool = False
+    """Evaluate every client's model on the test set too, before aggregation."""
+    targets: Annotated[tuple[Fraction, ...], Field(strict=False)] = ()
+    """Accuracies for which the first round that reaches them is reported."""
+    probes: Annotated[tuple[ProbeName, ...], Field(strict=False)] = ()
+    """Additional measurements; `fedrecall show probes` lists them."""
+    start: LaxPath | None = None
+    """Run directory or model file with the initial weights. None: random weights."""
+    track: Literal["tensorboard", "mlflow", "wandb"] | None = None
+    """Experiment tracker that receives every round's metrics. None: no tracker."""
+    checkpoint_every: Positive = 1
+    """Number of rounds between two checkpoints."""
 
-    @model_validator(mode="after")
-    def _known(self) -> Self:
-        for name in self.probes:
-            if name not in PROBE_NAMES:
-                raise unknown_name("probe", name, PROBE_NAMES, key="run.probes")
-        return self
+    def seed_for(self, part: Literal["partition", "init", "sample"]) -> int:
+        """Return the seed of one part of the run: its own, or run.seed."""
+        own: int | None = getattr(self, f"{part}_seed")
+        return self.seed if own is None else own
 
 
 class Experiment(Section):
-    """One run, completely described. Every section has defaults: `Experiment()` is the quickstart on digits.
+    """Complete configuration of one run. Every section has defaults: `Experiment()` is the quickstart on digits.
 
     >>> Experiment(method={"name": "fedlmd", "tau": 3.0}, federation={"clients": 100, "sample": 10}).method
     FedLMD(beta=1.0, tau=3.0)
@@ -255,18 +339,18 @@ class Experiment(Section):
 
     data: DataSection = DataSection()
     federation: FederationSection = FederationSection()
-    model: Annotated[Model, SkipValidation, BeforeValidator(CHOICES["model"].build)] | None = (
-        None  # None: what suits the data
-    )
+    model: Annotated[Model | PythonObject, CHOICES["model"]] | None = None
+    """Network. None: "cnn" for images of at least 16 pixels, otherwise "mlp"."""
     local: LocalSection = LocalSection()
-    method: Annotated[Method, SkipValidation, BeforeValidator(CHOICES["method"].build)] = METHODS["fedavg"]()
+    method: Annotated[Method | PythonObject, CHOICES["method"]] = METHODS["fedavg"]()
+    """Federated learning method with its hyper-parameters."""
     server: ServerSection = ServerSection()
     engine: EngineSection = EngineSection()
     ray: RaySection = RaySection()
     run: RunSection = RunSection()
 
     def __init__(self, **sections: Any) -> None:
-        """Sections as tables, e.g. `Experiment(method={"name": "fedprox", "mu": 0.1}, run={"rounds": 5})`."""
+        """Create from sections as tables, e.g. `Experiment(method={"name": "fedprox", "mu": 0.1})`."""
         try:
             super().__init__(**sections)
         except ValidationError as error:
@@ -274,43 +358,21 @@ class Experiment(Section):
 
     @classmethod
     def load(cls, path: str | Path | None = None, overrides: Iterable[str] = ()) -> Self:
-        """Read a TOML file (none: the quickstart), then apply overrides such as "method.mu=0.1"."""
-        tables: dict[str, Any] = {}
-        if path is not None:
-            try:
-                tables = tomllib.loads(Path(path).read_text())
-            except (OSError, UnicodeDecodeError) as error:
-                raise UserError("config.unreadable_file", f"{path}: {_reason(error)}", str(path)) from None
-            except (tomllib.TOMLDecodeError, RecursionError) as error:
-                raise UserError("config.invalid_toml", f"{path}: not valid TOML: {error}", str(path)) from None
+        """Read a TOML file (None: the quickstart) and apply overrides such as "method.mu=0.1"."""
+        tables: Tables = {} if path is None else read_toml(Path(path))
         apply_overrides(tables, overrides)
         return cls(**tables)
 
     @model_validator(mode="after")
-    def _agrees(self) -> Self:
-        if (wrong := find_conflict(self)) is not None:
-            raise wrong
+    def _check_conflicts(self) -> Self:
+        if (conflict := find_conflict(self)) is not None:
+            raise conflict
         return self
 
-    def to_tables(self) -> dict[str, Any]:
-        """The complete configuration as plain tables: what config.toml holds, and `Experiment(**tables)` reads."""
-        out: dict[str, Any] = {}
-        for name in type(self).model_fields:
-            section = getattr(self, name)
-            if name == "method":
-                out[name] = CHOICES["method"].dump(section)
-            elif name == "model":
-                out[name] = CHOICES["model"].dump(section) if section is not None else None
-            else:
-                out[name] = {
-                    k: v
-                    for k, v in section.model_dump(mode="json", exclude=set(CHOSEN.get(name, ()))).items()
-                    if v is not None
-                }
-                for key in CHOSEN.get(name, ()):
-                    if getattr(section, key) is not None:
-                        out[name][key] = CHOICES[key].dump(getattr(section, key))
-        return {name: table for name, table in out.items() if table}
+    def to_tables(self) -> Tables:
+        """Return the complete configuration as plain tables, as in config.toml; `Experiment(**tables)` reads them."""
+        tables = self.model_dump(mode="json", exclude_none=True, fallback=str)
+        return {section: table for section, table in tables.items() if table}
 
 
 def _unused(key: str, value: object, name: str, chosen: str) -> UserError:
@@ -318,52 +380,7 @@ def _unused(key: str, value: object, name: str, chosen: str) -> UserError:
     return UserError("config.conflict", f'{key} = {value}: no effect with {name} = "{chosen}"', key, f"remove {key}")
 
 
-def read(data: DataSection) -> Dataset:
-    """The examples that a configuration names."""
-    if data.name == "own":
-        raise UserError(
-            "config.needs_python_object",
-            'data.name = "own": the configuration refers to data passed in Python',
-            "data",
-            "pass it again: run(..., data=...)",
-        )
-    if data.name == "folder":
-        return from_folder(
-            _required(data.path, "path", data), size=data.size, client=data.client is not None, test=data.test
-        )
-    if data.name == "table":
-        return from_table(
-            _required(data.path, "path", data), _required(data.label, "label", data), client=data.client, test=data.test
-        )
-    return load_named(data.name, root=data.root, classes=data.classes, size=data.size, limit=data.limit)
-
-
-def training(experiment: Experiment) -> LocalTraining:
-    """How every client trains."""
-    local = experiment.local
-    sgd = ClientSGD(local.lr, local.momentum, local.weight_decay, local.prox, local.lr_decay)
-    return LocalTraining(local.epochs, local.batch, sgd, local.drop_last)
-
-
-def server_optimiser(server: ServerSection) -> ServerOptimiser:
-    """How the server moves towards the clients' mean."""
-    if server.optimiser == "average":
-        return ServerSGD(_or(server.lr, 1.0), server.momentum, server.damped, server.nesterov)
-    return AdaptiveServer(server.optimiser, _or(server.lr, 0.01), server.beta1, server.beta2, server.tau)
-
-
-def _required(value: T | None, key: str, data: DataSection) -> T:
-    if value is None:
-        raise UserError(
-            "config.missing_key",
-            f'data.{key}: the key is missing, which data.name = "{data.name}" needs',
-            f"data.{key}",
-            f"set data.{key}",
-        )
-    return value
-
-
-# Forgetting at work in a minute or two: each of 40 clients has two digits, and three of them train at a time.
+# A federation that shows forgetting within two minutes: 40 clients with two digits each, three of them per round.
 COMPARE_DEFAULTS: Tables = {
     "data": {"name": "digits"},
     "federation": {"clients": 40, "sample": 3, "partition": {"name": "shards", "s": 2}},
@@ -371,12 +388,11 @@ COMPARE_DEFAULTS: Tables = {
     "run": {"rounds": 60, "local_accuracy": True, "checkpoint_every": 20},
 }
 
-
 ConfigLike = Experiment | Mapping[str, Any] | str | Path
 
 
 def load_tables(config: ConfigLike) -> Tables:
-    """A configuration as tables: a complete one, a part of one, or that of a file."""
+    """Return a configuration as tables, from an experiment, from tables or from a TOML file."""
     if isinstance(config, Experiment):
         return config.to_tables()
     return merge_tables(config) if isinstance(config, Mapping) else read_toml(Path(config))

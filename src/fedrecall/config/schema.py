@@ -1,162 +1,133 @@
-"""What the source code says of names and keys: read as text, not imported, so that nothing waits for torch.
+"""JSON schema of the configuration: types, bounds, defaults and descriptions of every key.
 
-Names come from dict literals such as METHODS, keys from the classes of the configuration, and what a key means from the
-comment beside it. Whoever completes, comments or documents a configuration asks here; there is no second list.
+`schema.json` is a snapshot of the schema, for editors and for shell completion, which must import neither torch nor
+pydantic. `python -m fedrecall.config.schema` rewrites it after a change of the types, and a test compares the two.
 """
 
-import ast
+import json
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-PACKAGE = Path(__file__).parents[1]
+SCHEMA_FILE = Path(__file__).with_name("schema.json")
 
-CONFIG = PACKAGE / "config" / "experiment.py"
+Schema = dict[str, Any]
 
 
 class KeyInfo(NamedTuple):
-    """A field of a class: what it can be, and what its comment says."""
+    """Description of a configuration key."""
 
-    comment: str
-    values: tuple[object, ...]  # where only these are possible; else empty
-
-
-class SectionInfo(NamedTuple):
-    """A class of the configuration."""
-
-    about: str  # first line of its docstring
-    keys: dict[str, KeyInfo]
+    description: str
+    values: tuple[object, ...]  # all valid values, if they can be listed
 
 
-def names(kind: str) -> list[str]:
-    """What `kind` (a key of CHOICES, such as "method") can be called."""
-    return list(_choices()[kind])
+@cache
+def read_schema() -> Schema:
+    """Read the snapshot."""
+    schema: Schema = json.loads(SCHEMA_FILE.read_text())
+    return schema
 
 
-def chosen(kind: str, name: str) -> SectionInfo:
-    """The class behind a name, e.g. ("method", "fedlmd")."""
-    file, cls = _choices()[kind][name]
-    return classes(file)[cls]
+def make_schema() -> Schema:
+    """Make the schema from the types of the configuration, without references."""
+    from pydantic.json_schema import GenerateJsonSchema
+
+    from fedrecall.config.experiment import CHOICES, Experiment
+
+    class TomlSchema(GenerateJsonSchema):
+        """JSON schema of TOML tables: no null, no titles made of keys, chosen objects as tables."""
+
+        def nullable_schema(self, schema: Any) -> Schema:
+            return self.generate_inner(schema["schema"])
+
+        def default_schema(self, schema: Any) -> Schema:
+            out = super().default_schema(schema)
+            if out.get("default") is None:
+                out.pop("default", None)
+            return out
+
+        def encode_default(self, dft: Any) -> Any:
+            found = (choice.dump(dft) for choice in CHOICES.values() if type(dft) in choice.classes.values())
+            return super().encode_default(next(found, dft))
+
+        def field_title_should_be_set(self, schema: Any) -> bool:
+            return False
+
+    found = Experiment.model_json_schema(schema_generator=TomlSchema)
+    schema: Schema = _inline(found, found.get("$defs", {}))
+    schema["description"] = "Configuration of a run of fedrecall."
+    for section in schema["properties"].values():
+        section.pop("default", None)  # the sum of its keys' defaults
+    return {"$schema": TomlSchema.schema_dialect, **schema}
 
 
-def sections() -> dict[str, SectionInfo]:
-    """The tables of a configuration; those that are chosen by name (method, model) have their keys elsewhere."""
-    known = classes(CONFIG)
-    inside = {name: _class_of(field.value) for name, field in _fields(_node(CONFIG, "Experiment")).items()}
-    return {name: known[cls] if cls in known else SectionInfo("", {}) for name, cls in inside.items()}
+def _inline(node: Any, definitions: Schema) -> Any:
+    """Replace references by the definitions."""
+    if isinstance(node, list):
+        return [_inline(item, definitions) for item in node]
+    if not isinstance(node, dict):
+        return node
+    target = definitions[node["$ref"].rpartition("/")[2]] if "$ref" in node else {}
+    merged = {**target, **{key: value for key, value in node.items() if key not in ("$ref", "$defs")}}
+    return {key: _inline(value, definitions) for key, value in merged.items()}
 
 
-def keys() -> dict[str, KeyInfo]:
-    """Every dotted key that a configuration can have, e.g. "federation.partition.alpha"."""
+def is_choice(node: Schema) -> bool:
+    """Return True if the value of a key is an object chosen by name."""
+    return "oneOf" in node
+
+
+def choice_members(node: Schema) -> dict[str, Schema]:
+    """Return the schema of every named table of a choice."""
+    tables = [table for table in node["oneOf"] if "properties" in table and table["title"] != "PythonObject"]
+    return {table["properties"]["name"]["const"]: table for table in tables}
+
+
+def member_settings(member: Schema) -> dict[str, Schema]:
+    """Return the schemas of a named table's own keys."""
+    return {key: node for key, node in member["properties"].items() if key not in ("name", "preset")}
+
+
+def choice_schema(key: str) -> Schema:
+    """Return the schema of a choice by its configuration key, such as "method" or "federation.partition"."""
+    node = read_schema()
+    for part in key.split("."):
+        node = node["properties"][part]
+    return node
+
+
+def summary(node: Schema) -> str:
+    """Return the first line of a description."""
+    return str(node.get("description", "")).partition("\n")[0]
+
+
+def valid_values(node: Schema) -> tuple[object, ...]:
+    """Return all valid values of a key, if they can be listed."""
+    if node.get("type") == "boolean":
+        return (False, True)
+    listed = [value for part in node.get("anyOf", []) for value in valid_values(part)]
+    return (*node.get("enum", [node["const"]] if "const" in node else listed),)
+
+
+def key_infos() -> dict[str, KeyInfo]:
+    """Return the description of every dotted key of the configuration, e.g. "federation.partition.alpha"."""
     out: dict[str, KeyInfo] = {}
-    for section, cls in sections().items():
-        for name, key in cls.keys.items() if cls.keys else [(section, KeyInfo("", ()))]:
-            path = f"{section}.{name}" if cls.keys else section
-            if name not in _choices():
-                out[path] = key._replace(values=(*datasets(),)) if path == "data.name" else key
-                continue
-            out[f"{path}.name"] = KeyInfo(key.comment, tuple(names(name)))
-            for each in names(name):
-                out |= {f"{path}.{inner}": found for inner, found in chosen(name, each).keys.items()}
+    for section, node in read_schema()["properties"].items():
+        for path, key in _section_keys(section, node):
+            if is_choice(key):
+                members = choice_members(key)
+                out[f"{path}.name"] = KeyInfo(summary(key), (*members,))
+                for member in members.values():
+                    settings = member_settings(member)
+                    out |= {f"{path}.{name}": KeyInfo(summary(s), valid_values(s)) for name, s in settings.items()}
+            else:
+                out[path] = KeyInfo(summary(key), valid_values(key))
     return out
 
 
-def datasets() -> list[str]:
-    """The named data sets."""
-    return [ast.literal_eval(key) for key in _assigned(PACKAGE / "data" / "catalog.py", "DATASETS").keys if key]
+def _section_keys(section: str, node: Schema) -> list[tuple[str, Schema]]:
+    return [(section, node)] if is_choice(node) else [(f"{section}.{key}", n) for key, n in node["properties"].items()]
 
 
-@cache
-def classes(file: Path) -> dict[str, SectionInfo]:
-    """The classes of a module, with the comments of their fields."""
-    lines = file.read_bytes().splitlines()
-    return {
-        node.name: SectionInfo(
-            (ast.get_docstring(node) or "").split("\n")[0],
-            {
-                name: KeyInfo(_said(field, lines) or _docstring(node, field), _literals(field.annotation))
-                for name, field in _fields(node).items()
-            },
-        )
-        for node in _tree(file).body
-        if isinstance(node, ast.ClassDef)
-    }
-
-
-@cache
-def _tree(file: Path) -> ast.Module:
-    return ast.parse(file.read_text())
-
-
-@cache
-def _choices() -> dict[str, dict[str, tuple[Path, str]]]:
-    """CHOICES of the configuration: kind -> name -> where its class is."""
-    out = {}
-    literal = _assigned(CONFIG, "CHOICES")
-    for key, value in zip(literal.keys, literal.values, strict=True):
-        assert isinstance(key, ast.Constant)
-        assert isinstance(value, ast.Call)
-        assert isinstance(value.args[1], ast.Name)
-        file = _origin(CONFIG, value.args[1].id)
-        valid = _assigned(file, value.args[1].id)
-        pairs = zip(valid.keys, valid.values, strict=True)
-        behind = {ast.literal_eval(k): v.id for k, v in pairs if k and isinstance(v, ast.Name)}
-        out[str(key.value)] = {name: (_origin(file, cls), cls) for name, cls in behind.items()}
-    return out
-
-
-def _origin(file: Path, name: str) -> Path:
-    """The module that a name is imported from; the file itself if it is not."""
-    for node in _tree(file).body:
-        if isinstance(node, ast.ImportFrom) and any(alias.name == name for alias in node.names):
-            path = PACKAGE.parent.joinpath(*str(node.module).split("."))
-            return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    return file
-
-
-def _assigned(file: Path, name: str) -> ast.Dict:
-    for node in _tree(file).body:
-        targets = [node.target] if isinstance(node, ast.AnnAssign) else getattr(node, "targets", [])
-        value = getattr(node, "value", None)
-        if isinstance(value, ast.Dict) and any(isinstance(t, ast.Name) and t.id == name for t in targets):
-            return value
-    raise LookupError(f"{file} has no dict literal {name}")
-
-
-def _node(file: Path, name: str) -> ast.ClassDef:
-    return next(node for node in _tree(file).body if isinstance(node, ast.ClassDef) and node.name == name)
-
-
-def _fields(node: ast.ClassDef) -> dict[str, ast.AnnAssign]:
-    inside = (field for field in node.body if isinstance(field, ast.AnnAssign))
-    return {field.target.id: field for field in inside if isinstance(field.target, ast.Name)}
-
-
-def _class_of(value: ast.expr | None) -> str:
-    """The class that a default such as `Data()` is made of."""
-    return value.func.id if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) else ""
-
-
-def _literals(annotation: ast.expr) -> tuple[object, ...]:
-    """The values of a Literal in an annotation."""
-    for node in ast.walk(annotation):
-        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and node.value.id == "Literal":
-            found = ast.literal_eval(node.slice)
-            return found if isinstance(found, tuple) else (found,)
-        if isinstance(node, ast.Name) and node.id == "bool":
-            return (False, True)
-    return ()
-
-
-def _docstring(node: ast.ClassDef, field: ast.AnnAssign) -> str:
-    """Return the attribute docstring below a field, or ""."""
-    below = node.body[node.body.index(field) + 1 :][:1]
-    text = [n.value.value for n in below if isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant)]
-    return str(text[0]) if text else ""
-
-
-def _said(field: ast.AnnAssign, lines: list[bytes]) -> str:
-    """The comment behind a field's default, or behind its type if it has none."""
-    end = field.value or field
-    rest = lines[(end.end_lineno or 1) - 1][end.end_col_offset or 0 :].decode().strip()
-    return rest.lstrip("# ") if rest.startswith("#") else ""
+if __name__ == "__main__":
+    SCHEMA_FILE.write_text(json.dumps(make_schema(), indent=1) + "\n")

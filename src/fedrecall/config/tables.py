@@ -1,46 +1,45 @@
-"""A configuration with one name a value: method.name, federation.partition.alpha."""
+"""Configurations as nested tables: reading TOML, merging, flattening to dotted keys, overrides."""
 
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from fedrecall.errors import UserError
 
-Tables = dict[str, Any]  # a configuration, or a part of one
-
-OVERRIDE_HINT = "give the key of a value, such as method.name=fedprox"
+Tables = dict[str, Any]  # a configuration or a part of one, as nested dictionaries
+Scalar = str | bool | int | float
 
 # Tables whose key `name` chooses a class: another name makes the other keys meaningless.
 NAMED_TABLES = frozenset({"method", "model", "partition", "straggler", "attack", "robust", "privacy"})
 
+# Prefixes of keys that change no bit of a result. Of the initial weights the values matter, not the path.
+RESULT_NEUTRAL_KEYS = ("engine.", "ray.", "data.root", "run.track", "run.checkpoint_every", "run.start")
+
+OVERRIDE_HINT = "give the key of a value, such as method.name=fedprox"
+
 
 def read_toml(path: Path) -> Tables:
-    """The tables of a study's TOML file."""
+    """Read the tables of a TOML file."""
     try:
-        tables = tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError("config.unreadable_file", f"{path}: {reason}", str(path)) from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise UserError("config.invalid_toml", f"{path}: not valid TOML: {error}", str(path)) from None
-    printed = tables.get("printed", {})
-    for values in printed.values() if isinstance(printed, dict) else ():
-        for row, line in values.items() if isinstance(values, dict) else ():
-            values[row] = [None if value == "" else value for value in line] if isinstance(line, list) else line
-    return tables
 
 
 def merge_tables(*parts: Mapping[str, Any]) -> Tables:
-    """Nested tables on top of one another; naming another method, model or partition drops the old one's keys."""
+    """Merge nested tables; later ones win. Another `name` of a method, model or partition drops the former keys."""
     out: Tables = {}
     for part in parts:
         for key, value in part.items():
-            old = out.get(key)
             if isinstance(value, Mapping):
-                kept = old if isinstance(old, Mapping) else {}
-                renamed = key in NAMED_TABLES and kept.get("name", value.get("name")) != value.get(
-                    "name", kept.get("name")
+                former = out.get(key)
+                kept = former if isinstance(former, Mapping) else {}
+                renamed = (
+                    key in NAMED_TABLES and {"name"} <= kept.keys() & value.keys() and kept["name"] != value["name"]
                 )
                 out[key] = merge_tables({} if renamed else kept, value)
             else:
@@ -48,11 +47,8 @@ def merge_tables(*parts: Mapping[str, Any]) -> Tables:
     return out
 
 
-Scalar = str | bool | int | float
-
-
-def flatten(tables: Mapping[str, Any], above: str = "") -> dict[str, Scalar]:
-    """The values of nested tables; what is neither text nor a number is written out.
+def flatten(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Scalar]:
+    """Flatten nested tables to dotted keys; a value that is neither text nor a number becomes text.
 
     >>> flatten({"run": {"rounds": 3, "targets": [0.5]}})
     {'run.rounds': 3, 'run.targets': '[0.5]'}
@@ -60,20 +56,27 @@ def flatten(tables: Mapping[str, Any], above: str = "") -> dict[str, Scalar]:
     out: dict[str, Scalar] = {}
     for key, value in tables.items():
         if isinstance(value, Mapping):
-            out |= flatten(value, f"{above}{key}.")
+            out |= flatten(value, f"{prefix}{key}.")
         else:
-            out[above + key] = value if isinstance(value, Scalar) else str(value)
+            out[prefix + key] = value if isinstance(value, Scalar) else str(value)
     return out
 
 
-def apply_overrides(tables: dict[str, Any], texts: Iterable[str]) -> None:
-    """Apply several: names first, for another method drops the settings of the old one, not those given beside it."""
-    for text in sorted(texts, key=lambda text: not text.partition("=")[0].strip().endswith(".name")):
+def with_overrides(tables: Tables, overrides: Iterable[str]) -> Tables:
+    """Return a copy of tables with "key=value" overrides applied."""
+    out = merge_tables(tables)
+    apply_overrides(out, overrides)
+    return out
+
+
+def apply_overrides(tables: Tables, overrides: Iterable[str]) -> None:
+    """Apply "key=value" overrides in place. Names go first, because another name drops the settings of the former."""
+    for text in sorted(overrides, key=lambda text: not text.partition("=")[0].strip().endswith(".name")):
         apply_override(tables, text)
 
 
-def apply_override(tables: dict[str, Any], text: str) -> None:
-    """Apply one "a.b=value" to nested tables; naming another method, model or partition drops the old one's keys."""
+def apply_override(tables: Tables, text: str) -> None:
+    """Apply one "key=value" override in place; another `name` of a method, model or partition drops its former keys."""
     key, equals, value = text.partition("=")
     *path, last = key.strip().split(".")
     if not equals or not all([*path, last]):
@@ -90,23 +93,8 @@ def apply_override(tables: dict[str, Any], text: str) -> None:
 
 
 def _parse_value(text: str) -> Any:
-    """A TOML value; what is none is a string, so that quotes can be left out."""
+    """Parse a TOML value. Other text is a string, so that quotes are optional on the command line."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except (tomllib.TOMLDecodeError, RecursionError):
         return text.strip()
-
-
-def _reason(error: Exception) -> str:
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)
-
-
-# Keys that change no bit of the result; of a model to start with the values count, not the path.
-RESULT_NEUTRAL_KEYS = ("engine.", "ray.", "data.root", "run.track", "run.checkpoint_every", "run.start")
-
-
-def with_overrides(tables: Tables, overrides: Sequence[str]) -> Tables:
-    """Tables with "key=value" texts on top."""
-    out = merge_tables(tables)
-    apply_overrides(out, overrides)
-    return out

@@ -1,7 +1,4 @@
-"""`fedrecall init`: a configuration with every key that it can have, and what each means.
-
-Keys and values come from the configuration itself, what they mean from the comments in its source.
-"""
+"""`fedrecall init`: a configuration file with every key, its value and its description."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -10,8 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from fedrecall.config import schema
-from fedrecall.config.experiment import CHOICES, CHOSEN, DataSection, Experiment, FederationSection, read
+from fedrecall.config.experiment import DataSection, Experiment, FederationSection
+from fedrecall.config.schema import (
+    SCHEMA_FILE,
+    Schema,
+    choice_members,
+    is_choice,
+    member_settings,
+    read_schema,
+    summary,
+    valid_values,
+)
 from fedrecall.config.tables import Tables
 from fedrecall.data.catalog import DATASETS
 from fedrecall.data.tabular import read_table
@@ -19,13 +25,9 @@ from fedrecall.errors import UserError, unknown_name
 from fedrecall.files import write_atomic
 from fedrecall.methods.presets import PRESETS
 
-COMMENT_COLUMN = 28  # where comments begin
-
-EXAMPLES_PER_CLIENT = (
-    20  # examples for a client of data that is small: twice what the default partition leaves it at least
-)
-
-MAX_LISTED_NAMES = 6  # names that a comment lists; of more it says who does
+COMMENT_COLUMN = 28  # column of the descriptions
+EXAMPLES_PER_CLIENT = 20  # for small data: twice the minimum size of the default partition
+MAX_LISTED_NAMES = 6  # longer lists of names are replaced by the command that prints them
 
 
 def write_template(
@@ -37,7 +39,7 @@ def write_template(
     client: str | None = None,
     size: int | None = None,
 ) -> Experiment:
-    """Write a commented configuration for some data and a method; what is in the file afterwards."""
+    """Write a commented configuration file for some data and a method. Return its content."""
     if file.exists():
         raise UserError(
             "cli.file_exists",
@@ -57,7 +59,7 @@ def write_template(
 
 
 def data_tables_for(data: str, label: str | None, client: str | None, size: int | None = None) -> Tables:
-    """The tables that a data set's name, a folder of images or a CSV or Parquet file asks for."""
+    """Return the tables for the name of a data set, a folder of images, or a CSV or Parquet file."""
     path = Path(data)
     if data in DATASETS:
         for option, value in (("--label", label), ("--client", client), ("--size", size)):
@@ -104,68 +106,81 @@ def data_tables_for(data: str, label: str | None, client: str | None, size: int 
 
 
 def _with_num_clients(data: Mapping[str, Any]) -> Tables:
-    """Data that names its clients is dealt out to them, other data to as many as there is enough for."""
+    """Set the number of clients: that of the data if it has groups, otherwise as many as it has examples for."""
     tables: Tables = {"data": {key: value for key, value in data.items() if value is not None}}
-    found = read(DataSection(**tables["data"]))  # which also shows that it can be read
-    if found.train_groups is not None:
-        clients = len(np.unique(found.train_groups.numpy()))
+    dataset = DataSection(**tables["data"]).load()
+    if dataset.train_groups is not None:
+        clients = len(np.unique(dataset.train_groups.numpy()))
         return tables | {"federation": {"clients": clients, "partition": {"name": "groups"}}}
-    enough = max(1, len(found.train_y) // EXAMPLES_PER_CLIENT)
-    return tables if enough >= FederationSection().clients else tables | {"federation": {"clients": enough}}
+    clients = min(FederationSection().clients, max(1, len(dataset.train_y) // EXAMPLES_PER_CLIENT))
+    return tables | {"federation": {"clients": clients}}
 
 
 def template_lines(experiment: Experiment, file: Path) -> Iterator[str]:
-    """The text of the configuration."""
-    tables, method = experiment.to_tables(), CHOICES["method"].dump(experiment.method)["name"]
-    yield f"# {method} on {experiment.data.name}: fedrecall run {file}"
-    yield '# A key behind a # is not set; where its comment says "None: ...", that holds then.'
-    for section, about in schema.sections().items():
+    """Yield the lines of the configuration file: every key with its value and its description."""
+    tables = experiment.to_tables()
+    yield f"#:schema {schema_reference(file)}"
+    yield f"# {tables['method']['name']} on {experiment.data.name}: fedrecall run {file}"
+    yield '# A key after a # is not set; if its description says "None: ...", that holds.'
+    for section, node in read_schema()["properties"].items():
+        table = tables.get(section, {})
         yield ""
-        if section in CHOICES:
-            yield from _choice(section, section, tables.get(section))
-            if section == "method":
-                yield from _presets(method)
+        if is_choice(node):
+            yield from _choice_lines(section, node, table)
             continue
-        yield _line(f"[{section}]", about.about.rstrip("."))
-        inner, own = CHOSEN.get(section, ()), tables.get(section, {})
-        for key, said in about.keys.items():
-            if key not in inner:
-                yield _setting(key, own.get(key), said)
-        for key in inner:
-            yield ""
-            yield from _choice(key, f"{section}.{key}", own.get(key))
+        yield _line(f"[{section}]", summary(node))
+        for key, value in node["properties"].items():
+            if not is_choice(value):
+                yield _setting_line(key, table.get(key), value)
+        for key, value in node["properties"].items():
+            if is_choice(value):
+                yield ""
+                yield from _choice_lines(f"{section}.{key}", value, table.get(key, {}))
 
 
-def _choice(kind: str, path: str, table: Mapping[str, Any] | None) -> Iterator[str]:
-    """What is chosen by name, with its settings; or what could be."""
-    choice = CHOICES[kind]
-    names = list(choice.classes)
-    listed = ", ".join(names) if len(names) <= MAX_LISTED_NAMES else f"fedrecall show {kind}s lists all {len(names)}"
-    if table is None:
-        wait = "what suits the data, unless" if kind == "model" else "none, unless"
-        yield _line(f"# [{path}]", f"{wait} a name is set here")
-        yield _line(f"# name = {json.dumps(choice.default or names[0])}", listed)
+def schema_reference(file: Path) -> str:
+    """Return the path of the JSON schema for the `#:schema` line, which Taplo and Even Better TOML read.
+
+    The path is relative if the installation is below the folder of the file, such as in .venv, so that a copy of the
+    folder works elsewhere; otherwise it is absolute.
+    """
+    folder = file.absolute().parent
+    path = SCHEMA_FILE.relative_to(folder) if SCHEMA_FILE.is_relative_to(folder) else SCHEMA_FILE
+    return path.as_posix()
+
+
+def _choice_lines(path: str, node: Schema, table: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines of a choice with its settings, or commented lines if nothing is chosen."""
+    members = choice_members(node)
+    many = f"`fedrecall show {path.rpartition('.')[2]}s` lists all {len(members)}"
+    names = ", ".join(members) if len(members) <= MAX_LISTED_NAMES else many
+    if not table:
+        yield _line(f"# [{path}]", summary(node))
+        default = next((name for name, member in members.items() if "required" not in member), next(iter(members)))
+        yield _line(f"# name = {json.dumps(default)}", names)
         return
-    about = schema.chosen(kind, str(table["name"]))
-    yield _line(f"[{path}]", about.about.rstrip("."))
-    yield _line(f"name = {json.dumps(table['name'])}", listed)
-    for key, said in about.keys.items():
-        yield _setting(key, table.get(key), said)
+    member = members[table["name"]]
+    yield _line(f"[{path}]", summary(member))
+    yield _line(f"name = {json.dumps(table['name'])}", names)
+    for key, value in member_settings(member).items():
+        yield _setting_line(key, table.get(key), value)
+    if path == "method":
+        yield from _preset_lines(table["name"])
 
 
-def _presets(method: str) -> Iterator[str]:
-    """The papers' settings, which stand in a comment because keys that are set win over them."""
+def _preset_lines(method: str) -> Iterator[str]:
+    """Yield the papers' settings of a method as comments, because keys that are set win over a preset."""
     for name, methods in PRESETS.items():
         if settings := methods.get(method):
-            said = ", ".join(f"{key} = {json.dumps(value)}" for key, value in settings.items())
-            yield _line(f"# preset = {json.dumps(name)}", f"a paper's settings, in place of these lines: {said}")
+            listed = ", ".join(f"{key} = {json.dumps(value)}" for key, value in settings.items())
+            yield _line(f"# preset = {json.dumps(name)}", f"A paper's settings, instead of these lines: {listed}")
 
 
-def _setting(key: str, value: Any, said: schema.KeyInfo) -> str:
-    names = [json.dumps(value) for value in said.values if not isinstance(value, bool)]
-    of = f"one of {', '.join(names)}" if names else ""
+def _setting_line(key: str, value: Any, node: Schema) -> str:
+    names = [json.dumps(name) for name in valid_values(node) if not isinstance(name, bool)]
+    listed = f"One of {', '.join(names)}." if names else ""
     text = f"# {key} =" if value is None else f"{key} = {json.dumps(value)}"
-    return _line(text, "; ".join(part for part in (said.comment, of) if part))
+    return _line(text, " ".join(part for part in (summary(node), listed) if part))
 
 
 def _line(text: str, comment: str) -> str:

@@ -1,47 +1,43 @@
-"""Settings that are each valid and do not go together."""
+"""Validation across sections, and validation errors of pydantic as `UserError`."""
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
-
-from fedrecall.core.robust import Krum
-from fedrecall.errors import UserError
-from fedrecall.simulation.attacks import num_malicious
-
-if TYPE_CHECKING:
-    from fedrecall.config.experiment import Experiment
-import re
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from fedrecall.errors import unknown_name
+from fedrecall.core.method import Method
+from fedrecall.core.robust import Krum
+from fedrecall.errors import UserError, unknown_name
+from fedrecall.simulation.attacks import num_malicious
+
+if TYPE_CHECKING:
+    from fedrecall.config.experiment import Experiment
 
 
 def find_conflict(experiment: "Experiment") -> UserError | None:
-    """Return the error for the first of them, or None if there is none."""
+    """Return the error for the first pair of settings that contradict each other, or None."""
     return next(_conflicts(experiment), None)
 
 
 def _conflicts(experiment: "Experiment") -> Iterator[UserError]:
-    least, asked, rule = (
-        experiment.engine.min_replies,
-        experiment.federation.clients_per_round,
-        experiment.server.robust,
-    )
-    if least is not None and least > asked:
-        wrong = f"more than the {asked} clients of a round"
-        yield _conflict("engine.min_replies", least, wrong, f"set at most {asked}")
+    min_replies, rule = experiment.engine.min_replies, experiment.server.robust
+    per_round, clients = experiment.federation.clients_per_round, experiment.federation.clients
+    if min_replies is not None and min_replies > per_round:
+        wrong = f"more than the {per_round} clients of a round"
+        yield _conflict("engine.min_replies", min_replies, wrong, f"set at most {per_round}")
     if experiment.ray.address is not None and (name := experiment.engine.name) != "ray":
         wrong = f'no effect with engine.name = "{name}"'
         yield _conflict("ray.address", experiment.ray.address, wrong, 'set engine.name = "ray", or remove ray.address')
-    if isinstance(rule, Krum) and rule.min_replies > asked:
-        wrong = f"needs {rule.min_replies} clients a round, not {asked}"
+    if isinstance(rule, Krum) and rule.min_replies > per_round:
+        wrong = f"needs {rule.min_replies} clients per round, not {per_round}"
         yield _conflict("server.robust", rule, wrong, "set a larger federation.sample, or fewer attackers")
-    attack, clients = experiment.federation.attack, experiment.federation.clients
+    attack = experiment.federation.attack
     if attack is not None and not num_malicious(attack, clients):
-        wrong = f"less than one of {clients} clients"
-        yield _conflict("federation.attack.share", attack.share, wrong, "raise it, or remove federation.attack")
+        wrong = f"selects none of the {clients} clients"
+        yield _conflict("federation.attack.share", attack.share, wrong, "increase it, or remove federation.attack")
     if experiment.server.privacy is not None:
         yield from _privacy_conflicts(experiment)
 
@@ -60,12 +56,13 @@ def _privacy_conflicts(experiment: "Experiment") -> Iterator[UserError]:
         if value:
             wrong = "the accounting of server.privacy does not cover it"
             yield _conflict(key, value, wrong, f"remove {key} or server.privacy")
-    if experiment.method.needs_aux and experiment.data.aux == "overlap":
+    method = experiment.method
+    if isinstance(method, Method) and method.needs_aux and experiment.data.aux == "overlap":
         wrong = "server.privacy does not cover auxiliary examples that clients hold too"
         yield _conflict("data.aux", experiment.data.aux, wrong, 'set data.aux = "holdout"')
-    if experiment.method.personal:
+    if isinstance(method, Method) and method.personal:
         wrong = "server.privacy protects the global model, and this method has none"
-        yield _conflict("method", type(experiment.method).__name__, wrong, "remove server.privacy")
+        yield _conflict("method", type(method).__name__, wrong, "remove server.privacy")
     if server.privacy is not None and server.privacy.delta >= 1 / federation.clients:
         wrong = f"must be well below 1 / {federation.clients} clients"
         hint = f"set a value below {1 / federation.clients:.2g}"
@@ -77,26 +74,27 @@ def _conflict(key: str, value: object, wrong: str, hint: str) -> UserError:
 
 
 def to_user_error(error: ValidationError, model: type[BaseModel], top: str = "section") -> UserError:
-    """Return the first error of a validation, with the key concerned; `top` names what the model's own fields are."""
-    # A misspelt key is also a missing one, and says more.
+    """Return the first validation error with its key. `top` is the noun for the model's own fields."""
+    # A misspelt key is often a missing key too, and its error has the nearest valid name.
     first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
     path = [str(part) for part in first["loc"]]
     if first["type"] == "missing":
         return UserError("config.missing_key", f"{'.'.join(path)}: the key is missing", ".".join(path), "set it")
     if first["type"] == "extra_forbidden":
         return _unknown_key(path, model, top)
-    return _type_error(path, first)
+    return type_error(path, first)
 
 
 def _section_has_key(field: FieldInfo, key: str) -> bool:
-    """True if a section has a key."""
+    """Return True if a section has a key."""
     return isinstance(field.annotation, type) and key in getattr(field.annotation, "model_fields", {})
 
 
-def _type_error(path: list[str], wrong: ErrorDetails) -> UserError:
-    """Return the error for a value that its key cannot have."""
+def type_error(path: list[str], wrong: ErrorDetails) -> UserError:
+    """Return the error for a value of the wrong type or out of range."""
     key, value = ".".join(path), wrong["input"]
     if wrong["type"] == "literal_error":
+        key = re.sub(r"\.\d+$", "", key)  # an item of a list: the message has its value
         return unknown_name(key, value, re.findall("'([^']*)'", wrong["ctx"]["expected"]), key=key)
     if wrong["type"] == "model_type":
         hint = f"set its keys, such as {key}.KEY=VALUE"
@@ -111,7 +109,7 @@ def _unknown_key(path: list[str], model: type[BaseModel], top: str) -> UserError
     code = "config.unknown_section" if not sections and top == "section" else "config.unknown_key"
     for section in sections:
         inner = model.model_fields[section].annotation if section in model.model_fields else None
-        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):  # in a list, say
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):  # such as an item of a list
             message = f"{'.'.join(path)}: {'.'.join(sections)} has no key {key}"
             return UserError(code, message, ".".join(path), f"remove {key}")
         model = inner

@@ -7,7 +7,7 @@ replies together hold all of them.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from statistics import median
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ class ExchangeInfo(NamedTuple):
     t: int  # the round, from 0
 
 
+@runtime_checkable
 class AggregationRule(Protocol):
     """From the replies that came to those that the method sees."""
 

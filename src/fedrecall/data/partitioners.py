@@ -7,7 +7,7 @@ Classes are those that occur in the labels.
 from collections.abc import Sequence
 from dataclasses import Field, asdict, dataclass
 from math import gcd
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ class Assignment(NamedTuple):
     notes: tuple[str, ...] = ()  # what the reader of the manifest should know
 
 
+@runtime_checkable
 class Partitioner(Protocol):
     """A rule that deals samples out to clients; anyone's own dataclass with this method is one."""
 

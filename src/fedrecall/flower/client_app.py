@@ -9,7 +9,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from torch import Tensor
 
-from fedrecall.config.experiment import Experiment, read
+from fedrecall.config.experiment import Experiment
 from fedrecall.core.failures import format_exception
 from fedrecall.core.flat_model import FlatModel
 from fedrecall.core.seeds import single_threaded
@@ -58,7 +58,7 @@ def load_node_data(node: NodeConfig, experiment: Experiment, classes: tuple[str,
     data = experiment.data.model_copy(update={"aux_per_class": 0})
     if node.index is None:
         data = data.model_copy(update=_data_keys(node, experiment))
-    dataset = read(data)
+    dataset = data.load()
     if classes and node.index is None:
         dataset = relabel(dataset, classes)
     samples = len(dataset.train_y)

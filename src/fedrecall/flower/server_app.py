@@ -10,7 +10,7 @@ import numpy as np
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedrecall.config.choices import PythonObject
+from fedrecall.config.choices import PythonObject, require
 from fedrecall.config.experiment import Experiment
 from fedrecall.data.partition import Partition
 from fedrecall.data.partitioners import PARTITIONERS
@@ -38,7 +38,7 @@ def main(grid: Grid, context: Context) -> None:
     try:
         experiment = read_experiment(context.run_config)
         choice, federation = experiment.engine, experiment.federation
-        if experiment.run.start is not None and experiment.method.personal:
+        if experiment.run.start is not None and require(experiment.method).personal:
             raise UserError(
                 "config.conflict",
                 f"run.start = {experiment.run.start}: a file on the server, and personal models start on the nodes",

@@ -5,7 +5,7 @@ from torch's global generator, which the caller seeds. `adapt` does the same for
 """
 
 from dataclasses import Field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from torch import nn
 
@@ -17,6 +17,7 @@ from fedrecall.models.mobilenet import MobileNet
 from fedrecall.models.resnet import ResNet8, ResNet50
 
 
+@runtime_checkable
 class Model(Protocol):
     """A model's configuration, a frozen dataclass."""
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from fedrecall.config.experiment import CHOICES, Experiment
+from fedrecall.core.method import Method
 from fedrecall.core.types import Server
 from fedrecall.errors import UserError
 from fedrecall.runs.probes import ProbeRecord
@@ -45,10 +46,11 @@ class Result:
 
     def model(self) -> nn.Module:
         """The global model after the last round; its forward gives (features, logits)."""
-        if self.experiment.method.personal:
+        method = self.experiment.method
+        if isinstance(method, Method) and method.personal:
             raise UserError(
                 "method.no_global_model",
-                f"method = {type(self.experiment.method).__name__}: it trains personal models, which stay with their "
+                f"method = {type(method).__name__}: it trains personal models, which stay with their "
                 "clients; there is no global model",
                 "method",
             )

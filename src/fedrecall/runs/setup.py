@@ -9,8 +9,8 @@ import safetensors.torch
 from safetensors import SafetensorError
 from torch import nn
 
-from fedrecall.config.choices import PythonObject
-from fedrecall.config.experiment import Experiment, _or, read, server_optimiser, training
+from fedrecall.config.choices import PythonObject, require
+from fedrecall.config.experiment import Experiment
 from fedrecall.core import seeds
 from fedrecall.core.flat_model import FlatModel
 from fedrecall.core.rounds import RoundSchedule
@@ -68,10 +68,11 @@ def prepare_run(
 
 def build_setup(experiment: Experiment, dealt: FederatedData, model: UserModel | None = None) -> Setup:
     """Build the model and the server for examples that have been dealt out."""
-    if experiment.method.needs_aux and not len(dealt.auxiliary):
+    method = require(experiment.method)
+    if method.needs_aux and not len(dealt.auxiliary):
         raise UserError(
             "config.conflict",
-            f"data.aux_per_class = {experiment.data.aux_per_class}: {type(experiment.method).__name__} needs auxiliary "
+            f"data.aux_per_class = {experiment.data.aux_per_class}: {type(method).__name__} needs auxiliary "
             "examples",
             "data.aux_per_class",
             "set data.aux_per_class, such as 32",
@@ -80,13 +81,12 @@ def build_setup(experiment: Experiment, dealt: FederatedData, model: UserModel |
     if run.start is not None:
         load_weights(module, run.start)
     f = FlatModel(module)
-    seed, method = run.seed, experiment.method
     server = Server(
         f=f,
         w=f.w,
         b=f.b,
         int_buffers=f.int_buffers,
-        optimiser=server_optimiser(experiment.server),
+        optimiser=experiment.server.to_optimiser(),
         extra=method.init(f.w),
         weights=experiment.server.weights,
         auxiliary=dealt.auxiliary,
@@ -95,7 +95,7 @@ def build_setup(experiment: Experiment, dealt: FederatedData, model: UserModel |
         rounds=run.rounds,
         population=len(dealt.partition),
         sample=experiment.federation.clients_sampled,
-        seed=_or(run.sample_seed, seed),
+        seed=run.seed_for("sample"),
         evaluate_every=run.evaluate_every,
     )
     return Setup(experiment, dealt, make_simulated_clients(experiment, dealt), server, plan)
@@ -105,8 +105,8 @@ def make_simulated_clients(experiment: Experiment, dealt: FederatedData) -> Simu
     """What every client's task may look at."""
     run = experiment.run
     return SimulatedClients(
-        method=experiment.method,
-        training=training(experiment),
+        method=require(experiment.method),
+        training=experiment.local.to_training(),
         train=dealt.client_examples,
         test=dealt.test,
         partition=dealt.partition,
@@ -119,8 +119,8 @@ def make_simulated_clients(experiment: Experiment, dealt: FederatedData) -> Simu
 
 def load_and_partition(experiment: Experiment, *, data: object = None, partition: object = None) -> FederatedData:
     """Load the data, set the server's auxiliary examples aside or not, deal the rest out to the clients."""
-    dataset = read(experiment.data) if data is None else as_dataset(data)
-    seed = _or(experiment.run.partition_seed, experiment.run.seed)
+    dataset = experiment.data.load() if data is None else as_dataset(data)
+    seed = experiment.run.seed_for("partition")
     aux, left = split_auxiliary(
         dataset.train_y, experiment.data.aux_per_class, experiment.data.aux, seeds.numpy_generator(seed, "auxiliary")
     )
@@ -156,7 +156,7 @@ def make_partition_for(
         return partition
     if partition is not None and not hasattr(partition, "assign"):
         return from_flower_partitioner(partition, labels, groups, seed=seed)
-    law = experiment.federation.partition if partition is None else cast(Partitioner, partition)
+    law = require(experiment.federation.partition) if partition is None else cast(Partitioner, partition)
     rng = seeds.numpy_generator(seed, "partition")
     return make_partition(law, labels, groups, experiment.federation.clients, rng=rng, seed=seed)
 
@@ -184,9 +184,9 @@ def with_resolved_choices(
 
 def build_model(experiment: Experiment, dataset: Dataset, model: UserModel | None) -> nn.Module:
     """A module whose initial weights depend on the seed alone, not on the method or on what ran before."""
-    with seeds.seeded_rng(_or(experiment.run.init_seed, experiment.run.seed), "init"):
+    with seeds.seeded_rng(experiment.run.seed_for("init"), "init"):
         if model is None:
-            return cast(Model, experiment.model).build(dataset.shape, dataset.num_classes)
+            return require(cast(Model | PythonObject, experiment.model)).build(dataset.shape, dataset.num_classes)
         sample = Examples(dataset.train_x, dataset.train_y, dataset.test_transform).batch(slice(0, 2))
         return adapt(instantiate(model), sample, dataset.num_classes, copy=isinstance(model, nn.Module))
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from math import isfinite
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from fedrecall.core import seeds
 from fedrecall.core.types import Payload
@@ -10,6 +10,7 @@ from fedrecall.data.examples import Examples
 from fedrecall.errors import UserError
 
 
+@runtime_checkable
 class Attack(Protocol):
     """What a hostile client does to its examples before it trains, and to its reply after."""
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Generator
 
-from fedrecall.config.experiment import CHOICES, Experiment, read
+from fedrecall.config.experiment import CHOICES, Experiment
 from fedrecall.core.method import Method
 from fedrecall.core.rounds import run_rounds
 from fedrecall.core.seeds import single_threaded
@@ -104,7 +104,8 @@ def estimated_hours(study: Study) -> float:
 def _seconds(experiment: Experiment) -> float:
     facts, federation, local, schedule = _facts(experiment), experiment.federation, experiment.local, experiment.run
     augmented = resolve_transform(experiment.data.augment, experiment.data.name, facts.plain).is_random
-    teacher = FORWARD_COST if augmented and type(experiment.method).frozen is not Method.frozen else 0.0
+    has_teacher = isinstance(experiment.method, Method) and type(experiment.method).frozen is not Method.frozen
+    teacher = FORWARD_COST if augmented and has_teacher else 0.0
     seen = report_request(schedule.probes, local_accuracy=schedule.local_accuracy, last=0)
     looks = 1 / schedule.evaluate_every + federation.clients_per_round * (seen.predictions + seen.shift * local.epochs)
     work = sample_passes(experiment) * (1 + teacher) + schedule.rounds * looks * facts.test * FORWARD_COST
@@ -125,7 +126,7 @@ def _seconds(experiment: Experiment) -> float:
 def _facts(experiment: Experiment) -> _DataFacts:
     data = experiment.data
     if data.name not in DATASETS:
-        own = read(data)
+        own = data.load()
         return _DataFacts(len(own.train_y), len(own.test_y), own.shape, own.test_transform)
     source = DATASETS[data.name]
     side = data.size or IMAGE_SIDES[data.name]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import tomli_w
-from pydantic import Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from fedrecall.config.experiment import Experiment, Fraction, Section
 from fedrecall.config.tables import Tables, merge_tables, read_toml
@@ -31,6 +31,9 @@ STUDY_KEYS: dict[str, type[Any]] = {"start": str, "once": bool, "columns": Mappi
 Measure = Literal["final", "best", "last10", "rounds_to_target", "speedup"]
 
 Printed = Measure | Literal["deviation"]  # that of the accuracy over seeds
+
+# A printed value; in TOML, which has no null, "" stands for a cell that the paper leaves empty.
+PrintedValue = Annotated[float | str | None, BeforeValidator(lambda value: None if value == "" else value)]
 
 
 class Target(Section):
@@ -89,7 +92,7 @@ class Study(Section):
         None  # for rounds to target and speedup; a dict goes by column
     )
     # row -> a value a column, as the paper prints it: accuracies in per cent, words such as "Failed"
-    printed: dict[Printed, dict[str, list[float | str | None]]] = Field(default_factory=dict)
+    printed: dict[Printed, dict[str, list[PrintedValue]]] = Field(default_factory=dict)
     errata: Annotated[tuple[Erratum, ...], Field(strict=False)] = ()
     figures: Annotated[tuple[FigureSpec, ...], Field(strict=False)] = ()
 
