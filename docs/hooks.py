@@ -62,4 +62,5 @@ def on_page_content(html: str, **_: Any) -> str:
 def mathml(latex: str, display: str = "inline") -> str:
     """Convert one equation to MathML, which browsers render without a script."""
     text = convert(unescape(latex).strip(), display=display)
-    return text.replace("<mi>log</mi>", '<mi>log</mi><mspace width="0.17em"/>')  # no space after log otherwise
+    text = text.replace("<mi>log</mi>", '<mi>log</mi><mspace width="0.17em"/>')  # no space around log otherwise
+    return re.sub(r"(</m(?:i|sub|sup|subsup)>)<mi>log</mi>", r'\1<mspace width="0.17em"/><mi>log</mi>', text)
