@@ -112,7 +112,8 @@ def route(name: str, target: str) -> str:
         aim = tx + (x - tx) * 0.3
         return f"M{x + (tx - x) * 0.3:.0f} {start:.0f}L{aim:.0f} {end:.0f}"
     side = 1 if tx > x else -1
-    return f"M{x + side * (BOX_WIDTH / 2 + 2):.0f} {y:.0f}H{tx - side * 10:.0f}Q{tx:.0f} {y:.0f} {tx:.0f} {y + 10:.0f}V{end:.0f}"
+    beside, bend = x + side * (BOX_WIDTH / 2 + 2), tx - side * 10
+    return f"M{beside:.0f} {y:.0f}H{bend:.0f}Q{tx:.0f} {y:.0f} {tx:.0f} {y + 10:.0f}V{end:.0f}"
 
 
 def draw(theme: Theme) -> str:

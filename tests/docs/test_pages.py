@@ -1,13 +1,11 @@
 """The documentation is true: its code runs, its commands parse, its links lead somewhere, its site builds."""
 
-import importlib.util
 import re
 import shlex
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import typer.main
@@ -16,7 +14,7 @@ import fedrecall as fr
 from fedrecall import cli
 from fedrecall.config.schema import key_infos
 from support.browser import Browser, installed
-from support.markdown import DOCS, PAGES, ROOT, anchor, blocks, commands, execute, headings, links
+from support.markdown import DOCS, PAGES, ROOT, anchor, blocks, commands, execute, headings, links, script
 
 TUTORIAL, FAQ = DOCS / "getting-started.md", DOCS / "faq.md"
 METHODS = {DOCS / "vocabulary.md", *(DOCS / "methods").glob("*.md")}  # tested by test_docs_methods.py
@@ -34,16 +32,6 @@ def with_code(language: str, *others: Path) -> pytest.MarkDecorator:
 def test_python_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     execute(path)
-
-
-def script(name: str) -> ModuleType:
-    """A script that writes a part of the documentation."""
-    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @with_code("toml")

@@ -1,7 +1,9 @@
 """The documentation as text: its pages, and what is in them."""
 
+import importlib.util
 import re
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
@@ -63,3 +65,13 @@ def execute(path: Path) -> dict[str, object]:
     for block in blocks(path, "python"):
         exec(compile(block.text, str(path), "exec"), names)
     return names
+
+
+def script(name: str) -> ModuleType:
+    """Import a script of docs/ that writes a part of the documentation."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
