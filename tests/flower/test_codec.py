@@ -9,7 +9,7 @@ from fedrecall.flower.codec import EncodedTensor, InvalidMessage, decode, encode
 NUMBERS = torch.tensor([[1.5, -0.0, float("inf")], [float("nan"), 1e-30, 3.0]])
 
 
-@pytest.mark.parametrize("kind", codec.DTYPES.values(), ids=str)
+@pytest.mark.parametrize("kind", codec.WIRE_DTYPES.values(), ids=str)
 @pytest.mark.parametrize("shape", [(2, 3), (6,), (), (0,), (3, 0)])
 def test_every_type_and_shape_comes_back_to_the_bit(kind: torch.dtype, shape: tuple[int, ...]) -> None:
     t = torch.nan_to_num(NUMBERS, posinf=9).to(kind) if not kind.is_floating_point else NUMBERS.to(kind)

@@ -10,14 +10,14 @@ from safetensors import SafetensorError
 
 from fedrecall.core.types import Payload
 from fedrecall.files import tensors_from_bytes, tensors_to_bytes
-from fedrecall.flower.codec import DTYPES, TENSOR_NAME, EncodedTensor, InvalidMessage, decode, encode
+from fedrecall.flower.codec import WIRE_DTYPES, TENSOR_NAME, EncodedTensor, InvalidMessage, decode, encode
 from fedrecall.simulation.shared_memory import Channel, SharedBuffer
 
 
 @st.composite
 def tensors(draw: st.DrawFn) -> torch.Tensor:
     """Of any type and shape, with any bits in it: NaN and infinity too; now and then not contiguous."""
-    dtype = draw(st.sampled_from(list(DTYPES.values())))
+    dtype = draw(st.sampled_from(list(WIRE_DTYPES.values())))
     shape = draw(st.lists(st.integers(0, 4), max_size=3))
     n = torch.Size(shape).numel() * dtype.itemsize
     raw = torch.tensor(list(draw(st.binary(min_size=n, max_size=n))), dtype=torch.uint8)
@@ -68,7 +68,7 @@ def test_a_message(payload: Payload) -> None:
 
 parts = st.builds(
     EncodedTensor,
-    st.sampled_from([*DTYPES, "complex64", "object", ""]),
+    st.sampled_from([*WIRE_DTYPES, "complex64", "object", ""]),
     st.lists(st.integers(-2, 3) | st.sampled_from([2**31, 2**63, -(2**63)]), max_size=9).map(tuple),
     st.binary(max_size=40),
 )

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from pyarrow import Table as ArrowTable
 
 
-MAX_CATEGORIES = 50  # distinct values of a text column; one with more is an identifier or free text, not a feature
+MAX_COLUMN_CATEGORIES = (
+    50  # distinct values of a text column; one with more is an identifier or free text, not a feature
+)
 
 
 def from_table(
@@ -143,10 +145,10 @@ def _features(values: "ChunkedArray", column: str, file: str) -> tuple[np.ndarra
         # removes the effect of this step.
         return ((numbers - numbers.mean()) / (numbers.std() or 1.0)).astype(np.float32)[:, None], True
     categories, ids = np.unique(np.asarray(values.to_pylist()).astype(str), return_inverse=True)
-    if len(categories) > MAX_CATEGORIES:
+    if len(categories) > MAX_COLUMN_CATEGORIES:
         raise UserError(
             "data.text_column",
-            f'{file}: column "{column}" has {len(categories)} different values, more than {MAX_CATEGORIES}',
+            f'{file}: column "{column}" has {len(categories)} different values, more than {MAX_COLUMN_CATEGORIES}',
             file,
             "drop it, or turn it into numbers",
         )

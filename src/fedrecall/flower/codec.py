@@ -13,7 +13,7 @@ import torch
 
 from fedrecall.core.types import Payload
 
-DTYPES = {
+WIRE_DTYPES = {
     str(kind).removeprefix("torch."): kind
     for kind in (
         torch.float32,
@@ -77,7 +77,7 @@ def decode(parts: Mapping[str, EncodedTensor]) -> Payload:
     validate(parts)
     payload = {}
     for name, part in parts.items():
-        kind, t = DTYPES[part.dtype], torch.empty(part.shape, dtype=DTYPES[part.dtype])
+        kind, t = WIRE_DTYPES[part.dtype], torch.empty(part.shape, dtype=WIRE_DTYPES[part.dtype])
         if part.data:
             t.view(-1).copy_(torch.frombuffer(bytearray(part.data), dtype=kind))
         payload[name] = t
@@ -92,13 +92,13 @@ def validate(parts: Mapping[str, EncodedTensor]) -> None:
     for name, part in parts.items():
         if not TENSOR_NAME.fullmatch(name):
             raise InvalidMessage("reply.invalid_name", f"{name[:80]!r} is not a valid name of a tensor")
-        if part.dtype not in DTYPES:
+        if part.dtype not in WIRE_DTYPES:
             raise InvalidMessage("reply.unsupported_dtype", f"{name} has the unsupported dtype {part.dtype[:20]!r}")
         if len(part.shape) > MAX_DIMS or not all(0 <= n <= MAX_BYTES for n in part.shape):
             raise InvalidMessage(
                 "reply.invalid_shape", f"{name} has the invalid shape {list(part.shape)[: MAX_DIMS + 1]}"
             )
-        size = prod(part.shape) * DTYPES[part.dtype].itemsize
+        size = prod(part.shape) * WIRE_DTYPES[part.dtype].itemsize
         if len(part.data) != size:
             what = f"{name} has {len(part.data)} bytes, its shape needs {size}"
             raise InvalidMessage("reply.wrong_byte_count", what)

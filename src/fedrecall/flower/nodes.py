@@ -12,7 +12,7 @@ from fedrecall.errors import UserError
 from fedrecall.flower.codec import InvalidMessage
 from fedrecall.flower.messages import REGISTER, TaskFailed, TaskRequest, parse_reply, request_message, to_array_record
 
-POLL_INTERVAL = 0.25  # seconds between two looks for replies
+NODE_POLL_INTERVAL = 0.25  # seconds between two looks for replies
 
 HELLO_TIMEOUT = 120.0  # seconds, so that a node which hangs does not hold up a round for long
 
@@ -58,7 +58,7 @@ class NodeRegistry:
         """Wait for all clients; when the time is over, `least` of them are enough."""
         deadline = time.monotonic() + self.timeout
         while len(here := self.connected_clients()) < self.population and time.monotonic() < deadline:
-            time.sleep(POLL_INTERVAL)
+            time.sleep(NODE_POLL_INTERVAL)
         if len(here) < least:
             missing = sorted(set(range(self.population)) - set(here))
             why = "".join(f"; node {node}: {reason}" for node, reason in self._problems.items())
@@ -117,6 +117,6 @@ def send_and_collect(grid: Grid, orders: Mapping[int, Message], timeout: float) 
         for message in grid.pull_messages(list(waiting)):
             yield waiting.pop(message.metadata.reply_to_message_id), message
         if waiting:
-            time.sleep(POLL_INTERVAL)
+            time.sleep(NODE_POLL_INTERVAL)
     for key in waiting.values():
         yield key, None

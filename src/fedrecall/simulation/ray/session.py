@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
 
-from fedrecall.errors import UserError, missing_extra
+from fedrecall.errors import UserError, first_line, missing_extra
 from fedrecall.simulation.processes import available_cores
 
 ENV_DEFAULTS = {
@@ -117,8 +117,3 @@ def _temporary_environment(settings: dict[str, str]) -> Iterator[None]:
     finally:  # not for what is started later
         for name in new:
             del os.environ[name]
-
-
-def first_line(error: Exception) -> str:
-    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return str(text).strip().splitlines()[0].rstrip(".")
