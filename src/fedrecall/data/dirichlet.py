@@ -1,4 +1,4 @@
-"""The draws behind the Dirichlet laws: counts first, in log space, many attempts at a time.
+"""Draws of the Dirichlet partitioner: class counts in log space, many attempts at a time.
 
 At 100 clients, 10 classes and alpha = 0.05, one attempt in 30,000 gives every client 10 samples. An attempt is
 therefore a matrix of class counts, with no indices, and a batch of attempts is one array.
@@ -18,51 +18,51 @@ Ints = NDArray[np.int64]
 
 Floats = NDArray[np.float64]
 
-MAX_BATCH = 256  # attempts at a time, at most: larger batches leave the cache
+MAX_BATCH = 256  # attempts at a time: larger batches do not fit the CPU cache
 
-MAX_CELLS = 1_000_000  # attempts x clients at a time, at most: bounds the memory
+MAX_CELLS = 1_000_000  # attempts x clients at a time: bounds the memory
 
-MAX_WORK = 300_000_000  # attempts x clients x classes in all, at most: bounds the time, to about 15 s
+MAX_WORK = 300_000_000  # attempts x clients x classes in total: bounds the time, to about 15 s
 
-GIVE_UP_ABOVE = 30.0  # clients too small, on average: see `accepted_counts`
+GIVE_UP_ABOVE = 30.0  # mean number of clients that are too small: see `draw_counts`
 
 
 class DirichletDraw(NamedTuple):
-    """The counts that were accepted, or the best of those that were not."""
+    """The first accepted counts, or the best ones if no draw was accepted."""
 
     counts: Ints  # samples by class and client [C, N]
     num_small_clients: int  # clients below the minimum size
-    attempts: int  # draws made
+    attempts: int  # number of draws
 
 
 def require_positive(field: str, value: float) -> None:
-    """Refuse a hyper-parameter of a partition that is zero, negative, infinite or not a number."""
+    """Raise an error for a partitioner's field that is zero, negative, infinite or not a number."""
     if not (isfinite(value) and value > 0):
         key = f"federation.partition.{field}"
         raise UserError("config.invalid_value", f"{key} = {value}: not a positive number", key, "use a value above 0")
 
 
 def log_gamma(alpha: float, shape: tuple[int, ...], rng: np.random.Generator) -> Floats:
-    """Logarithms of Gamma(alpha) variates; their softmax is a draw from a symmetric Dirichlet.
+    """Draw logarithms of Gamma(alpha) variates; their softmax is a draw from a symmetric Dirichlet.
 
-    Gamma(a) = Gamma(a+1) U^(1/a), and -log U is exponential: no alpha underflows, where the plain variates of
-    a = 0.001 are mostly zero and their proportions 0/0.
+    Gamma(a) = Gamma(a+1) U^(1/a), and -log U is exponential. In log space no alpha underflows; the variates themselves
+    are mostly zero at a = 0.001, and their proportions 0/0.
     """
-    alpha = max(alpha, 1e-99)  # below, the quotient overflows; one client takes all long before
+    alpha = max(alpha, 1e-99)  # below, the quotient overflows; all samples are with one client long before
     return np.log(rng.standard_gamma(alpha + 1, shape)) - rng.standard_exponential(shape) / alpha
 
 
 def counts_from_log_weights(classes: Ints, logs: Iterable[Floats], balance: bool) -> Ints:
-    """Class counts [A, C, N] of A attempts, from each class's size and log-weights [A, N], class by class in order."""
+    """Return class counts [A, C, N] of A attempts from each class's size and log-weights [A, N], class by class."""
     n = int(classes.sum())
     held: Ints = np.zeros((), dtype=np.int64)
     counts = []
     for size, log_w in zip(classes, logs, strict=True):
-        # Renormalising what the cap leaves is a softmax over the others. There always are some: if all clients held
-        # n/N samples, nothing would be left to share out.
+        # Renormalising over the clients below the cap is a softmax over them. There is always one: if all clients held
+        # n/N samples, no sample would be left.
         log_p = np.where(held * log_w.shape[1] >= n, -np.inf, log_w) if balance else log_w
-        # Cumulated before it is normalised, so that the proportions end in exactly 1. The other way round, as in the
-        # released code, rounding hands the last client a sample of a class that it was capped from.
+        # Cumulated before normalisation, so that the proportions end in exactly 1. In the reverse order, as in the
+        # released code, rounding gives the last client a sample of a class although it is above the cap.
         cumulated = np.cumsum(np.exp(log_p - log_p.max(axis=1, keepdims=True)), axis=1)
         cuts = (cumulated / cumulated[:, -1:] * size).astype(np.int64)
         cuts[:, -1] = size
@@ -81,37 +81,37 @@ def draw_counts(
     balance: bool,
     attempts: int,
 ) -> DirichletDraw:
-    """Return the first draw that gives every client `min_size` samples; if there is none, the one that lacks least.
+    """Return the first draw that gives every client `min_size` samples, else the one with the fewest missing samples.
 
-    If `m` clients are too small on average, a draw is accepted with probability of at most about exp(-m), because
-    the sizes of clients that share a sum are negatively associated. So a mean above `HOPELESS` ends the search.
+    If m clients are too small on average, a draw is accepted with probability of at most about exp(-m), because sizes
+    with a fixed sum are negatively associated. Therefore the search ends at a mean above `GIVE_UP_ABOVE`.
     """
     best: DirichletDraw | None = None
-    least, made, short_so_far = 0, 0, 0
-    most = min(attempts, max(1, MAX_WORK // (clients * len(classes))))
-    for size in _batches(most, max(1, min(MAX_BATCH, MAX_CELLS // clients))):
+    fewest_missing, num_draws, total_small = 0, 0, 0
+    max_draws = min(attempts, max(1, MAX_WORK // (clients * len(classes))))
+    for size in _batch_sizes(max_draws, max(1, min(MAX_BATCH, MAX_CELLS // clients))):
         logs = (log_gamma(alpha, (size, clients), rng) for _ in classes)
         counts = counts_from_log_weights(classes, logs, balance)
         missing = np.maximum(min_size - counts.sum(axis=1), 0)
-        short = np.count_nonzero(missing, axis=1)
-        if (short == 0).any():
-            first = int(np.argmin(short))
-            return DirichletDraw(counts[first], 0, made + first + 1)
+        num_small = np.count_nonzero(missing, axis=1)
+        if (num_small == 0).any():
+            first = int(np.argmin(num_small))
+            return DirichletDraw(counts[first], 0, num_draws + first + 1)
         i = int(np.argmin(missing.sum(axis=1)))
-        if best is None or missing[i].sum() < least:
-            best, least = DirichletDraw(counts[i].copy(), int(short[i]), 0), int(missing[i].sum())
-        made += size
-        short_so_far += int(short.sum())
-        if made >= 20 and short_so_far > GIVE_UP_ABOVE * made:
+        if best is None or missing[i].sum() < fewest_missing:
+            best, fewest_missing = DirichletDraw(counts[i].copy(), int(num_small[i]), 0), int(missing[i].sum())
+        num_draws += size
+        total_small += int(num_small.sum())
+        if num_draws >= 20 and total_small > GIVE_UP_ABOVE * num_draws:
             break
-    assert best is not None  # there is at least one attempt
-    return best._replace(attempts=made)
+    assert best is not None  # there is at least one draw
+    return best._replace(attempts=num_draws)
 
 
 def enforce_min_size(counts: Ints, min_size: int) -> int:
-    """Bring each client of counts [C, N] to `min_size`, in place, and return how many samples moved.
+    """Bring each client of counts [C, N] to `min_size`, in place, and return the number of samples moved.
 
-    They come from whoever is the largest client at the time, of its most frequent class.
+    Each sample is moved from the client that is the largest at that time, from its most frequent class.
     """
     sizes = counts.sum(axis=0)
     largest = [(-int(size), client) for client, size in enumerate(sizes) if size > min_size]
@@ -122,19 +122,19 @@ def enforce_min_size(counts: Ints, min_size: int) -> int:
         while need:
             size, donor = heappop(largest)
             c = int(counts[:, donor].argmax())
-            gift = min(need, int(counts[c, donor]), -size - min_size)
-            counts[c, donor] -= gift
-            counts[c, client] += gift
-            need, moved = need - gift, moved + gift
-            if -size - gift > min_size:
-                heappush(largest, (size + gift, donor))
+            amount = min(need, int(counts[c, donor]), -size - min_size)
+            counts[c, donor] -= amount
+            counts[c, client] += amount
+            need, moved = need - amount, moved + amount
+            if -size - amount > min_size:
+                heappush(largest, (size + amount, donor))
     return moved
 
 
-def _batches(attempts: int, largest: int) -> Iterator[int]:
-    """Batch sizes that grow, because the first attempt mostly succeeds."""
+def _batch_sizes(draws: int, largest: int) -> Iterator[int]:
+    """Yield growing batch sizes, because the first draw is usually accepted."""
     size = 1
-    while attempts > 0:
-        yield min(size, attempts)
-        attempts -= size
+    while draws > 0:
+        yield min(size, draws)
+        draws -= size
         size = min(4 * size, largest)

@@ -1,7 +1,4 @@
-"""Labelled examples as a view: which rows of the big shared tensors, and what they go through on the way out.
-
-And what is done with labels before: numbering them, and choosing rows by them.
-"""
+"""Labelled examples as a view: rows of shared tensors, transformed when a batch is read."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,21 +8,21 @@ from torch import Generator, Tensor
 
 from fedrecall.data.transforms import Transform
 
-PRECOMPUTE_BYTES = 64 * 2**20  # bytes of a client's examples that are held as floats while it trains
+PRECOMPUTE_BYTES = 64 * 2**20  # limit for holding a client's transformed examples in memory during its training
 
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Some examples of a store: a client's, the server's auxiliary set, the test set.
+    """Examples of a client, of the server's auxiliary set, or of the test set.
 
-    `x` and `labels` are the whole store (in shared memory or a mapped file) and are never copied; a hundred clients are
-    a hundred index vectors.
+    `x` and `labels` are the complete data (in shared memory or a mapped file) and are never copied: each client adds
+    only an index vector.
     """
 
     x: Tensor  # uint8 images [N, C, H, W], or float32 of any shape [N, ...]
     labels: Tensor  # int64 [N]
     transform: Transform
-    rows: Tensor | None = None  # which of the N, int64 [n]; None: all
+    rows: Tensor | None = None  # rows of this view, int64 [n]; None: all N
 
     @cached_property
     def y(self) -> Tensor:
@@ -34,16 +31,16 @@ class Examples:
 
     @property
     def is_augmented(self) -> bool:
-        """Whether a batch drawn with a generator is random, so that nothing said of it can be cached."""
+        """True if batches are augmented at random, so that model outputs on them cannot be cached."""
         return self.transform.is_random
 
     def __len__(self) -> int:
         return len(self.labels if self.rows is None else self.rows)
 
     def batch(self, rows: Tensor | slice, rng: Generator | None = None) -> Tensor:
-        """Model-ready inputs of these rows: augmented with `rng`, by the test-time transforms without.
+        """Return the model inputs of these rows: augmented if `rng` is passed, else with the test-time transform.
 
-        A slice of float inputs that need no normalisation is a view of the store: read it, do not write to it.
+        A slice of float inputs without normalisation is a view of the shared data: do not write to it.
         """
         if self.rows is not None:
             rows = self.rows[rows]
@@ -53,26 +50,26 @@ class Examples:
         )
 
     def subset(self, rows: Tensor) -> "Examples":
-        """A view of the view: its rows, counted from its own beginning."""
+        """Return a view of some rows of this view."""
         return Examples(self.x, self.labels, self.transform, rows if self.rows is None else self.rows[rows])
 
     def precomputed(self) -> "Examples":
-        """The same examples, made ready for the model once instead of in every epoch, where that changes nothing.
+        """Return the examples with the transform applied, so that it is not computed again in every epoch.
 
-        It does with augmentation; it is not worth it where nothing is computed, and not wise where it fills the memory.
+        Returns the view itself if it is augmented, if the transform computes nothing, or above `PRECOMPUTE_BYTES`.
         """
-        computed = self.x.dtype == torch.uint8 or self.transform.mean is not None
-        if self.is_augmented or not computed or 4 * len(self) * self.x[:1].numel() > PRECOMPUTE_BYTES:
+        needs_transform = self.x.dtype == torch.uint8 or self.transform.mean is not None
+        if self.is_augmented or not needs_transform or 4 * len(self) * self.x[:1].numel() > PRECOMPUTE_BYTES:
             return self
         return Examples(self.batch(slice(None)), self.y, Transform())
 
     def class_counts(self, classes: int) -> Tensor:
-        """How many examples of each class, int64 [K]."""
+        """Return the number of examples of each class, int64 [K]."""
         return torch.bincount(self.y, minlength=classes)
 
 
 def _select(x: Tensor, rows: Tensor) -> Tensor:
-    """x[rows] in the layout of x; index_select is twenty times as fast on images, but always gives contiguous rows."""
+    """Return x[rows] in the memory format of x. index_select is 20 times as fast, but its result is contiguous."""
     if x.ndim == 4 and x.stride(1) == 1 and x.is_contiguous(memory_format=torch.channels_last):
         return x.permute(0, 2, 3, 1).index_select(0, rows).permute(0, 3, 1, 2)
     return x.index_select(0, rows)

@@ -1,4 +1,4 @@
-"""Which samples each client holds: made by a law or by a Flower partitioner, described, saved and verified."""
+"""The partition of samples over clients: made by a partitioner of this library or of Flower, saved and verified."""
 
 import hashlib
 import json
@@ -23,21 +23,21 @@ from fedrecall.files import write_atomic
 
 log = logging.getLogger(__name__)
 
-MAX_LISTED_CLIENTS = 10_000  # clients above which the manifest leaves the count matrix out
+MAX_LISTED_CLIENTS = 10_000  # with more clients the manifest has no count matrix
 
-ROW_COLUMN = "__row__"  # the column that a Flower partitioner carries along
+ROW_COLUMN = "__row__"  # row numbers in the data passed to a Flower partitioner
 
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """The rows of each client, in two arrays: a million clients cost megabytes."""
+    """Rows of each client, stored in two arrays, so that a million clients need only megabytes."""
 
     indices: Ints  # rows of the data set, client after client
-    offsets: Ints  # client i holds indices[offsets[i]:offsets[i+1]] [N+1]
+    offsets: Ints  # client i has indices[offsets[i]:offsets[i+1]] [N+1]
     samples: int  # size of the data set; rows that are not in `indices` are unused
     partitioner: Mapping[str, Any]  # name and parameters
     seed: int
-    notes: tuple[str, ...] = ()  # what happened that the law does not say
+    notes: tuple[str, ...] = ()  # deviations from the partitioner's rule
 
     def __post_init__(self) -> None:
         bounds = self.offsets[0] == 0 and self.offsets[-1] == len(self.indices) and (np.diff(self.offsets) >= 0).all()
@@ -49,7 +49,7 @@ class Partition:
         return len(self.offsets) - 1
 
     def rows(self, client: int) -> Ints:
-        """Rows of a client, as a view."""
+        """Return the rows of a client, as a view."""
         if not 0 <= client < len(self):
             raise IndexError(f"client {client} of {len(self)}")
         return self.indices[self.offsets[client] : self.offsets[client + 1]]
@@ -61,14 +61,14 @@ class Partition:
 
     @cached_property
     def hash(self) -> str:
-        """SHA-256 of who holds what, in which order; the same on every machine."""
+        """SHA-256 of the rows of every client, in order; the same on every machine."""
         digest = hashlib.sha256()
         for part in (self.offsets, self.indices):
             digest.update(np.ascontiguousarray(part, dtype="<i8").data)
         return digest.hexdigest()
 
     def counts(self, labels: Ints, classes: int) -> Ints:
-        """Samples by client and class [N, K]."""
+        """Count samples by client and class [N, K]."""
         if len(labels) != self.samples:
             raise UserError(
                 "partition.other_data",
@@ -79,7 +79,7 @@ class Partition:
         if len(labels) and not 0 <= labels.min() <= labels.max() < classes:
             raise UserError(
                 "data.invalid_labels",
-                f"labels go from {labels.min()} to {labels.max()}; {classes} classes have labels 0 to {classes - 1}",
+                f"labels are from {labels.min()} to {labels.max()}; {classes} classes have labels 0 to {classes - 1}",
                 "labels",
                 "correct the labels, or the number of classes",
             )
@@ -88,13 +88,13 @@ class Partition:
         return flat.reshape(len(self), classes)
 
     def manifest(self, labels: Ints, classes: int) -> dict[str, Any]:
-        """Describe the partition in plain data, ready for JSON."""
+        """Describe the partition as data for JSON."""
         sizes, notes = self.sizes, list(self.notes)
         counts = None
         if len(self) <= MAX_LISTED_CLIENTS:
             counts = self.counts(labels, classes).tolist()
         else:
-            notes.append(f"the count matrix is left out above {MAX_LISTED_CLIENTS} clients")
+            notes.append(f"the count matrix is omitted above {MAX_LISTED_CLIENTS} clients")
         return {
             "law": dict(self.partitioner),
             "seed": self.seed,
@@ -108,7 +108,7 @@ class Partition:
         }
 
     def save(self, directory: Path, labels: Ints, classes: int) -> None:
-        """Write `partition.safetensors` (who holds what) and `partition.json` (the manifest), each atomically."""
+        """Write `partition.safetensors` (the rows) and `partition.json` (the manifest), each atomically."""
         directory.mkdir(parents=True, exist_ok=True)
         arrays = {"indices": self.indices, "offsets": self.offsets}
         write_atomic(directory / "partition.safetensors", dump_tensors(arrays))
@@ -116,12 +116,12 @@ class Partition:
 
     @classmethod
     def load(cls, directory: Path) -> Self:
-        """Read what `save` wrote; refuse it if it was altered since."""
+        """Read the files that `save` wrote; raise an error if they changed since."""
         try:
             manifest = json.loads((directory / "partition.json").read_text())
             arrays = load_tensors((directory / "partition.safetensors").read_bytes())
-            law, seed, notes = manifest["law"], manifest["seed"], tuple(manifest["notes"])
-            partition = cls(arrays["indices"], arrays["offsets"], manifest["samples"], law, seed, notes)
+            partitioner, seed, notes = manifest["law"], manifest["seed"], tuple(manifest["notes"])
+            partition = cls(arrays["indices"], arrays["offsets"], manifest["samples"], partitioner, seed, notes)
             intact = partition.hash == manifest["hash"]
         except OSError as e:
             raise UserError(
@@ -148,9 +148,15 @@ class Partition:
 
 
 def make_partition(
-    law: Partitioner, labels: Ints, groups: GroupIds | None, clients: int, *, rng: np.random.Generator, seed: int
+    partitioner: Partitioner,
+    labels: Ints,
+    groups: GroupIds | None,
+    clients: int,
+    *,
+    rng: np.random.Generator,
+    seed: int,
 ) -> Partition:
-    """Deal the samples out by a law. `seed` is only recorded: what is random comes from `rng`."""
+    """Partition the samples over the clients. `seed` is only recorded; random numbers are drawn from `rng`."""
     if clients < 1:
         raise UserError(
             "config.invalid_value", f"federation.clients = {clients}: too few", "federation.clients", "use at least 1"
@@ -169,24 +175,25 @@ def make_partition(
             "groups",
             "pass one group for each sample",
         )
-    owner, notes = law.assign(labels, groups, clients, rng)
+    owner, notes = partitioner.assign(labels, groups, clients, rng)
     if len(owner) != len(labels) or owner.max() >= clients:
-        raise ValueError(f"{type(law).__name__} must name an owner below {clients} for each of {len(labels)} samples")
-    order = rng.permutation(len(labels))  # so that each client's rows are shuffled
+        name = type(partitioner).__name__
+        raise ValueError(f"{name} must return a client below {clients} for each of {len(labels)} samples")
+    order = rng.permutation(len(labels))  # each client's rows are shuffled
     order = order[owner[order] >= 0]
     indices = order[np.argsort(owner[order], kind="stable")]
     sizes = np.bincount(owner[order], minlength=clients)
-    return _checked(indices, sizes, len(labels), _describe(law), seed, notes)
+    return _checked(indices, sizes, len(labels), _describe(partitioner), seed, notes)
 
 
 def from_flower_partitioner(
     partitioner: Any, labels: Ints, groups: GroupIds | None = None, *, group: str = "group", seed: int = 0
 ) -> Partition:
-    """Deal the samples out by any partitioner of `flwr_datasets` (the extra `flower-datasets`).
+    """Partition the samples with a partitioner of `flwr_datasets` (the extra `flower-datasets`).
 
-    What it divides by is the groups if the partitioner calls that column `group`, or divides by natural identities
-    that are not called "label"; otherwise it is the labels, under whatever name. `seed` is only recorded: the
-    partitioner has its own. What it warns of becomes a note.
+    The partitioner divides by the groups if its column is named `group`, or if it is a natural-id partitioner and its
+    column is not named "label"; otherwise by the labels. `seed` is only recorded: the partitioner has its own. Its
+    warnings become notes.
     """
     try:
         from datasets import Dataset
@@ -194,7 +201,7 @@ def from_flower_partitioner(
     except ImportError as e:
         raise missing_extra("flwr-datasets", "flower-datasets") from e
     name = type(partitioner).__name__
-    if not isinstance(partitioner, flower.Partitioner) or name.startswith("Vertical"):  # those divide columns
+    if not isinstance(partitioner, flower.Partitioner) or name.startswith("Vertical"):  # these divide columns
         raise UserError(
             "partition.unsupported_partitioner",
             f"{name}: not a flwr_datasets partitioner of samples",
@@ -218,7 +225,7 @@ def from_flower_partitioner(
             name,
             "name the column that holds them, or use a partitioner that divides by label",
         )
-    partitioner = deepcopy(partitioner)  # the caller's can then be used again
+    partitioner = deepcopy(partitioner)  # the caller can use its own again
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -229,8 +236,8 @@ def from_flower_partitioner(
                 np.asarray(partitioner.load_partition(client).with_format("numpy")[ROW_COLUMN][:], dtype=np.int64)
                 for client in range(partitioner.num_partitions)
             ]
-        meant = [w for w in caught if w.category is UserWarning]  # the others are of its libraries' deprecations
-        notes = tuple(dict.fromkeys(" ".join(str(w.message).split()) for w in meant))
+        raised = [w for w in caught if w.category is UserWarning]  # the others are deprecations in its libraries
+        notes = tuple(dict.fromkeys(" ".join(str(w.message).split()) for w in raised))
         sizes = np.array([len(part) for part in parts], dtype=np.int64)
         return _checked(np.concatenate(parts), sizes, len(labels), _describe_flower(partitioner), seed, notes)
     except (ValueError, KeyError, TypeError, IndexError) as e:
@@ -243,14 +250,14 @@ def from_flower_partitioner(
 
 
 def _checked(
-    indices: Ints, sizes: Ints, samples: int, law: Mapping[str, Any], seed: int, notes: tuple[str, ...]
+    indices: Ints, sizes: Ints, samples: int, partitioner: Mapping[str, Any], seed: int, notes: tuple[str, ...]
 ) -> Partition:
-    """Build the partition that a law or a partitioner has decided on; refuse empty clients, say what is unusual."""
+    """Build a partition: raise an error for empty clients, and log the notes."""
     if not sizes.all():
         raise UserError(
             "partition.empty_client",
-            f"federation.partition = {law['name']}: {np.count_nonzero(sizes == 0)} of {len(sizes)} clients would have"
-            f" no samples (client {np.argmin(sizes)} is the first)",
+            f"federation.partition = {partitioner['name']}: {np.count_nonzero(sizes == 0)} of {len(sizes)} clients"
+            f" would have no samples (client {np.argmin(sizes)} is the first)",
             "federation.partition",
             "use fewer clients or a milder skew",
         )
@@ -258,18 +265,18 @@ def _checked(
     if unused and not notes:
         notes = (f"{unused} of {samples} samples stay unused",)
     for note in notes:
-        log.warning("%s partition: %s", law["name"], note)
+        log.warning("%s partition: %s", partitioner["name"], note)
     offsets = np.concatenate(([0], np.cumsum(sizes)))
-    return Partition(indices, offsets, samples, law, seed, notes)
+    return Partition(indices, offsets, samples, partitioner, seed, notes)
 
 
-def _describe(law: Partitioner) -> dict[str, Any]:
+def _describe(partitioner: Partitioner) -> dict[str, Any]:
     names = {kind: name for name, kind in PARTITIONERS.items()}
-    return {"name": names.get(type(law), type(law).__name__), **asdict(law)}
+    return {"name": names.get(type(partitioner), type(partitioner).__name__), **asdict(partitioner)}
 
 
 def _describe_flower(partitioner: Any) -> dict[str, Any]:
-    """Name and parameters: the arguments it was built with, as far as it keeps them as plain values."""
+    """Return the name and the constructor arguments that the partitioner stores as plain values."""
     values = {p: getattr(partitioner, f"_{p}", None) for p in signature(type(partitioner)).parameters}
     values = {p: v.tolist() if isinstance(v, np.ndarray) else v for p, v in values.items()}
     plain = {p: v for p, v in values.items() if isinstance(v, bool | int | float | str | list)}

@@ -1,7 +1,7 @@
-"""How samples come to clients: one frozen dataclass a law, whose fields are its configuration.
+"""Partitioners: frozen dataclasses whose fields are their configuration.
 
-A law answers with the owner of every sample, so no sample can have two. Letters: n samples, N clients, C classes.
-Classes are those that occur in the labels.
+`assign` returns the client of every sample (-1: unused), so that no sample has two. Letters: n samples, N clients,
+C classes that occur in the labels.
 """
 
 from collections.abc import Sequence
@@ -21,20 +21,20 @@ GroupIds = NDArray[np.generic]  # numbers or names
 
 
 class Assignment(NamedTuple):
-    """Who owns what."""
+    """The client of each sample, and notes for the manifest."""
 
-    owner: Ints  # client of each sample, -1 for a sample that nobody gets [n]
-    notes: tuple[str, ...] = ()  # what the reader of the manifest should know
+    owner: Ints  # client of each sample, -1: unused [n]
+    notes: tuple[str, ...] = ()  # deviations from the partitioner's rule
 
 
 @runtime_checkable
 class Partitioner(Protocol):
-    """A rule that deals samples out to clients; anyone's own dataclass with this method is one."""
+    """Interface of a rule that assigns samples to clients; any dataclass with this method implements it."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     def assign(self, labels: Ints, groups: GroupIds | None, clients: int, rng: np.random.Generator) -> Assignment:
-        """Return the owner of each sample, from labels [n] and, where the data has them, groups [n]."""
+        """Return the client of each sample, from labels [n] and, if the data has them, groups [n]."""
         ...
 
 
@@ -43,13 +43,13 @@ class Iid:
     """Equal random split: sizes differ by one at most."""
 
     def assign(self, labels: Ints, groups: GroupIds | None, clients: int, rng: np.random.Generator) -> Assignment:
-        """Cut a random order of the samples into nearly equal parts."""
+        """Cut a random permutation of the samples into nearly equal parts."""
         return Assignment(_owners(rng.permutation(len(labels)), even_sizes(len(labels), clients)))
 
 
 @dataclass(frozen=True)
 class Dirichlet:
-    """Label skew: each class is shared out by Dirichlet proportions, with a balance cap.
+    """Label skew: each class is divided by Dirichlet proportions, with a cap on client sizes.
 
     "Model-Contrastive Federated Learning", Li, He, Song, CVPR 2021, and "Federated Learning on Non-IID Data Silos: An
     Experimental Study" (NIID-Bench), Li, Diao, Chen, He, ICDE 2022; the "lda" of FedNTD and FedLMD.
@@ -74,17 +74,16 @@ class Dirichlet:
         _require_min_size(self.min_size, clients, len(labels))
         rows = _rows_by_class(labels)
         sizes = np.array([len(r) for r in rows], dtype=np.int64)
-        drawn = draw_counts(sizes, clients, rng, **asdict(self))
+        draw = draw_counts(sizes, clients, rng, **asdict(self))
         notes: tuple[str, ...] = ()
-        if drawn.num_small_clients:
-            moved = enforce_min_size(drawn.counts, self.min_size)
+        if draw.num_small_clients:
+            moved = enforce_min_size(draw.counts, self.min_size)
             notes = (
-                f"none of {drawn.attempts} draws gave each of {clients} clients {self.min_size} samples: the best one"
-                f" was repaired by moving {moved} samples from the largest clients to {drawn.num_small_clients} small"
-                " ones",
+                f"none of {draw.attempts} draws gave each of {clients} clients {self.min_size} samples: the best was"
+                f" repaired by moving {moved} samples from the largest clients to {draw.num_small_clients} small ones",
             )
         owner = np.empty(len(labels), dtype=np.int64)
-        for r, counts in zip(rows, drawn.counts, strict=True):
+        for r, counts in zip(rows, draw.counts, strict=True):
             owner[rng.permutation(r)] = np.repeat(np.arange(clients), counts)
         return Assignment(owner, notes)
 
@@ -94,7 +93,7 @@ class LabelsPerClient:
     """Label skew `#K=k`: each client holds samples of k classes.
 
     "Federated Learning on Non-IID Data Silos: An Experimental Study", Li, Diao, Chen, He, ICDE 2022 (quantity-based
-    label imbalance). Where that code fails on a class that no client chose, its samples stay unused here.
+    label imbalance). The samples of a class that no client has stay unused; the published code fails in this case.
     """
 
     k: int = 2
@@ -104,7 +103,7 @@ class LabelsPerClient:
         require_positive("k", self.k)
 
     def assign(self, labels: Ints, groups: GroupIds | None, clients: int, rng: np.random.Generator) -> Assignment:
-        """Client i takes class i mod C and k-1 others at random; those who took a class share it evenly."""
+        """Give client i class i mod C and k-1 others at random; the clients of a class share it evenly."""
         rows = _rows_by_class(labels)
         C = len(rows)
         if self.k > C:
@@ -114,23 +113,23 @@ class LabelsPerClient:
                 "federation.partition.k",
                 f"use at most {C}",
             )
-        lot = rng.random((clients, C))
-        lot[np.arange(clients), np.arange(clients) % C] = -1.0  # the smallest lots win: its own class always does
-        takes = np.zeros((clients, C), dtype=bool)
-        np.put_along_axis(takes, np.argpartition(lot, self.k - 1, axis=1)[:, : self.k], True, axis=1)
+        priority = rng.random((clients, C))
+        priority[np.arange(clients), np.arange(clients) % C] = -1.0  # the k smallest are selected: always this class
+        holds = np.zeros((clients, C), dtype=bool)
+        np.put_along_axis(holds, np.argpartition(priority, self.k - 1, axis=1)[:, : self.k], True, axis=1)
         owner = np.full(len(labels), -1, dtype=np.int64)
         unused = []
         for c, r in enumerate(rows):
-            takers = np.flatnonzero(takes[:, c])
-            if len(takers):
-                owner[rng.permutation(r)] = np.repeat(takers, even_sizes(len(r), len(takers)))
+            holders = np.flatnonzero(holds[:, c])
+            if len(holders):
+                owner[rng.permutation(r)] = np.repeat(holders, even_sizes(len(r), len(holders)))
             else:
                 unused.append(c)
         if not unused:
             return Assignment(owner)
         names = ", ".join(str(labels[rows[c][0]]) for c in unused)
-        lost = sum(len(rows[c]) for c in unused)
-        return Assignment(owner, (f"no client chose class {names}: {lost} samples stay unused",))
+        num_unused = sum(len(rows[c]) for c in unused)
+        return Assignment(owner, (f"no client has class {names}: {num_unused} samples stay unused",))
 
 
 @dataclass(frozen=True)
@@ -149,23 +148,23 @@ class Shards:
         require_positive("s", self.s)
 
     def assign(self, labels: Ints, groups: GroupIds | None, clients: int, rng: np.random.Generator) -> Assignment:
-        """Cut each class, in order, into S = s N / C shards and deal all shards out at random.
+        """Cut each class, in order, into S = s N / C shards and assign all shards at random.
 
-        Shuffling the multiset of labels and taking a random remaining shard of each label dealt, as the code does, is
-        a uniformly random deal of the distinct shards.
+        The published code shuffles the multiset of labels and draws a remaining shard of each label; that is the same
+        distribution, a uniformly random assignment of distinct shards.
         """
         rows = _rows_by_class(labels)
         S, rest = divmod(self.s * clients, len(rows))
         if rest:
-            raise self._not_divisible(clients, len(rows))
-        deal = np.empty(len(rows) * S, dtype=np.int64)
-        deal[rng.permutation(len(deal))] = np.repeat(np.arange(clients), self.s)
+            raise self._divisibility_error(clients, len(rows))
+        assignment = np.empty(len(rows) * S, dtype=np.int64)
+        assignment[rng.permutation(len(assignment))] = np.repeat(np.arange(clients), self.s)
         owner = np.empty(len(labels), dtype=np.int64)
-        for r, takers in zip(rows, deal.reshape(len(rows), S), strict=True):
-            owner[r] = np.repeat(takers, even_sizes(len(r), S))
+        for r, holders in zip(rows, assignment.reshape(len(rows), S), strict=True):
+            owner[r] = np.repeat(holders, even_sizes(len(r), S))
         return Assignment(owner)
 
-    def _not_divisible(self, clients: int, C: int) -> UserError:
+    def _divisibility_error(self, clients: int, C: int) -> UserError:
         step_s, step_N = C // gcd(clients, C), C // gcd(self.s, C)
         s = max(1, round(self.s / step_s)) * step_s
         N = max(1, round(clients / step_N)) * step_N
@@ -183,7 +182,7 @@ class Groups:
     """Whole groups per client: the writers of FEMNIST ("real"), the domains of Office-Caltech-10, any column."""
 
     def assign(self, labels: Ints, groups: GroupIds | None, clients: int, rng: np.random.Generator) -> Assignment:
-        """Client i is group i if there are as many; else the permuted groups are cut into nearly equal parts."""
+        """Give client i group i if there are as many groups; else cut permuted groups into nearly equal parts."""
         if groups is None:
             raise UserError(
                 "partition.missing_groups",
@@ -210,8 +209,8 @@ class Quantity:
     """Size skew: IID labels, sizes from a symmetric Dirichlet.
 
     "Federated Learning on Non-IID Data Silos: An Experimental Study", Li, Diao, Chen, He, ICDE 2022 (quantity skew).
-    Where that code draws again until no client is too small, which may never end, each client here gets `min_size`
-    samples first and the Dirichlet shares out the rest.
+    Each client gets `min_size` samples first, and the Dirichlet divides the rest. The published code repeats the draw
+    until no client is too small, which may not terminate.
     """
 
     alpha: float = 0.5
@@ -224,7 +223,7 @@ class Quantity:
         require_positive("min_size", self.min_size)
 
     def assign(self, labels: Ints, groups: GroupIds | None, clients: int, rng: np.random.Generator) -> Assignment:
-        """Draw sizes, then cut a random order of the samples at them."""
+        """Draw the sizes, then cut a random permutation of the samples accordingly."""
         n = len(labels)
         _require_min_size(self.min_size, clients, n)
         log_p = log_gamma(self.alpha, (clients,), rng)
@@ -244,7 +243,7 @@ PARTITIONERS: dict[str, type[Partitioner]] = {
 
 
 def even_sizes(n: int, parts: int) -> Ints:
-    """Sizes of n things in nearly equal parts, the first ones larger by one.
+    """Return the sizes of `parts` nearly equal parts of n, the first ones larger by one.
 
     >>> even_sizes(8, 3).tolist()
     [3, 3, 2]
@@ -253,14 +252,14 @@ def even_sizes(n: int, parts: int) -> Ints:
 
 
 def _owners(order: Ints, sizes: Ints) -> Ints:
-    """Owners, when client i takes the next `sizes[i]` things of this order."""
+    """Return the owner of each element if client i takes the next `sizes[i]` elements of the order."""
     owner = np.empty(len(order), dtype=np.int64)
     owner[order] = np.repeat(np.arange(len(sizes)), sizes)
     return owner
 
 
 def _rows_by_class(labels: Ints) -> Sequence[Ints]:
-    """Rows of each class that occurs, in order."""
+    """Return the rows of each class that occurs, in the order of classes."""
     by_class = np.argsort(labels, kind="stable")
     return np.split(by_class, np.flatnonzero(np.diff(labels[by_class])) + 1)
 

@@ -1,7 +1,7 @@
-"""Transforms on whole batches: what a batch of stored examples goes through before the model sees it.
+"""Transforms of whole batches: augmentation and normalisation between the stored examples and the model.
 
-Everything random is drawn from the generator that is given, for the whole batch at once. Crop, flip and rotation only
-say which stored pixel each pixel of the result comes from, so they are one gather on bytes; floats come last.
+All random numbers of a batch are drawn at once from the generator passed in. Crop, flip and rotation only determine the
+source pixel of each result pixel, so they are one gather on bytes; the conversion to float follows.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from fedrecall.errors import UserError, unknown_name
 
 @dataclass(frozen=True)
 class Transform:
-    """The recipe of one data set: `plain` at test time, `augment` in training."""
+    """Transform of one data set: `apply_test` normalises, `apply_train` also augments."""
 
     mean: tuple[float, ...] | None = None
     """Mean per channel, for values in [0, 1]. None: no normalisation."""
@@ -59,13 +59,13 @@ class Transform:
 
     @property
     def is_random(self) -> bool:
-        """Whether `augment` gives another result with another generator."""
+        """True if the result of `apply_train` depends on the generator."""
         return bool(self.pad or self.flip or self.rotate or self.cutout)
 
     def apply_test(self, x: Tensor) -> Tensor:
-        """Test time: bytes to [0, 1], then normalised. Floats are only normalised, and not copied without need."""
-        byte = x.dtype == torch.uint8
-        if byte:
+        """Scale bytes to [0, 1], then normalise. Floats are only normalised, or returned as they are."""
+        is_byte = x.dtype == torch.uint8
+        if is_byte:
             x = x.to(torch.float32)
         if self.mean is not None and self.std is not None:
             if x.ndim < 2 or x.shape[1] != len(self.mean):
@@ -77,15 +77,15 @@ class Transform:
                     "data.augment.mean",
                     "use one value per channel",
                 )
-            scale, shift = _affine(self.mean, self.std, x.ndim, 255.0 if byte else 1.0)
-            x = x.mul_(scale).add_(shift) if byte else (x * scale).add_(shift)
-        elif byte:
+            scale, shift = _affine(self.mean, self.std, x.ndim, 255.0 if is_byte else 1.0)
+            x = x.mul_(scale).add_(shift) if is_byte else (x * scale).add_(shift)
+        elif is_byte:
             x = x.div_(255)
-        # Channels last, after the arithmetic: convolutions and above all pooling are then vectorised over the channels.
-        return x.clone(memory_format=torch.channels_last) if byte and x.ndim == 4 else x
+        # Channels last, so that convolutions and above all pooling are vectorised over the channels.
+        return x.clone(memory_format=torch.channels_last) if is_byte and x.ndim == 4 else x
 
     def apply_train(self, x: Tensor, rng: Generator) -> Tensor:
-        """Training time. Drawn in this order: crop rows, crop columns, flips, angles, cutout rows, cutout columns."""
+        """Augment and normalise. Order of the draws: crop rows and columns, flips, angles, cutout rows and columns."""
         if x.ndim != 4:
             shape = list(x.shape[1:])
             raise UserError(
@@ -100,7 +100,7 @@ class Transform:
         return out * self._outside_cutout(x, rng) if self.cutout else out
 
     def _crop_flip_rotate(self, x: Tensor, rng: Generator) -> Tensor:
-        """Crop, flip, rotate: follow each pixel of the result back through the three, last one first."""
+        """Crop, flip and rotate by one gather: trace each pixel of the result back through the three operations."""
         b, c, h, w = x.shape
         if self.pad_mode == "reflect" and self.pad >= min(h, w):
             raise UserError(
@@ -116,13 +116,13 @@ class Transform:
         inside: Tensor | None = None
         if self.rotate:
             i, j = _rotated((torch.rand(b, generator=rng) * 2 - 1) * self.rotate, h, w)
-            inside = ((i | j) >= 0) & (i < h) & (j < w)  # a sign bit survives the "or"
+            inside = ((i | j) >= 0) & (i < h) & (j < w)  # the "or" of two numbers is negative if one of them is
         if flip is not None:
             j = torch.where(flip, w - 1 - j, j)
         i, j = i + dy, j + dx
         if self.pad_mode == "reflect":
             i, j = (h - 1) - ((h - 1) - i.abs()).abs(), (w - 1) - ((w - 1) - j.abs()).abs()
-        # A frame of zeros round the pictures holds the zero padding, and at index 0 the zero of what rotation uncovers.
+        # A frame of zeros around the images: zero padding, and at index 0 the value of pixels from outside the image.
         frame = max(self.pad if self.pad_mode == "zero" else 0, 1 if self.rotate else 0)
         width = w + 2 * frame
         index = (i + frame) * width + (j + frame)
@@ -134,7 +134,7 @@ class Transform:
         return x.reshape(b, c, -1).gather(2, index).view(b, c, h, w)
 
     def _outside_cutout(self, x: Tensor, rng: Generator) -> Tensor:
-        """1 outside the square, 0 in it: rows and columns centre - side/2 to centre + side/2, as far as they exist."""
+        """Return a mask: 0 in the square of centre +- side/2, clipped at the border, and 1 outside."""
         b, _, h, w = x.shape
         top = torch.randint(h, (b, 1), generator=rng) - self.cutout // 2
         left = torch.randint(w, (b, 1), generator=rng) - self.cutout // 2
@@ -145,7 +145,7 @@ class Transform:
 
 
 def _rotated(degrees: Tensor, h: int, w: int) -> tuple[Tensor, Tensor]:
-    """Row and column that each pixel comes from when pictures are turned counter-clockwise, as PIL turns them."""
+    """Return the source row and column of each pixel for a counter-clockwise rotation, with PIL's rounding."""
     angle = torch.deg2rad(degrees).view(-1, 1, 1)
     cos, sin = torch.cos(angle), torch.sin(angle)
     y = (torch.arange(h) + 0.5 - h / 2).view(1, h, 1)
@@ -155,7 +155,7 @@ def _rotated(degrees: Tensor, h: int, w: int) -> tuple[Tensor, Tensor]:
 
 @lru_cache(maxsize=64)
 def _affine(mean: tuple[float, ...], std: tuple[float, ...], ndim: int, unit: float) -> tuple[Tensor, Tensor]:
-    """(x/unit - mean) / std as x * scale + shift: constants, made once."""
+    """Return scale and shift such that (x/unit - mean) / std = x * scale + shift."""
     m, s = torch.tensor(mean, dtype=torch.float64), torch.tensor(std, dtype=torch.float64)
     shape = (-1,) + (1,) * (ndim - 2)
     return (1 / (unit * s)).float().view(shape), (-m / s).float().view(shape)
@@ -163,11 +163,11 @@ def _affine(mean: tuple[float, ...], std: tuple[float, ...], ndim: int, unit: fl
 
 _CIFAR100 = Transform(
     mean=(0.50708, 0.48655, 0.44092), std=(0.26733, 0.25644, 0.27615), pad=4, flip=True, rotate=15.0
-)  # the data code of FedCSD's release is MOON's
+)  # the released code of FedCSD has MOON's data code
 
 _HALF = Transform(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
 
-_RAW = Transform()  # FEMNIST is in [0, 1] already, and nobody augments it
+_RAW = Transform()  # the papers neither normalise nor augment FEMNIST
 
 _OFFICE = Transform(flip=True, rotate=30.0)
 
@@ -210,16 +210,18 @@ TRANSFORM_PRESETS: dict[str, dict[str, Transform]] = {
     "fedcsd": {"cifar100": _CIFAR100, "femnist": _RAW, "office-caltech-10": _OFFICE},
     "fedbn": {"office-caltech-10": _OFFICE},
 }
+"""The papers' transforms, by preset and data set."""
 
-"""The papers' transforms: preset, data set, transform."""
 
+def resolve_transform(augment: str | Mapping[str, object], dataset: str, test_transform: Transform) -> Transform:
+    """Return the training transform for `data.augment`.
 
-def resolve_transform(augment: str | Mapping[str, object], dataset: str, plain: Transform) -> Transform:
-    """What `data.augment` means: "none", the name of a preset, or fields of `Transform` on top of the plain one."""
+    "none" means the test transform, another string a preset; a table sets fields on top of the test transform.
+    """
     if not isinstance(augment, str):
-        return _from_table(plain, augment)
+        return _from_table(test_transform, augment)
     if augment == "none":
-        return plain
+        return test_transform
     if augment not in TRANSFORM_PRESETS:
         raise unknown_name("augmentation", augment, ["none", *TRANSFORM_PRESETS], key="data.augment")
     if dataset not in TRANSFORM_PRESETS[augment]:
@@ -233,15 +235,15 @@ def resolve_transform(augment: str | Mapping[str, object], dataset: str, plain: 
     return TRANSFORM_PRESETS[augment][dataset]
 
 
-def _from_table(plain: Transform, given: Mapping[str, object]) -> Transform:
+def _from_table(test_transform: Transform, table: Mapping[str, object]) -> Transform:
     from pydantic import TypeAdapter, ValidationError
 
-    values = {f.name: getattr(plain, f.name) for f in fields(plain)}
-    for key in given:
+    values = {f.name: getattr(test_transform, f.name) for f in fields(test_transform)}
+    for key in table:
         if key not in values:
             raise unknown_name("key of augment", key, values, "config.unknown_key", f"data.augment.{key}")
     try:
-        return TypeAdapter(Transform).validate_python({**values, **given})
+        return TypeAdapter(Transform).validate_python({**values, **table})
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(["data.augment", *(str(part) for part in first["loc"])])

@@ -1,7 +1,7 @@
 """Models: `MODELS` maps a name to a frozen dataclass, the model's configuration, whose `build` makes the module.
 
-A module's `forward` returns (h, z): the features that enter the last linear layer, and the logits. Initial weights come
-from torch's global generator, which the caller seeds. `adapt` does the same for anyone's own module.
+A module's `forward` returns (h, z): the features that enter the last linear layer, and the logits. Initial weights are
+drawn from torch's global generator, which the caller seeds. `adapt` makes a user's module return the same pair.
 """
 
 from dataclasses import Field
@@ -19,12 +19,12 @@ from fedrecall.models.resnet import ResNet8, ResNet50
 
 @runtime_checkable
 class Model(Protocol):
-    """A model's configuration, a frozen dataclass."""
+    """Interface of a model's configuration, a frozen dataclass."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        """Build the module for samples of this shape, without the batch; a UserError if it cannot take them."""
+        """Build the module for samples of this shape (without the batch). Raises a UserError for others."""
         ...
 
 

@@ -24,7 +24,7 @@ class AlexNet:
     """Normalisation statistics: "running" averages, or those of the batch at hand."""
 
     def build(self, shape: tuple[int, ...], classes: int) -> FeatureClassifier:
-        """Build it for images of this shape."""
+        """Build the module for images of this shape."""
         channels, _, _ = require_image_shape("alexnet", shape, smallest=63)
         features = nn.Sequential(
             *self._conv(channels, 64, 11, stride=4, padding=2),

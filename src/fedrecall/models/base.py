@@ -1,4 +1,4 @@
-"""What all models are: features, and a linear layer on them; and the parts that several share."""
+"""Base of all models, features and a linear classifier, and the layers that several models share."""
 
 from typing import Literal
 
@@ -8,33 +8,14 @@ from torch import Tensor, nn
 
 from fedrecall.errors import UserError, unknown_name
 
-
-class FastMaxPool2d(nn.Module):
-    """`nn.MaxPool2d(2)`, to the same bits.
-
-    Torch looks at one window after the other and notes where its maximum was, which only a gradient needs to know.
-    Two maxima of whole halves, upper against lower rows and then left against right, run at the speed of memory on
-    channels-last images: seven times as fast with 6 channels, 1.3 times with 64. With the notes they would be slower.
-    """
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[B, C, H, W] to [B, C, H // 2, W // 2]."""
-        b, c, h, w = x.shape
-        learns = torch.is_grad_enabled() and x.requires_grad
-        if learns or x.stride(1) != 1 or not x.is_contiguous(memory_format=torch.channels_last) or h % 2 or w % 2:
-            return F.max_pool2d(x, 2)
-        rows = x.permute(0, 2, 3, 1).reshape(b, h // 2, 2, w // 2, 2 * c)
-        pairs = torch.maximum(rows[:, :, 0], rows[:, :, 1])
-        return torch.maximum(pairs[..., :c], pairs[..., c:]).permute(0, 3, 1, 2)
-
+PROJECTION_DIM = 256  # output width of MOON's projection head
 
 BnStats = Literal["running", "batch"]
-
 """Test-time statistics of batch normalisation: running means, or the test batch's own (FedNTD's and FedLMD's code)."""
 
 
 class FeatureClassifier(nn.Module):
-    """A model: `forward` returns the features h, which enter the last linear layer, and the logits z."""
+    """Model whose `forward` returns the features h, which enter the last linear layer, and the logits z."""
 
     def __init__(self, features: nn.Module, width: int, classes: int) -> None:
         super().__init__()
@@ -47,11 +28,27 @@ class FeatureClassifier(nn.Module):
         return h, self.classifier(h)
 
 
-PROJECTION_DIM = 256
+class FastMaxPool2d(nn.Module):
+    """`nn.MaxPool2d(2)`, to the same bits.
+
+    Torch scans one window after the other and records the position of its maximum, which only gradients need. Without
+    gradients, two elementwise maxima (upper and lower rows, then left and right columns) run at memory speed on
+    channels-last images: 7 times as fast with 6 channels, 1.3 times with 64. With gradients, torch is faster.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [B, C, H, W] to [B, C, H // 2, W // 2]."""
+        b, c, h, w = x.shape
+        needs_grad = torch.is_grad_enabled() and x.requires_grad
+        if needs_grad or x.stride(1) != 1 or not x.is_contiguous(memory_format=torch.channels_last) or h % 2 or w % 2:
+            return F.max_pool2d(x, 2)
+        rows = x.permute(0, 2, 3, 1).reshape(b, h // 2, 2, w // 2, 2 * c)
+        pairs = torch.maximum(rows[:, :, 0], rows[:, :, 1])
+        return torch.maximum(pairs[..., :c], pairs[..., c:]).permute(0, 3, 1, 2)
 
 
 def with_projection_head(features: nn.Sequential, width: int) -> nn.Sequential:
-    """Append MOON's projection, d -> d -> 256, on whose output the classifier then sits.
+    """Append MOON's projection head, d -> d -> 256. The classifier takes its output.
 
     "Model-Contrastive Federated Learning", Li, He, Song, CVPR 2021, section 3.2.
     """
@@ -59,12 +56,12 @@ def with_projection_head(features: nn.Sequential, width: int) -> nn.Sequential:
 
 
 def batch_norm2d(channels: int, bn_stats: BnStats) -> nn.BatchNorm2d:
-    """Batch normalisation of images, with running statistics or without."""
+    """Build batch normalisation of images, with or without running statistics."""
     return nn.BatchNorm2d(channels, track_running_stats=keeps_running_statistics(bn_stats))
 
 
 def keeps_running_statistics(bn_stats: BnStats) -> bool:
-    """Whether batch normalisation keeps running statistics."""
+    """Return True if batch normalisation keeps running statistics."""
     if bn_stats not in ("running", "batch"):
         raise unknown_name("model.bn_stats", bn_stats, ("running", "batch"))
     return bn_stats == "running"

@@ -1,6 +1,6 @@
 """The two small convolutional networks.
 
-Both pool before they rectify: ReLU is monotone, so the function and its gradient are those of the papers' order, and
+Both apply pooling before ReLU: ReLU is monotone, so the function and its gradient equal those in the papers' order, and
 ReLU has a quarter of the work.
 """
 
@@ -28,7 +28,7 @@ class Cnn:
     """Append MOON's projection head, after which h has 256 dimensions."""
 
     def build(self, shape: tuple[int, ...], classes: int) -> FeatureClassifier:
-        """Build it for images of this shape."""
+        """Build the module for images of this shape."""
         channels, height, width = require_image_shape("cnn", shape, smallest=16)
         rows, columns = (((side - 4) // 2 - 4) // 2 for side in (height, width))
         features = nn.Sequential(
@@ -57,7 +57,7 @@ class Cnn3264:
     """
 
     def build(self, shape: tuple[int, ...], classes: int) -> FeatureClassifier:
-        """Build it for images of this shape."""
+        """Build the module for images of this shape."""
         channels, height, width = require_image_shape("cnn-32-64", shape, smallest=4)
         features = nn.Sequential(
             nn.Conv2d(channels, 32, 5, padding=2),

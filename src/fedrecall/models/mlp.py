@@ -14,8 +14,8 @@ from fedrecall.models.base import FeatureClassifier
 class Mlp:
     """Flatten, then linear layers with ReLU; h is the last hidden layer.
 
-    One layer of 200 as default is half of the "2NN" of "Communication-Efficient Learning of Deep Networks from
-    Decentralized Data", McMahan et al., AISTATS 2017; `hidden = (200, 200)` is it.
+    `hidden = (200, 200)` is the "2NN" of "Communication-Efficient Learning of Deep Networks from Decentralized Data",
+    McMahan et al., AISTATS 2017.
     """
 
     hidden: tuple[int, ...] = (200,)
@@ -27,7 +27,7 @@ class Mlp:
             raise UserError("config.invalid_value", f"{key} = {list(self.hidden)}: each width must be at least 1", key)
 
     def build(self, shape: tuple[int, ...], classes: int) -> FeatureClassifier:
-        """Build it for samples of this shape."""
+        """Build the module for samples of this shape."""
         widths = (prod(shape), *self.hidden)
         layers = [layer for a, b in pairwise(widths) for layer in (nn.Linear(a, b), nn.ReLU())]
         return FeatureClassifier(nn.Sequential(nn.Flatten(), *layers), widths[-1], classes)

@@ -9,6 +9,7 @@ from torch import nn
 
 from fedrecall.models.base import BnStats, FeatureClassifier, batch_norm2d, require_image_shape
 
+# Output channels and stride of each block of a depthwise and a pointwise convolution.
 BLOCKS = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *5 * ((512, 1),), (1024, 2), (1024, 1))
 
 
@@ -16,14 +17,14 @@ BLOCKS = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *5 * ((512,
 class MobileNet:
     """MobileNet v1 with a first convolution of stride 1, for FedLMD's Table 4; h has 1024 dimensions.
 
-    The paper says neither which version it takes nor how; this is the common adaptation to 32x32.
+    The paper states neither version nor adaptation; this is the common adaptation to 32x32.
     """
 
     bn_stats: BnStats = "running"
     """Normalisation statistics: "running" averages, or those of the batch at hand."""
 
     def build(self, shape: tuple[int, ...], classes: int) -> FeatureClassifier:
-        """Build it for images of this shape."""
+        """Build the module for images of this shape."""
         channels, _, _ = require_image_shape("mobilenet", shape, smallest=16)
         layers = self._conv(channels, 32, 3, 1, 1)
         channels = 32

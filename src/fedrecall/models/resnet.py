@@ -23,7 +23,7 @@ Norm = Callable[[int], nn.Module]
 
 
 class Residual(nn.Module):
-    """ReLU of a branch and its input; where their shapes differ, of a 1x1 projection of the input."""
+    """Residual block: ReLU of a branch plus its input, or a 1x1 projection of the input if the shapes differ."""
 
     def __init__(self, branch: nn.Sequential, channels: int, out: int, stride: int, norm: Norm) -> None:
         super().__init__()
@@ -41,8 +41,8 @@ class Residual(nn.Module):
 class ResNet50:
     """ResNet-50 for 32x32 images, as in MOON and FedCSD: no pooling in the stem; h has 2048 dimensions.
 
-    "Model-Contrastive Federated Learning", Li, He, Song, CVPR 2021, section 4.1. Its code has 1000 outputs for any
-    data; this has as many as there are classes.
+    "Model-Contrastive Federated Learning", Li, He, Song, CVPR 2021, section 4.1. The published code has 1000 outputs
+    for any data; this model has one per class.
     """
 
     head: bool = False
@@ -51,7 +51,7 @@ class ResNet50:
     """Normalisation statistics: "running" averages, or those of the batch at hand."""
 
     def build(self, shape: tuple[int, ...], classes: int) -> FeatureClassifier:
-        """Build it for images of this shape."""
+        """Build the module for images of this shape."""
         channels, _, _ = require_image_shape("resnet50", shape, smallest=8)
 
         def norm(width: int) -> nn.Module:
@@ -85,7 +85,7 @@ class ResNet8:
     """Normalisation statistics: "running" averages, or those of the batch at hand."""
 
     def build(self, shape: tuple[int, ...], classes: int) -> FeatureClassifier:
-        """Build it for images of this shape."""
+        """Build the module for images of this shape."""
         channels, _, _ = require_image_shape("resnet8", shape, smallest=4)
         if self.norm not in ("batch", "group"):
             raise unknown_name("model.norm", self.norm, ("batch", "group"))
