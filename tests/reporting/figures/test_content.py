@@ -1,4 +1,4 @@
-"""What figures show is what the runs say."""
+"""Contents of the figures against the records of the runs."""
 
 import json
 from collections.abc import Callable
@@ -33,19 +33,20 @@ def panel(figure: Figure, title: str) -> Axes:
     return next(axes for axes in figure.axes if axes.get_title() == title)
 
 
-def rewrite(outcome: FinishedRun, probe: str, lines: list[dict]) -> None:
-    (outcome.path / "probes" / f"{probe}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+def rewrite(run: FinishedRun, probe: str, lines: list[dict]) -> None:
+    (run.path / "probes" / f"{probe}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def said(figure: Figure) -> str:
-    return figure.texts[-1].get_text()
+def notes(figure: Figure) -> list[str]:
+    """Notes below the panels, without their line breaks."""
+    return " ".join(figure.texts[-1].get_text().split()).split("; ")
 
 
 def test_curves_are_means_with_a_band_of_one_deviation_in_the_method_s_colour(make: Make, drawn: Drawn) -> None:
     results = make(study(["FedAvg", "FedCAD"], ["a", "b"], seeds=(0, 1, 2)), rounds=5)
     figure = drawn(results, "curves")
     axes = panel(figure, "b")
-    table = np.array([[value for _, value in outcome.curve()] for outcome in results.finished_runs("FedCAD", "b")])
+    table = np.array([[value for _, value in run.curve()] for run in results.finished_runs("FedCAD", "b")])
     line = axes.lines[1]
     assert line.get_color() == colour_of("FedCAD")
     np.testing.assert_array_equal(line.get_xdata(), [1, 2, 3, 4, 5])
@@ -53,7 +54,7 @@ def test_curves_are_means_with_a_band_of_one_deviation_in_the_method_s_colour(ma
     edge = axes.collections[1].get_paths()[0].vertices
     np.testing.assert_allclose(max(edge[edge[:, 0] == 3, 1]), table[:, 2].mean() + table[:, 2].std(ddof=1))
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["FedAvg", "FedCAD"]
-    assert said(figure) == "mean and standard deviation of 3 seeds"
+    assert ["3 seeds" in note for note in notes(figure)] == [True]
 
 
 def test_one_seed_has_no_band_and_a_run_that_diverged_a_cross(make: Make, drawn: Drawn) -> None:
@@ -63,16 +64,16 @@ def test_one_seed_has_no_band_and_a_run_that_diverged_a_cross(make: Make, drawn:
     assert not axes.collections
     assert [len(line.get_xdata()) for line in axes.lines] == [6, 3, 1]
     assert axes.lines[-1].get_marker() == "x"
-    assert said(figure) == "one seed; x: a run diverged"
+    assert ["diverged" in note for note in notes(figure)] == [False, True]
 
 
 def test_rows_and_columns_without_runs_are_left_out(make: Make, drawn: Drawn) -> None:
     results = make(study(["FedAvg", "FedCAD"], ["a", "b"], seeds=(0, 1)), rounds=2)
-    for outcome in results.finished_runs("FedCAD", "a") + results.finished_runs("FedCAD", "b")[1:]:
-        (outcome.path / "summary.json").unlink()
+    for run in results.finished_runs("FedCAD", "a") + results.finished_runs("FedCAD", "b")[1:]:
+        (run.path / "summary.json").unlink()
     figure = drawn(results, "curves")
     assert [len(axes.lines) for axes in figure.axes] == [1, 2]
-    assert said(figure) == "mean and standard deviation of 1 to 2 seeds"
+    assert ["1 to 2 seeds" in note for note in notes(figure)] == [True]
 
 
 def test_against_puts_columns_at_their_numbers(make: Make, drawn: Drawn) -> None:
@@ -122,11 +123,11 @@ def test_bars_stand_on_zero_and_are_as_high_as_the_accuracy(make: Make, drawn: D
         ("curves", {}),
     ],
 )
-def test_a_seed_that_diverged_is_in_no_mean_and_is_told(make: Make, drawn: Drawn, form: str, options: dict) -> None:
+def test_a_seed_that_diverged_is_excluded_and_noted(make: Make, drawn: Drawn, form: str, options: dict) -> None:
     given = study(["FedAvg"], {"1": {"data": {"seed": 1}}}, seeds=(0, 1, 2))
     figure = drawn(make(given, rounds=4, diverged=[("FedAvg", 1)]), form, **options)
-    assert "of 2 seeds" in said(figure)
-    assert "a run diverged" in said(figure)
+    assert ["2 seeds" in note for note in notes(figure)] == [True, False]
+    assert ["diverged" in note for note in notes(figure)] == [False, True]
 
 
 def test_bars_of_one_colour_have_patterns(make: Make, drawn: Drawn) -> None:
@@ -138,8 +139,8 @@ def test_bars_of_one_colour_have_patterns(make: Make, drawn: Drawn) -> None:
 def test_a_partition_is_drawn_once_for_the_columns_that_share_it(make: Make, drawn: Drawn) -> None:
     results = make(study(["FedAvg", "FedCAD"], ["a", "b", "c"]), rounds=1, clients=4, classes=3)
     same = (results.finished_runs("FedAvg", "a")[0].path / "partition.json").read_text()
-    for outcome in results.finished_runs(column="b"):
-        (outcome.path / "partition.json").write_text(same)
+    for run in results.finished_runs(column="b"):
+        (run.path / "partition.json").write_text(same)
     figure = drawn(results, "partition")
     titles = [axes.get_title() for axes in figure.axes if axes.get_images()]
     assert titles == ["a, b", "c"]
@@ -162,8 +163,8 @@ def test_forgetting_orders_classes_by_the_client_s_share(make: Make, drawn: Draw
     results = make(study(START, ["digits"]), probes=["confusion", "local"], classes=3, clients=2)
     (begin,), (plain,), (cad,) = (results.finished_runs(row) for row in START)
     counts = [[10, 60, 30], [34, 33, 33]]
-    for outcome in (begin, plain, cad):
-        (outcome.path / "partition.json").write_text(json.dumps({"hash": "x", "counts": counts}))
+    for run in (begin, plain, cad):
+        (run.path / "partition.json").write_text(json.dumps({"hash": "x", "counts": counts}))
     confusion = [[8, 1, 1], [0, 4, 0], [5, 5, 10]]
     old = [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
     rewrite(begin, "confusion", [{"round": 1, "confusion": old}, {"round": 2, "confusion": confusion}])
@@ -176,16 +177,16 @@ def test_forgetting_orders_classes_by_the_client_s_share(make: Make, drawn: Draw
     np.testing.assert_allclose(image(table), [[0.8, 0.5, 1.0], [0.1, 0.25, 0.75], [0.4, 0.75, 1.0]])
     assert [label.get_text() for label in table.get_xticklabels()] == ["0", "2", "1"]
     assert [label.get_text() for label in table.get_yticklabels()] == ["global model", "FedAvg local", "FedCAD local"]
-    assert said(figure) == "digits: client 0, seed 0"
+    assert notes(figure) == ["digits: client 0, seed 0"]
 
 
 def test_what_is_not_finished_is_left_out_of_forgetting(make: Make, drawn: Drawn) -> None:
     results = make(study(START, ["a", "b", "c"], seeds=(0, 1)), probes=["confusion", "local"], classes=3, clients=2)
     for row, column in (("FedAvg", "b"), ("FedCAD", "b"), ("FedAvg", "c")):
-        for outcome in results.finished_runs(row, column):
-            (outcome.path / "summary.json").unlink()
+        for run in results.finished_runs(row, column):
+            (run.path / "summary.json").unlink()
     figure = drawn(results, "forgetting")
-    assert [note.partition(":")[0] for note in said(figure).split("; ")] == ["a", "c"]
+    assert [note.partition(":")[0] for note in notes(figure)] == ["a", "c"]
     maps = [axes for axes in figure.axes if len(axes.get_yticklabels()) > 1 and axes.get_images()]
     labels = [[label.get_text() for label in axes.get_yticklabels()] for axes in maps]
     assert labels == [["global model", "FedAvg local", "FedCAD local"], ["global model", "FedCAD local"]]
@@ -212,19 +213,19 @@ def test_without_a_row_to_start_from_every_method_has_its_own_model_before(make:
     figure = drawn(results, "forgetting", client=1)
     labels = [label.get_text() for label in figure.axes[1].get_yticklabels()]
     assert labels == ["FedAvg global", "FedAvg local", "FedCAD global", "FedCAD local"]
-    (outcome,) = results.finished_runs("FedCAD")
-    before = np.array(outcome.probe_records("confusion")[1]["confusion"])  # after round 2, which round 3 begins with
-    shares = np.array(json.loads((outcome.path / "partition.json").read_text())["counts"][1])
+    (run,) = results.finished_runs("FedCAD")
+    before = np.array(run.probe_records("confusion")[1]["confusion"])  # after round 2, which round 3 begins with
+    shares = np.array(json.loads((run.path / "partition.json").read_text())["counts"][1])
     order = np.argsort(shares, kind="stable")
     np.testing.assert_allclose(image(figure.axes[1])[2], (np.diagonal(before) / before.sum(1))[order])
 
 
 def test_classwise_compares_a_local_model_with_the_global_one_that_it_began_with(make: Make, drawn: Drawn) -> None:
     results = make(study(["FedAvg"], ["a"]), probes=["confusion", "local"], rounds=3, classes=2, clients=2)
-    (outcome,) = results.finished_runs()
-    rewrite(outcome, "confusion", [{"round": n, "confusion": [[n, 10 - n], [0, 10]]} for n in (1, 2, 3)])
+    (run,) = results.finished_runs()
+    rewrite(run, "confusion", [{"round": n, "confusion": [[n, 10 - n], [0, 10]]} for n in (1, 2, 3)])
     local = [{"round": n, "clients": [0] if n < 3 else [1], "correct": [[9, 1]], "test": [10, 10]} for n in (1, 2, 3)]
-    rewrite(outcome, "local", local)
+    rewrite(run, "local", local)
     figure = drawn(results, "classwise", client=0)
     nan = np.nan
     np.testing.assert_allclose(image(panel(figure, "global model")), [[0.1, 0.2, 0.3], [1, 1, 1]])
@@ -248,8 +249,8 @@ def test_shift_shows_the_means_over_clients_and_the_averaged_model(make: Make, d
     rows = {"global model": {}, "plain training": {"start": "global model"}}
     results = make(study(rows, ["1", "8"]), probes=["shift"], rounds=2)
     figure = drawn(results, "shift", rows=["plain training"], column="8", x=[1, 8])
-    (outcome,) = results.finished_runs("plain training", "8")
-    (probe,) = outcome.probe_records("shift")
+    (run,) = results.finished_runs("plain training", "8")
+    (probe,) = run.probe_records("shift")
     np.testing.assert_allclose(figure.axes[0].lines[0].get_ydata(), np.mean(probe["kl"], axis=0))
     np.testing.assert_allclose(figure.axes[1].lines[0].get_ydata(), np.mean(probe["features"], axis=0))
     averaged = figure.axes[2].lines[1]
@@ -261,13 +262,11 @@ def test_shift_shows_the_means_over_clients_and_the_averaged_model(make: Make, d
 def test_the_received_model_is_that_of_the_round_before(make: Make, drawn: Drawn) -> None:
     results = make(study(["FedAvg"], ["a"]), probes=["own_data", "local"], rounds=3)
     (axes,) = drawn(results, "drift-accuracy").axes
-    (outcome,) = results.finished_runs()
-    own = outcome.probe_records("own_data")
+    (run,) = results.finished_runs()
+    own = run.probe_records("own_data")
     global_test, local_test, global_own, local_own = axes.lines
-    np.testing.assert_allclose(global_test.get_ydata(), [value for _, value in outcome.curve()])
-    np.testing.assert_allclose(
-        local_test.get_ydata(), [line["mean_accuracy"] for line in outcome.probe_records("local")]
-    )
+    np.testing.assert_allclose(global_test.get_ydata(), [value for _, value in run.curve()])
+    np.testing.assert_allclose(local_test.get_ydata(), [line["mean_accuracy"] for line in run.probe_records("local")])
     np.testing.assert_array_equal(global_own.get_xdata(), [0, 1, 2])
     np.testing.assert_allclose(global_own.get_ydata(), [np.mean(line["global"]) for line in own])
     np.testing.assert_array_equal(local_own.get_xdata(), [1, 2, 3])
@@ -278,8 +277,8 @@ def test_local_global_has_a_dot_a_round(make: Make, drawn: Drawn) -> None:
     results = make(study(["FedAvg"], ["#K=2", "uniform"]), local_accuracy=True, rounds=7)
     scatter, boxes = drawn(results, "local-global").axes
     dots = scatter.collections[1].get_offsets()
-    (outcome,) = results.finished_runs(column="uniform")
-    local, whole = ([value for _, value in outcome.curve(key)] for key in ("local_accuracy", "accuracy"))
+    (run,) = results.finished_runs(column="uniform")
+    local, whole = ([value for _, value in run.curve(key)] for key in ("local_accuracy", "accuracy"))
     np.testing.assert_allclose(dots, np.stack([local, whole], axis=1))
     assert [label.get_text() for label in boxes.get_xticklabels()] == ["#K=2", "uniform"]
 
@@ -298,8 +297,8 @@ def test_a_grid_knows_its_columns_by_what_they_set(make: Make, drawn: Drawn) -> 
     table = image(drawn(results, "grid", **axes).axes[0])
     assert table.shape == (3, 2)
     for (j, beta), (i, tau) in ((y, x) for y in enumerate((0.1, 2.0, 5.0)) for x in enumerate((1.0, 3.0))):
-        (outcome,) = results.finished_runs("FedLMD", f"{tau} {beta}")
-        assert table[j, i] == pytest.approx(max(value for _, value in outcome.curve()))
+        (run,) = results.finished_runs("FedLMD", f"{tau} {beta}")
+        assert table[j, i] == pytest.approx(max(value for _, value in run.curve()))
     with pytest.raises(UserError) as error:
         drawn(results, "grid", x={"name": "tau", "values": [2]}, y=axes["y"])
     assert (error.value.code, error.value.key) == ("report.invalid_option", "tau")
@@ -310,10 +309,10 @@ def test_tsne_keeps_classes_together_and_is_the_same_every_time() -> None:
     rng = np.random.default_rng(0)
     y = np.arange(60) % 3
     features = rng.normal(0, 8, (3, 12))[y] + rng.normal(0, 1, (60, 12))
-    at = embed(features)
-    apart = np.linalg.norm(at[:, None] - at[None], axis=-1) + 1e9 * np.eye(60)
-    assert (y[apart.argmin(1)] == y).all()
-    np.testing.assert_array_equal(at, embed(features))
+    points = embed(features)
+    distance = np.linalg.norm(points[:, None] - points[None], axis=-1) + 1e9 * np.eye(60)
+    assert (y[distance.argmin(1)] == y).all()
+    np.testing.assert_array_equal(points, embed(features))
 
 
 def test_tsne_shows_global_models_then_one_client_s(make: Make, drawn: Drawn) -> None:
@@ -321,5 +320,5 @@ def test_tsne_shows_global_models_then_one_client_s(make: Make, drawn: Drawn) ->
     results = make(study(rows, ["a"]), probes=["features"], classes=3)
     figure = drawn(results, "tsne", **{"global": ["FedCSD"], "local": ["local, full loss"], "client": 3})
     assert [axes.get_title() for axes in figure.axes] == ["FedCSD: global model", "local, full loss"]
-    assert said(figure) == "seed 0; local models of client 3"
+    assert ["client 3" in note for note in notes(figure)] == [False, True]
     assert len(drawn(results, "tsne").axes) == 3

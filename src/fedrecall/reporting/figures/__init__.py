@@ -1,6 +1,6 @@
-"""Figures of a study, each in the form that the papers have: SVG, PDF and PNG in its folder's `figures/`.
+"""Figures of a study in the forms of the papers, written as SVG, PDF and PNG to `figures/` in its folder.
 
-Importing this package imports matplotlib, so do it where a figure is drawn.
+The package imports matplotlib: import it inside the function that draws.
 """
 
 from collections import Counter
@@ -27,7 +27,7 @@ from fedrecall.reporting.figures.tsne import tsne
 from fedrecall.studies.results import StudyResults
 from fedrecall.studies.study import FigureSpec, slug
 
-FOLDER = "figures"
+FIGURES_FOLDER = "figures"
 
 FIGURES: Mapping[str, Callable[..., Figure]] = {
     "curves": curves,
@@ -48,87 +48,87 @@ FIGURES: Mapping[str, Callable[..., Figure]] = {
 
 
 class SavedFigure(NamedTuple):
-    """A figure that was drawn."""
+    """Figure that was drawn."""
 
     title: str
-    paths: list[Path]  # the same in several formats: svg, pdf, png
+    paths: list[Path]  # one per format: svg, pdf, png
 
 
 class DrawReport(NamedTuple):
-    """What came of drawing a study's figures."""
+    """Figures of a study that were drawn, and errors of the others."""
 
-    figures: dict[str, SavedFigure]  # by the name of their files
-    skipped: dict[str, UserError]  # name -> why it could not be drawn
+    figures: dict[str, SavedFigure]  # by file stem
+    skipped: dict[str, UserError]  # file stem -> error
 
     @property
     def paths(self) -> list[Path]:
-        """All files that were written."""
-        return [path for drawing in self.figures.values() for path in drawing.paths]
+        """All written files."""
+        return [path for saved in self.figures.values() for path in saved.paths]
 
 
 def draw_all(results: StudyResults) -> DrawReport:
-    """Draw the figures that the study lists, or those that every study can have; collect the errors of the others."""
-    drawn = DrawReport({}, {})
-    for name, picture in figure_names(results.study.figures or default_figures(results)).items():
+    """Draw the figures that the study lists, or else the default ones; collect the errors of the others."""
+    report = DrawReport({}, {})
+    for name, spec in figure_names(results.study.figures or default_figures(results)).items():
         try:
             with figure_style():
-                figure = draw(results, picture)
-                paths = save(figure, results.folder / FOLDER, name)
+                figure = draw(results, spec)
+                paths = save(figure, results.folder / FIGURES_FOLDER, name)
         except UserError as error:
-            drawn.skipped[name] = error
+            report.skipped[name] = error
         else:
-            drawn.figures[name] = SavedFigure(picture.title, paths)
-    return drawn
+            report.figures[name] = SavedFigure(spec.title, paths)
+    return report
 
 
-def draw(results: StudyResults, picture: FigureSpec) -> Figure:
-    """One figure, in the style that is set."""
-    options = {f"{key}_" if iskeyword(key) else key: value for key, value in validated_options(picture).items()}
-    return FIGURES[picture.form](results, title=picture.title, **options)
+def draw(results: StudyResults, spec: FigureSpec) -> Figure:
+    """Draw one figure in the current matplotlib style."""
+    options = {f"{key}_" if iskeyword(key) else key: value for key, value in validated_options(spec).items()}
+    return FIGURES[spec.form](results, title=spec.title, **options)
 
 
-def validated_options(picture: FigureSpec) -> dict[str, Any]:
-    """A picture's options. A form that there is not, an option that it does not have or that is lacking, is refused."""
-    if picture.form not in FIGURES:
-        raise unknown_name("form of a figure", picture.form, FIGURES, "report.unknown_form", "form")
-    taken = {key.rstrip("_"): each for key, each in signature(FIGURES[picture.form]).parameters.items()}
-    taken = {key: each for key, each in taken.items() if key not in ("results", "title")}
+def validated_options(spec: FigureSpec) -> dict[str, Any]:
+    """Validate the options of a figure: its form exists, every option is known and valid, none is missing."""
+    if spec.form not in FIGURES:
+        raise unknown_name("form of a figure", spec.form, FIGURES, "report.unknown_form", "form")
+    parameters = {key.rstrip("_"): each for key, each in signature(FIGURES[spec.form]).parameters.items()}
+    parameters = {key: each for key, each in parameters.items() if key not in ("results", "title")}
     found = {}
-    for key, value in picture.options.items():
-        if key not in taken:
-            raise unknown_name(f"option of the figure form {picture.form}", key, taken, "report.invalid_option", key)
+    for key, value in spec.options.items():
+        if key not in parameters:
+            raise unknown_name(f"option of the figure form {spec.form}", key, parameters, "report.invalid_option", key)
         try:
-            found[key] = TypeAdapter(taken[key].annotation).validate_python(value)
+            found[key] = TypeAdapter(parameters[key].annotation).validate_python(value)
         except ValidationError as error:
-            why = error.errors()[0]["msg"]
-            text = f"{key} = {value!r}: invalid option of the figure form {picture.form}: {why}"
+            reason = error.errors()[0]["msg"]
+            text = f"{key} = {value!r}: invalid option of the figure form {spec.form}: {reason}"
             raise UserError("report.invalid_option", text, key) from None
-    for key, each in taken.items():
+    for key, each in parameters.items():
         if each.default is Parameter.empty and key not in found:
-            text = f"the figure form {picture.form} requires the option {key}"
+            text = f"the figure form {spec.form} requires the option {key}"
             raise UserError("report.invalid_option", text, key, f"set {key} in the options of the figure")
     return found
 
 
 def default_figures(results: StudyResults) -> tuple[FigureSpec, ...]:
-    """For a study that names no figures: its curves, and who had which classes."""
-    pictures = [FigureSpec(form="curves", title="Test accuracy of the global model")]
-    if any(run_curve(outcome, "local_accuracy") for outcome in results.finished_runs()):
+    """Return the figures of a study that lists none: its curves and its partition."""
+    specs = [FigureSpec(form="curves", title="Test accuracy of the global model")]
+    if any(run_curve(run, "local_accuracy") for run in results.finished_runs()):
         local = FigureSpec(
             form="curves", title="Mean test accuracy of the local models", options={"y": "local_accuracy"}
         )
         lost = FigureSpec(
             form="curves", title="Forgetting: global less mean local accuracy", options={"y": "forgetting"}
         )
-        pictures += [local, lost]
-    return (*pictures, FigureSpec(form="partition", title="Samples by client and class"))
+        specs += [local, lost]
+    return (*specs, FigureSpec(form="partition", title="Samples by client and class"))
 
 
-def figure_names(pictures: tuple[FigureSpec, ...]) -> dict[str, FigureSpec]:
-    """Names for the files: the form, and what tells figures of one form apart, their title or else their number."""
-    forms = Counter(picture.form for picture in pictures)
+def figure_names(specs: tuple[FigureSpec, ...]) -> dict[str, FigureSpec]:
+    """Choose file stems: the form, and where several figures have one form, the title or else the number."""
+    forms = Counter(spec.form for spec in specs)
     out: dict[str, FigureSpec] = {}
-    for number, picture in enumerate(pictures, 1):
-        name = picture.form if forms[picture.form] == 1 else slug(f"{picture.form} {picture.title or number}")
-        out[name if name not in out else f"{name}-{number}"] = picture
+    for number, spec in enumerate(specs, 1):
+        name = spec.form if forms[spec.form] == 1 else slug(f"{spec.form} {spec.title or number}")
+        out[name if name not in out else f"{name}-{number}"] = spec
     return out

@@ -1,4 +1,4 @@
-"""What a client's training does to the classes: the global model before it, the local models after it."""
+"""Figures of one client's round by class: global model before its training, local models after it."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -21,15 +21,19 @@ from fedrecall.reporting.figures.series import (
     probe_records,
     recall,
     safe_divide,
-    scale_note,
     select,
 )
 from fedrecall.reporting.figures.style import DATA_COLOUR, PAGE_WIDTH, SMALL, single_hue_colormap
 from fedrecall.studies.results import FinishedRun, StudyResults
+from fedrecall.studies.study import scaled
+
+DATA_SHARE_ROW = "data share"  # row of the option `printed`
+
+ROW_HEIGHT = 0.19  # inches
 
 
 class ModelStage(NamedTuple):
-    """A model before or after a client's training."""
+    """Model before or after a client's training."""
 
     label: str
     confusion: Floats | None  # [C, C]
@@ -37,7 +41,7 @@ class ModelStage(NamedTuple):
 
 
 class ClientRound(NamedTuple):
-    """One client's round, trained by several methods."""
+    """Round of one client, trained by several methods."""
 
     client: int
     seed: int
@@ -48,9 +52,9 @@ class ClientRound(NamedTuple):
 def client_rounds(
     results: StudyResults, *, rows: Selection, columns: Selection, start: str | None, client: int | str, matrices: bool
 ) -> dict[str, ClientRound]:
-    """A client's round in each column whose runs are finished; `matrices` asks for whole confusion matrices.
+    """Return a client's round in each column with finished runs; `matrices` requires full confusion matrices.
 
-    With a row to start from, its last global model is what all others begin with; else each row has its own.
+    With `start`, all rows start from the last global model of that row; otherwise each row has its own.
     """
     found, missing = {}, no_finished_run()
     for column in select(results.study.columns, columns, "column"):
@@ -68,52 +72,52 @@ def _in_column(
 ) -> ClientRound:
     study = results.study
     names = select(study.rows, rows, "row")
-    begins = start or next((str(study.rows[row]["start"]) for row in names if "start" in study.rows[row]), None)
-    begins = select(study.rows, [begins], "row")[0] if begins else None
-    others = [row for row in names if row != begins]
-    others = [row for row in others if study.rows[row].get("start") == begins] or others
-    trained = {row: outcomes for row in others if (outcomes := results.finished_runs(row, column))}
+    start_row = start or next((str(study.rows[row]["start"]) for row in names if "start" in study.rows[row]), None)
+    start_row = select(study.rows, [start_row], "row")[0] if start_row else None
+    others = [row for row in names if row != start_row]
+    others = [row for row in others if study.rows[row].get("start") == start_row] or others
+    trained = {row: runs for row in others if (runs := results.finished_runs(row, column))}
     if not trained:
         raise no_finished_run()
     first = next(iter(trained.values()))[0]
     seed, counts = first.cell.seed, label_counts(first)
-    who = pick_client(client, participants(probe_records(first, probe)), counts)
+    chosen = pick_client(client, participants(probe_records(first, probe)), counts)
     stages = []
-    if begins is not None:
-        beginnings = [outcome for outcome in results.finished_runs(begins, column) if outcome.cell.seed == seed]
-        stages += [_before(outcome, None, "global model") for outcome in beginnings]
-    for row, outcomes in trained.items():
-        outcome = next((each for each in outcomes if each.cell.seed == seed), None)
-        if outcome is None:
+    if start_row is not None:
+        start_runs = [run for run in results.finished_runs(start_row, column) if run.cell.seed == seed]
+        stages += [_before(run, None, "global model") for run in start_runs]
+    for row, runs in trained.items():
+        run = next((each for each in runs if each.cell.seed == seed), None)
+        if run is None:
             continue
-        number, after = _after(outcome, probe, who, f"{row} local")
-        if begins is None and number > 1:
-            stages.append(_before(outcome, number - 1, f"{row} global"))
+        number, after = _after(run, probe, chosen, f"{row} local")
+        if start_row is None and number > 1:
+            stages.append(_before(run, number - 1, f"{row} global"))
         stages.append(after)
-    return ClientRound(who, seed, safe_divide(counts[who], counts[who].sum()), stages)
+    return ClientRound(chosen, seed, safe_divide(counts[chosen], counts[chosen].sum()), stages)
 
 
-def _before(outcome: FinishedRun, number: int | None, label: str) -> ModelStage:
-    lines = probe_records(outcome, "confusion")
+def _before(run: FinishedRun, number: int | None, label: str) -> ModelStage:
+    lines = probe_records(run, "confusion")
     number = max(lines) if number is None else number
     if number not in lines:
-        text = f"{outcome.cell.row} was not evaluated after round {number}"
+        text = f"{run.cell.row} was not evaluated after round {number}"
         raise MissingData("report.missing_measurement", text, "run.evaluate_every", "set it to 1 and run it again")
     confusion = np.asarray(lines[number]["confusion"], dtype=np.float64)
     return ModelStage(label, confusion, recall(confusion))
 
 
-def _after(outcome: FinishedRun, probe: str, client: int, label: str) -> tuple[int, ModelStage]:
-    """The client's model of the last round that it took part in, with the number of that round."""
-    there = {number: line for number, line in probe_records(outcome, probe).items() if client in line["clients"]}
-    if not there:
-        text = f"client = {client}: the client did not participate in {outcome.cell.row}"
+def _after(run: FinishedRun, probe: str, client: int, label: str) -> tuple[int, ModelStage]:
+    """Return the last round in which the client participated, and its local model of that round."""
+    rounds = {number: line for number, line in probe_records(run, probe).items() if client in line["clients"]}
+    if not rounds:
+        text = f"client = {client}: the client did not participate in {run.cell.row}"
         raise MissingData("report.absent_client", text, "client", f'use another client or "{MOST_SKEWED}"')
-    number, line = max(there.items())
-    at = line["clients"].index(client)
+    number, line = max(rounds.items())
+    position = line["clients"].index(client)
     if probe == "local":
-        return number, ModelStage(label, None, safe_divide(line["correct"][at], line["test"]))
-    confusion = np.asarray(line["confusion"][at], dtype=np.float64)
+        return number, ModelStage(label, None, safe_divide(line["correct"][position], line["test"]))
+    confusion = np.asarray(line["confusion"][position], dtype=np.float64)
     return number, ModelStage(label, confusion, recall(confusion))
 
 
@@ -126,46 +130,41 @@ def confusion(
     rows: Selection = None,
     columns: Selection = None,
 ) -> Figure:
-    """Confusion matrices in per cent of the true class: the global model, then a client's models after its training.
+    """Draw a client's label shares, then confusion matrices of the global model and of the client's local models.
 
-    Before them, the client's label shares.
+    Cells are in percent of the true class.
     """
     found = client_rounds(results, rows=rows, columns=columns, start=start, client=client, matrices=True)
-    places = [(name, part, stage) for name, part in found.items() for stage in (None, *part.stages)]
-    numbers = all(len(part.shares) <= 12 for part in found.values())  # which need room
-    across = 2 if len(places) <= 4 or (numbers and len(places) <= 6) else 3
-    down = -(-len(places) // across)
+    contents = [(name, part, stage) for name, part in found.items() for stage in (None, *part.stages)]
+    numbers = all(len(part.shares) <= 12 for part in found.values())  # numbers need larger cells
+    across = 2 if len(contents) <= 4 or (numbers and len(contents) <= 6) else 3
+    down = -(-len(contents) // across)
     side = 2.5 if across == 2 else 1.7
     figure = new_figure(PAGE_WIDTH, down * (side + 0.45))
     axes = list(figure.subplots(down, across, squeeze=False).flat)
-    for spare in axes[len(places) :]:
+    for spare in axes[len(contents) :]:
         spare.remove()
-    for place, (name, part, stage) in zip(axes[: len(places)], places, strict=True):
+    for panel, (name, part, stage) in zip(axes[: len(contents)], contents, strict=True):
         classes = len(part.shares)
         if stage is None or stage.confusion is None:
-            label_shares(place, part.shares, side)
-            what = f"data of client {part.client}"
+            label_shares(panel, part.shares, side)
+            label = f"data of client {part.client}"
         else:
             table = safe_divide(stage.confusion, stage.confusion.sum(axis=1, keepdims=True))
             cell = ((PAGE_WIDTH - 0.8) / across - 0.5) / classes, side / classes
-            image = heatmap(place, table, write=percent, cell=cell)
-            label_classes(place, classes, side, across=True, name="predicted class")
-            label_classes(place, classes, side, across=False, name="true class")
-            what = stage.label
-        set_panel_title(place, f"{name}: {what}" if len(found) > 1 else what)
-    colour_bar(figure, image, axes[: len(places)], "share of the true class (%)", down)
+            image = heatmap(panel, table, write=percent, cell=cell)
+            label_classes(panel, classes, side, across=True, name="predicted class")
+            label_classes(panel, classes, side, across=False, name="true class")
+            label = stage.label
+        set_panel_title(panel, f"{name}: {label}" if len(found) > 1 else label)
+    colour_bar(figure, image, axes[: len(contents)], "share of the true class (%)", down)
     notes = [f"seed {part.seed}" for part in found.values()]
-    return add_title_legend_notes(figure, title=title, notes=[*dict.fromkeys(notes), *scale_note(results)])
-
-
-DATA_SHARE_ROW = "data share"  # a row of what is printed
-
-ROW_HEIGHT = 0.19  # inches: height of a row of the heat map
+    return add_title_legend_notes(figure, title=title, notes=[*dict.fromkeys(notes), *scaled(results.study)])
 
 
 class _Panel(NamedTuple):
     title: str
-    classes: list[int]  # in the order of the client's shares
+    classes: list[int]  # in ascending order of the client's label shares
     shares: Floats  # [C]
     rows: dict[str, Floats]  # accuracies by class [C]
 
@@ -180,26 +179,26 @@ def forgetting(
     rows: Selection = None,
     columns: Selection = None,
 ) -> Figure:
-    """Class-wise accuracy of the global model and of a client's models, below the label shares of that client.
+    """Draw the class-wise accuracy of the global model and of a client's local models, below the label shares.
 
-    Classes stand in the order of these shares: what the client lacks is at the left. What the paper printed, by row,
-    is drawn below.
+    Classes are in ascending order of the client's label shares: absent classes are at the left. Numbers `printed` in
+    the paper, by row, are a panel below.
     """
     parts, notes = [], []
     found = client_rounds(results, rows=rows, columns=columns, start=start, client=client, matrices=False)
-    for column, seen in found.items():
-        order = np.argsort(seen.shares, kind="stable")
-        recalls = {stage.label: stage.recall[order] for stage in seen.stages}
-        parts.append(_Panel(column, order.tolist(), seen.shares[order], recalls))
-        notes.append(f"{column}: client {seen.client}, seed {seen.seed}")
+    for column, client_round in found.items():
+        order = np.argsort(client_round.shares, kind="stable")
+        recalls = {stage.label: stage.recall[order] for stage in client_round.stages}
+        parts.append(_Panel(column, order.tolist(), client_round.shares[order], recalls))
+        notes.append(f"{column}: client {client_round.client}, seed {client_round.seed}")
     if printed:
-        parts.append(_printed(printed))
+        parts.append(_printed_panel(printed))
     figure = new_figure(PAGE_WIDTH, sum(ROW_HEIGHT * (len(part.rows) + 1) + 0.7 for part in parts))
     ratios = [lines for part in parts for lines in (1, len(part.rows))]
     grid = figure.subplots(2 * len(parts), 1, squeeze=False, gridspec_kw={"height_ratios": ratios})[:, 0]
-    room = PAGE_WIDTH - 1.0 - max(text_width(row, SMALL) for part in parts for row in part.rows)
+    width = PAGE_WIDTH - 1.0 - max(text_width(row, SMALL) for part in parts for row in part.rows)
     for part, top, below in zip(parts, grid[::2], grid[1::2], strict=True):
-        cell = (room / len(part.shares), ROW_HEIGHT)
+        cell = (width / len(part.shares), ROW_HEIGHT)
         limits = (0.0, float(part.shares.max()))
         heatmap(
             top, part.shares[None], limits=limits, colours=single_hue_colormap(DATA_COLOUR), write=percent, cell=cell
@@ -218,10 +217,10 @@ def forgetting(
             below.set_xticks([])
             below.set_xlabel(f"{len(part.classes)} classes, in the order of their share")
         colour_bar(figure, image, [top, below], "accuracy (%)")
-    return add_title_legend_notes(figure, title=title, notes=[*notes, *scale_note(results)])
+    return add_title_legend_notes(figure, title=title, notes=[*notes, *scaled(results.study)])
 
 
-def _printed(table: Mapping[str, Sequence[float]]) -> _Panel:
+def _printed_panel(table: Mapping[str, Sequence[float]]) -> _Panel:
     lines = {row: np.asarray(line, dtype=np.float64) for row, line in table.items()}
     if DATA_SHARE_ROW not in lines or len({len(line) for line in lines.values()}) != 1 or len(lines) < 2:
         rows = ", ".join(f"{row} ({len(line)} classes)" for row, line in lines.items()) or "no rows"
@@ -232,5 +231,5 @@ def _printed(table: Mapping[str, Sequence[float]]) -> _Panel:
             f'add a row "{DATA_SHARE_ROW}", and rows of accuracies with the same number of classes',
         )
     shares = lines.pop(DATA_SHARE_ROW)
-    named = {row if row.startswith("global") else f"{row} local": line for row, line in lines.items()}
-    return _Panel("printed in the paper", list(range(len(shares))), shares, named)
+    rows_by_label = {row if row.startswith("global") else f"{row} local": line for row, line in lines.items()}
+    return _Panel("printed in the paper", list(range(len(shares))), shares, rows_by_label)

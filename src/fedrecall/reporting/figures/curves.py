@@ -1,4 +1,4 @@
-"""Lines over rounds: accuracy, local accuracy, forgetting, and what a probe says in every round."""
+"""Curves over rounds: accuracy, local accuracy, forgetting, losses, and the filter rate of a probe."""
 
 from collections.abc import Callable, Sequence
 
@@ -25,14 +25,14 @@ from fedrecall.reporting.figures.series import (
     probe_curve,
     run_curve,
     runs_to_average,
-    scale_note,
     seeds_note,
 )
 from fedrecall.reporting.figures.style import MUTED_COLOUR, LineStyle, distinct_styles
 from fedrecall.studies.results import FinishedRun, StudyResults
 from fedrecall.studies.statistics import Curve
+from fedrecall.studies.study import scaled
 
-MARKERS_PER_LINE = 8  # markers on a line
+MARKERS_PER_LINE = 8
 
 MEASURE_LABELS = {
     "accuracy": "test accuracy (%)",
@@ -42,7 +42,7 @@ MEASURE_LABELS = {
     "train_loss": "training loss",
 }
 
-PERCENT_MEASURES = ("accuracy", "local_accuracy", "forgetting")  # are shown in per cent
+PERCENT_MEASURES = ("accuracy", "local_accuracy", "forgetting")  # recorded as shares, displayed in percent
 
 
 def curves(
@@ -53,19 +53,19 @@ def curves(
     rows: Selection = None,
     columns: Selection = None,
 ) -> Figure:
-    """One panel a column, one line a row; of several measures, one line of panels each."""
+    """Draw one panel per column with one line per row; several measures are several rows of panels."""
     keys = [y] if isinstance(y, str) else list(y)
     found = finished_runs(results, rows, columns)
 
     def reader(key: str) -> Callable[[FinishedRun], Curve]:
-        return lambda outcome: run_curve(outcome, key)
+        return lambda run: run_curve(run, key)
 
-    parts = [(MEASURE_LABELS.get(key, key), key in PERCENT_MEASURES, reader(key)) for key in keys]
-    return _draw(results, found, parts, title)
+    measures = [(MEASURE_LABELS.get(key, key), key in PERCENT_MEASURES, reader(key)) for key in keys]
+    return _draw(results, found, measures, title)
 
 
 def single_curve(curve: Curve, y: str, *, name: str, title: str) -> Figure:
-    """The line of a single run; its look is that of the method's name."""
+    """Draw the curve of a single run in the style of its method."""
     line = mean_over_seeds([curve])
     if line is None:
         raise MissingData("report.missing_measurement", f"no round has the measurement {MEASURE_LABELS.get(y, y)}", "y")
@@ -78,81 +78,81 @@ def single_curve(curve: Curve, y: str, *, name: str, title: str) -> Figure:
 
 
 def filter_rate(results: StudyResults, *, title: str = "", rows: Selection = None, columns: Selection = None) -> Figure:
-    """The share of the teacher's wrong predictions that the mask keeps from the student, round by round."""
+    """Draw the share of the teacher's wrong predictions that the mask removes, by round."""
     found = finished_runs(results, rows, columns)
-    part = ("teacher's errors filtered (%)", True, lambda outcome: probe_curve(outcome, "distillation", "filter_rate"))
-    return _draw(results, found, [part], title)
+    measure = ("teacher's errors filtered (%)", True, lambda run: probe_curve(run, "distillation", "filter_rate"))
+    return _draw(results, found, [measure], title)
 
 
 def _draw(
     results: StudyResults,
     found: dict[tuple[str, str], list[FinishedRun]],
-    parts: Sequence[tuple[str, bool, Callable[[FinishedRun], Curve]]],
+    measures: Sequence[tuple[str, bool, Callable[[FinishedRun], Curve]]],
     title: str,
 ) -> Figure:
     columns = list(dict.fromkeys(column for _, column in found))
     table: dict[tuple[str, str], dict[str, MeanCurve]] = {}
-    for label, _, read in parts:
-        for (row, column), outcomes in found.items():
-            line = mean_over_seeds([read(o) for o in runs_to_average(outcomes)], any(o.diverged for o in outcomes))
+    for label, _, read in measures:
+        for (row, column), runs in found.items():
+            line = mean_over_seeds([read(o) for o in runs_to_average(runs)], any(o.diverged for o in runs))
             if line is not None:
                 table.setdefault((label, column), {})[row] = line
     if not table:
-        labels = " or ".join(label for label, _, _ in parts)
+        labels = " or ".join(label for label, _, _ in measures)
         raise MissingData("report.missing_measurement", f"no run has the measurement {labels}", "y")
-    places = [key for label, _, _ in parts for column in columns if (key := (label, column)) in table]
+    keys = [key for label, _, _ in measures for column in columns if (key := (label, column)) in table]
     names = [row for row in results.study.rows if any(row in lines for lines in table.values())]
-    style = distinct_styles(names)
-    even = len(places) == len(parts) * len(columns) and len(parts) > 1 and 1 < len(columns) <= 4
-    figure, axes = panels(len(places), across=len(columns) if even else None)
-    shares = {label: share for label, share, _ in parts}
-    for place, (at, (label, column)) in zip(axes, enumerate(places), strict=True):
+    styles = distinct_styles(names)
+    is_grid = len(keys) == len(measures) * len(columns) and len(measures) > 1 and 1 < len(columns) <= 4
+    figure, axes = panels(len(keys), across=len(columns) if is_grid else None)
+    shares = {label: share for label, share, _ in measures}
+    for panel, (position, (label, column)) in zip(axes, enumerate(keys), strict=True):
         lines = {row: table[label, column][row] for row in names if row in table[label, column]}
         for row, line in lines.items():
-            draw_line(place, line, style[row], offset=names.index(row) / max(1, len(names)))
-        format_axes(place, share=shares[label], zero=any((line.mean < 0).any() for line in lines.values()))
-        if len(results.study.columns) > 1 and not (even and label != parts[0][0]):
-            set_panel_title(place, column)
-        if at == 0 or places[at - 1][0] != label or _first_in_line(place):
-            place.set_ylabel(label)
-    for place in bottom_axes(axes):
-        place.set_xlabel("round")
-    broke = any(line.diverged for lines in table.values() for line in lines.values())
+            draw_line(panel, line, styles[row], offset=names.index(row) / max(1, len(names)))
+        format_axes(panel, share=shares[label], zero=any((line.mean < 0).any() for line in lines.values()))
+        if len(results.study.columns) > 1 and not (is_grid and label != measures[0][0]):
+            set_panel_title(panel, column)
+        if position == 0 or keys[position - 1][0] != label or _is_leftmost(panel):
+            panel.set_ylabel(label)
+    for panel in bottom_axes(axes):
+        panel.set_xlabel("round")
+    diverged = any(line.diverged for lines in table.values() for line in lines.values())
     notes = [
         seeds_note(map(runs_to_average, found.values())),
-        *scale_note(results),
-        *(["x: a run diverged"] if broke else []),
+        *scaled(results.study),
+        *(["x: a run diverged"] if diverged else []),
     ]
-    legend = [(row, legend_handle(style[row])) for row in names] if len(names) > 1 else []
+    legend = [(row, legend_handle(styles[row])) for row in names] if len(names) > 1 else []
     return add_title_legend_notes(figure, title=title, legend=legend, notes=notes)
 
 
-def draw_line(axes: Axes, line: MeanCurve, look: LineStyle, *, offset: float = 0.0) -> None:
-    """A mean with its band; markers are few, and those of different lines at different rounds."""
+def draw_line(axes: Axes, line: MeanCurve, style: LineStyle, *, offset: float = 0.0) -> None:
+    """Draw a mean with its band of one deviation; `offset` in [0, 1) shifts the markers against other lines."""
     step = max(1, len(line.rounds) // MARKERS_PER_LINE)
     axes.plot(
         line.rounds,
         line.mean,
-        color=look.colour,
-        linestyle=look.line,
-        marker=look.marker,
+        color=style.colour,
+        linestyle=style.line,
+        marker=style.marker,
         markevery=(int(offset * step), step),
         markeredgewidth=0,
     )
     low, high = line.mean - line.deviation, line.mean + line.deviation
     if np.isfinite(low).any():
-        axes.fill_between(line.rounds, low, high, color=look.colour, alpha=0.18, linewidth=0)
+        axes.fill_between(line.rounds, low, high, color=style.colour, alpha=0.18, linewidth=0)
     if line.diverged:
-        axes.plot(line.rounds[-1:], line.mean[-1:], color=look.colour, marker="x", markersize=6, markeredgewidth=1.4)
+        axes.plot(line.rounds[-1:], line.mean[-1:], color=style.colour, marker="x", markersize=6, markeredgewidth=1.4)
 
 
-def legend_handle(look: LineStyle) -> Line2D:
-    """A method's entry in a legend."""
-    return Line2D([], [], color=look.colour, linestyle=look.line, marker=look.marker, markeredgewidth=0)
+def legend_handle(style: LineStyle) -> Line2D:
+    """Make the legend entry of a method."""
+    return Line2D([], [], color=style.colour, linestyle=style.line, marker=style.marker, markeredgewidth=0)
 
 
 def format_axes(axes: Axes, *, share: bool, zero: bool) -> None:
-    """Whole numbers below, per cent or plain numbers at the side, and a line at zero."""
+    """Format axes of curves: whole rounds, percent or plain values, and with `zero` a line at zero."""
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=TICK_STEPS, min_n_ticks=1))
     axes.yaxis.set_major_locator(MaxNLocator(5, steps=TICK_STEPS, min_n_ticks=3))
     axes.yaxis.set_major_formatter(PERCENT if share else ScalarFormatter())
@@ -161,6 +161,6 @@ def format_axes(axes: Axes, *, share: bool, zero: bool) -> None:
         axes.axhline(0, color=MUTED_COLOUR, linewidth=0.7)
 
 
-def _first_in_line(axes: Axes) -> bool:
+def _is_leftmost(axes: Axes) -> bool:
     spec = axes.get_subplotspec()
     return spec is not None and spec.is_first_col()

@@ -1,4 +1,4 @@
-"""Heat maps, with numbers in their cells where they fit."""
+"""Heat maps: their parts, accuracy by class and round, and label shares by round."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -29,7 +29,6 @@ from fedrecall.reporting.figures.series import (
     probe_records,
     recall,
     safe_divide,
-    scale_note,
 )
 from fedrecall.reporting.figures.style import (
     DATA_COLOUR,
@@ -42,8 +41,11 @@ from fedrecall.reporting.figures.style import (
     text_colour_on,
 )
 from fedrecall.studies.results import StudyResults
+from fedrecall.studies.study import scaled
 
 EMPTY_CELL_COLOUR = "#dfe3e8"  # a cell without a value
+
+ROUNDS_HEIGHT = 2.1  # inches of a row of panels
 
 Limits = tuple[float, float]
 
@@ -57,9 +59,9 @@ def heatmap(
     write: Callable[[float], str] | None = None,
     cell: tuple[float, float] = (0.0, 0.0),
 ) -> AxesImage:
-    """Draw a table [rows, columns].
+    """Draw a table [rows, columns] as a heat map.
 
-    `write` makes the text of a cell; there is none if the widest of them does not fit into a cell of so many inches.
+    `write` makes the text of a cell; no cell has text if the widest does not fit into `cell` (width, height in inches).
     """
     image = axes.imshow(
         np.ma.masked_invalid(table),
@@ -75,12 +77,12 @@ def heatmap(
     axes.tick_params(length=2)
     if write is not None:
         texts = {at: write(float(value)) for at, value in np.ndenumerate(table) if np.isfinite(value)}
-        # That of the scale's upper end is wanted to fit too: of maps with one scale, all have numbers or none.
+        # The upper limit must fit, too: maps that share a scale then all have numbers or none.
         widest = max(text_width(text, SMALL) for text in {write(limits[1]), *texts.values()})
         if cell[0] >= widest + 0.03 and cell[1] >= 1.3 * SMALL / 72:
             for (row, column), text in texts.items():
-                shown = text_colour_on(tuple(image.cmap(image.norm(table[row, column]))))
-                axes.text(column, row, text, ha="center", va="center", fontsize=SMALL, color=shown)
+                colour = text_colour_on(tuple(image.cmap(image.norm(table[row, column]))))
+                axes.text(column, row, text, ha="center", va="center", fontsize=SMALL, color=colour)
     return image
 
 
@@ -92,7 +94,7 @@ def heatmap_over_rounds(
     limits: Limits = (0.0, 1.0),
     colours: str | Colormap = SEQUENTIAL,
 ) -> AxesImage:
-    """Draw classes by rounds: what is known of each round is a column [C], the others are left blank."""
+    """Draw classes by rounds from one column [C] per round; missing rounds stay blank."""
     classes = len(next(iter(columns.values())))
     table = np.full((classes, rounds), np.nan)
     for number, column in columns.items():
@@ -104,8 +106,8 @@ def heatmap_over_rounds(
     return image
 
 
-def label_shares(axes: Axes, shares: Floats, room: float) -> None:
-    """A client's labels: one bar a class, downwards as in the heat maps beside it."""
+def label_shares(axes: Axes, shares: Floats, length: float) -> None:
+    """Draw a client's label shares, one bar per class, downwards as in the heat maps beside it."""
     classes = len(shares)
     axes.barh(range(classes), shares, color=DATA_COLOUR, height=0.8 if classes <= 50 else 1.0)
     axes.set_ylim(classes - 0.5, -0.5)
@@ -113,41 +115,38 @@ def label_shares(axes: Axes, shares: Floats, room: float) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(3, steps=TICK_STEPS))
     axes.grid(visible=False, axis="y")
     axes.set_xlabel("data share (%)")
-    label_classes(axes, classes, room, across=False)
+    label_classes(axes, classes, length, across=False)
 
 
-def label_classes(axes: Axes, classes: int, room: float, *, across: bool, name: str = "class") -> None:
-    """Class numbers along an axis of so many inches, thinned out where they would overlap."""
+def label_classes(axes: Axes, classes: int, length: float, *, across: bool, name: str = "class") -> None:
+    """Label an axis of `length` inches with class numbers, skipping some where they would overlap."""
     widest = text_width(str(classes - 1), SMALL)
-    shown = list(tick_positions(classes, room, widest + 0.06 if across else 1.3 * SMALL / 72))
+    ticks = list(tick_positions(classes, length, widest + 0.06 if across else 1.3 * SMALL / 72))
     if across:
-        axes.set_xticks(shown)
+        axes.set_xticks(ticks)
         axes.set_xlabel(name)
     else:
-        axes.set_yticks(shown)
+        axes.set_yticks(ticks)
         axes.set_ylabel(name)
 
 
 def colour_bar(figure: Figure, image: AxesImage, axes: Sequence[Axes], label: str, lines: int = 1) -> None:
-    """A colour bar in per cent beside some axes that stand in so many lines."""
-    made = figure.colorbar(image, ax=list(axes), format=PERCENT, pad=0.015, aspect=25 * lines)
-    made.ax.spines[:].set_visible(False)
-    made.ax.tick_params(length=2)
-    made.set_label(label, fontsize=SMALL)
+    """Draw a colour bar in percent beside axes that fill `lines` rows of the figure."""
+    bar = figure.colorbar(image, ax=list(axes), format=PERCENT, pad=0.015, aspect=25 * lines)
+    bar.ax.spines[:].set_visible(False)
+    bar.ax.tick_params(length=2)
+    bar.set_label(label, fontsize=SMALL)
 
 
 def percent(value: float) -> str:
-    """A share in whole per cent."""
+    """Format a share as a whole percentage."""
     return f"{100 * value:.0f}"
 
 
 def outline(axes: Axes) -> None:
-    """A thin line around a map whose lowest values are almost white."""
+    """Draw a thin frame around a heat map whose lowest values are almost white."""
     axes.spines[:].set_visible(True)
     axes.spines[:].set(color=MUTED_COLOUR, linewidth=0.4)
-
-
-HEIGHT = 2.1
 
 
 def classwise(
@@ -158,72 +157,73 @@ def classwise(
     rows: Selection = None,
     columns: Selection = None,
 ) -> Figure:
-    """Accuracy by class and round: the global model, one client's model after its training, and what it changed.
+    """Draw accuracy by class and round: global model, one client's local model, and their difference.
 
-    A client's model of a round began with the global model of the round before, from which it is subtracted.
+    The local model of a round is compared with the global model of the round before, from which it started.
     """
     found = finished_runs(results, rows, columns)
-    figure = new_figure(PAGE_WIDTH, HEIGHT * len(found))
+    figure = new_figure(PAGE_WIDTH, ROUNDS_HEIGHT * len(found))
     grid = figure.subplots(len(found), 4, squeeze=False, gridspec_kw={"width_ratios": [0.4, 1, 1, 1]})
     notes = []
     for axes, ((row, column), (first, *_)) in zip(grid, found.items(), strict=True):
         counts, after = label_counts(first), probe_records(first, "local")
-        who = pick_client(client, participants(after), counts)
-        whole = {number: recall(line["confusion"]) for number, line in probe_records(first, "confusion").items()}
+        chosen = pick_client(client, participants(after), counts)
+        before = {number: recall(line["confusion"]) for number, line in probe_records(first, "confusion").items()}
         local = {
-            number: safe_divide(line["correct"][line["clients"].index(who)], line["test"])
+            number: safe_divide(line["correct"][line["clients"].index(chosen)], line["test"])
             for number, line in after.items()
-            if who in line["clients"]
+            if chosen in line["clients"]
         }
-        change = {number: local[number] - whole[number - 1] for number in local if number - 1 in whole}
-        change = change or {1: np.full(counts.shape[1], np.nan)}  # there was one round only
-        rounds = max(*whole, *local)
-        label_shares(axes[0], safe_divide(counts[who], counts[who].sum()), HEIGHT - 0.7)
-        heatmap_over_rounds(axes[1], whole, rounds)
+        change = {number: local[number] - before[number - 1] for number in local if number - 1 in before}
+        change = change or {1: np.full(counts.shape[1], np.nan)}  # the run has one round only
+        rounds = max(*before, *local)
+        label_shares(axes[0], safe_divide(counts[chosen], counts[chosen].sum()), ROUNDS_HEIGHT - 0.7)
+        heatmap_over_rounds(axes[1], before, rounds)
         image = heatmap_over_rounds(axes[2], local, rounds)
         changes = heatmap_over_rounds(axes[3], change, rounds, limits=(-1, 1), colours=DIFFERENCE)
-        titles = (f"client {who}", "global model", "local model", "local less global")
-        for place, name in zip(axes, titles, strict=True):
-            place.set_title(name)
-        for place in axes[1:]:
-            place.set_yticks([])
+        titles = (f"client {chosen}", "global model", "local model", "local less global")
+        for panel, name in zip(axes, titles, strict=True):
+            panel.set_title(name)
+        for panel in axes[1:]:
+            panel.set_yticks([])
         if len(found) > 1:
-            axes[0].set_ylabel("\n".join((*wrap_text(f"{row}, {column}", HEIGHT - 0.5, NORMAL), "class")))
+            axes[0].set_ylabel("\n".join((*wrap_text(f"{row}, {column}", ROUNDS_HEIGHT - 0.5, NORMAL), "class")))
         colour_bar(figure, image, axes[1:3], "accuracy (%)")
         colour_bar(figure, changes, axes[3:], "change (points)")
         notes.append(f"seed {first.cell.seed}")
-    return add_title_legend_notes(figure, title=title, notes=[*dict.fromkeys(notes), *scale_note(results)])
+    return add_title_legend_notes(figure, title=title, notes=[*dict.fromkeys(notes), *scaled(results.study)])
 
 
 def labels_over_rounds(
     results: StudyResults, *, title: str = "", rows: Selection = None, columns: Selection = None
 ) -> Figure:
-    """By class and round: the labels in the cohort's training data, and those that each row's global model predicts."""
+    """Draw by class and round the labels of the cohort's training data and the predictions of each global model."""
     found = finished_runs(results, rows, columns)
     by_column = {column: [o[0] for (_, c), o in found.items() if c == column] for _, column in found}
     across = 1 + max(len(firsts) for firsts in by_column.values())
     per_line = across if across <= 3 else 2 if across == 4 else 3
     lines = -(-across // per_line)
-    figure = new_figure(PAGE_WIDTH, HEIGHT * lines * len(by_column))
+    figure = new_figure(PAGE_WIDTH, ROUNDS_HEIGHT * lines * len(by_column))
     grid = figure.subplots(lines * len(by_column), per_line, squeeze=False).reshape(len(by_column), -1)
     for axes, (column, firsts) in zip(grid, by_column.items(), strict=True):
         cohort = {number: np.asarray(line["labels"]) for number, line in probe_records(firsts[0], "cohort").items()}
-        parts = {"cohort's training data": cohort}
+        counts = {"cohort's training data": cohort}
         for first in firsts:
             tables = probe_records(first, "confusion").items()
-            parts[f"{first.cell.row} predicts"] = {n: np.sum(line["confusion"], axis=0) for n, line in tables}
+            counts[f"{first.cell.row} predicts"] = {n: np.sum(line["confusion"], axis=0) for n, line in tables}
         shares = {
-            name: {n: safe_divide(count, count.sum()) for n, count in part.items()} for name, part in parts.items()
+            name: {n: safe_divide(count, count.sum()) for n, count in by_round.items()}
+            for name, by_round in counts.items()
         }
-        top = max(float(np.nanmax(share)) for part in shares.values() for share in part.values())
-        rounds = max(number for part in shares.values() for number in part)
+        top = max(float(np.nanmax(share)) for by_round in shares.values() for share in by_round.values())
+        rounds = max(number for by_round in shares.values() for number in by_round)
         classes = len(next(iter(cohort.values())))
-        for place, (name, part) in zip(axes, shares.items(), strict=False):
-            image = heatmap_over_rounds(place, part, rounds, limits=(0, top))
-            label_classes(place, classes, HEIGHT - 0.7, across=False)
-            set_panel_title(place, f"{column}: {name}" if len(by_column) > 1 else name)
+        for panel, (name, by_round) in zip(axes, shares.items(), strict=False):
+            image = heatmap_over_rounds(panel, by_round, rounds, limits=(0, top))
+            label_classes(panel, classes, ROUNDS_HEIGHT - 0.7, across=False)
+            set_panel_title(panel, f"{column}: {name}" if len(by_column) > 1 else name)
         for spare in axes[len(shares) :]:
             spare.remove()
         colour_bar(figure, image, list(axes[: len(shares)]), "share of the labels (%)", lines)
-    seeds = dict.fromkeys(f"seed {outcomes[0].cell.seed}" for outcomes in found.values())
-    return add_title_legend_notes(figure, title=title, notes=[*seeds, *scale_note(results)])
+    seeds = dict.fromkeys(f"seed {runs[0].cell.seed}" for runs in found.values())
+    return add_title_legend_notes(figure, title=title, notes=[*seeds, *scaled(results.study)])

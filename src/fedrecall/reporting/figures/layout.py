@@ -1,4 +1,4 @@
-"""A figure as it goes into a paper: panels, one legend for all of them, a note at the foot; saved in three formats."""
+"""Layout of a figure for a paper: panels, one legend, notes below; saved in three formats."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from fedrecall.errors import UserError
 from fedrecall.files import write_atomic
 from fedrecall.reporting.figures.style import COLUMN_WIDTH, LARGE, MUTED_COLOUR, NORMAL, PAGE_WIDTH, SMALL
 
-# Without dates and versions, the same results give the same files.
+# No dates and versions: the same results give the same bytes.
 METADATA: Mapping[str, dict[str, None]] = {
     "svg": {"Date": None, "Creator": None},
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
@@ -27,17 +27,17 @@ METADATA: Mapping[str, dict[str, None]] = {
 
 PERCENT = FuncFormatter(lambda value, _: f"{100 * value:.4g}")
 
-TICK_STEPS = [1, 2, 2.5, 5, 10]  # between ticks
+TICK_STEPS = [1, 2, 2.5, 5, 10]  # allowed distances between ticks, times a power of ten
 
-LINE_HEIGHT = 1.35  # height of a line of text, in its size
+LINE_HEIGHT = 1.35  # multiple of the font size
 
 MARGIN = 0.05  # inches
 
-SCREEN_DPI = 150  # dots an inch
+SCREEN_DPI = 150
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """An empty figure whose parts find their places by themselves."""
+    """Make an empty figure with constrained layout; sizes in inches."""
     figure = Figure(figsize=(width, height), layout="constrained")
     engine = figure.get_layout_engine()
     assert engine is not None
@@ -46,7 +46,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def panels(count: int, *, across: int | None = None, height: float = 2.0) -> tuple[Figure, list[Axes]]:
-    """Equal panels, in as few lines as can be read; one panel alone is as wide as a column of the paper."""
+    """Make equal panels in as few rows as are readable; a single panel has the width of a paper's column."""
     across = across or (count if count <= 3 else 2 if count == 4 else 3 if count <= 9 else 4)
     down = ceil(count / across)
     figure = new_figure(COLUMN_WIDTH if across == 1 else PAGE_WIDTH, down * height)
@@ -60,16 +60,16 @@ def panels(count: int, *, across: int | None = None, height: float = 2.0) -> tup
 def add_title_legend_notes(
     figure: Figure, *, title: str = "", legend: Sequence[tuple[str, Artist]] = (), notes: Sequence[str] = ()
 ) -> Figure:
-    """Add the title above the panels, the legend and the notes below them; the figure grows by what these need."""
+    """Add the title above the panels, the legend and the notes below them; the figure grows accordingly."""
     width, height = (float(inches) for inches in figure.get_size_inches())
     if title:
         lines = wrap_text(title, width - 2 * MARGIN, LARGE)
         figure.suptitle("\n".join(lines), x=MARGIN / width, ha="left", fontsize=LARGE)
         height += len(lines) * LINE_HEIGHT * LARGE / 72
     columns, legend_height = _legend_size([name for name, _ in legend], width)
-    small_print = wrap_text("; ".join(notes), width - 2 * MARGIN, SMALL)
-    note_height = len(small_print) * LINE_HEIGHT * SMALL / 72
-    foot = legend_height + note_height + (MARGIN if legend or small_print else 0)
+    note_lines = wrap_text("; ".join(notes), width - 2 * MARGIN, SMALL)
+    note_height = len(note_lines) * LINE_HEIGHT * SMALL / 72
+    foot = legend_height + note_height + (MARGIN if legend or note_lines else 0)
     total = height + foot
     figure.set_size_inches(width, total)
     engine = figure.get_layout_engine()
@@ -87,8 +87,8 @@ def add_title_legend_notes(
             borderpad=0,
             **_SPACING,
         )
-    if small_print:
-        text = "\n".join(small_print)
+    if note_lines:
+        text = "\n".join(note_lines)
         figure.text(
             MARGIN / width,
             MARGIN / total,
@@ -102,23 +102,23 @@ def add_title_legend_notes(
 
 
 def for_display(figure: Figure) -> Figure:
-    """The figure in a size that can be read on a screen; a notebook learns how to show it."""
+    """Set a resolution for screens; in a notebook, register the display of figures made without pyplot."""
     figure.set_dpi(SCREEN_DPI)
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     if shell is not None:
         from IPython.core.pylabtools import select_figure_formats
 
-        select_figure_formats(shell, {"png"})  # else only figures of pyplot are shown
+        select_figure_formats(shell, {"png"})
     return figure
 
 
 def save(figure: Figure, folder: Path, stem: str) -> list[Path]:
-    """Write the figure as SVG, PDF and PNG, each whole or not at all."""
+    """Write the figure as SVG, PDF and PNG, each atomically; return the paths."""
     paths = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        figure.draw_without_rendering()  # places all parts, once for all formats
+        figure.draw_without_rendering()  # computes the layout once for all formats
         figure.set_layout_engine(None)
         for suffix, metadata in METADATA.items():
             content = BytesIO()
@@ -133,7 +133,7 @@ def save(figure: Figure, folder: Path, stem: str) -> list[Path]:
 
 
 def wrap_text(text: str, inches: float, points: float) -> list[str]:
-    """Text in lines that fit a width."""
+    """Wrap text to a width."""
     if not text:
         return []
     letter = text_width(text, points) / len(text)
@@ -141,27 +141,27 @@ def wrap_text(text: str, inches: float, points: float) -> list[str]:
 
 
 def text_width(text: str, points: float) -> float:
-    """Width of a text in inches."""
+    """Measure the width of a text in inches."""
     width, _, _ = TextToPath().get_text_width_height_descent(text, FontProperties(size=points), ismath=False)
     return width / 72
 
 
-def tick_positions(count: int, room: float, label: float) -> range:
-    """Which of `count` ticks are labelled, so that labels of some inches fit into a room of some inches."""
-    most = max(1, int(room / label))
-    return range(0, count, next(step for step in _steps() if ceil(count / step) <= most))
+def tick_positions(count: int, length: float, label: float) -> range:
+    """Choose which of `count` ticks to label so that labels do not overlap; axis and label lengths in inches."""
+    max_labels = max(1, int(length / label))
+    return range(0, count, next(step for step in _steps() if ceil(count / step) <= max_labels))
 
 
 def set_panel_title(axes: Axes, text: str) -> None:
-    """Write a name over a panel, cut where it would run into the next one."""
+    """Set the title of a panel, truncated to the width of the panel."""
     spec = axes.get_subplotspec()
     assert spec is not None
-    room = axes.figure.bbox.width / axes.figure.dpi / spec.get_gridspec().ncols * 0.8
-    axes.set_title(truncate_text(text, room, NORMAL))
+    width = axes.figure.bbox.width / axes.figure.dpi / spec.get_gridspec().ncols * 0.8
+    axes.set_title(truncate_text(text, width, NORMAL))
 
 
 def truncate_text(text: str, inches: float, points: float) -> str:
-    """A text that fits a width: whole, or its beginning."""
+    """Truncate text to a width in inches, with an ellipsis."""
     shown = text
     while len(text) > 1 and text_width(shown, points) > inches:
         text = text[:-1]
@@ -170,12 +170,12 @@ def truncate_text(text: str, inches: float, points: float) -> str:
 
 
 def bottom_axes(axes: Sequence[Axes]) -> list[Axes]:
-    """Those of the panels of a figure that have none below them."""
+    """Return the lowest panel of each column."""
     by_column: dict[int, Axes] = {}
-    for place in axes:
-        spec = place.get_subplotspec()
+    for panel in axes:
+        spec = panel.get_subplotspec()
         assert spec is not None
-        by_column[spec.colspan.start] = place
+        by_column[spec.colspan.start] = panel
     return list(by_column.values())
 
 
@@ -183,19 +183,20 @@ _SPACING = {"handlelength": 2.4, "handletextpad": 0.5, "columnspacing": 1.2, "la
 
 
 def _legend_size(names: Sequence[str], width: float) -> tuple[int, float]:
-    """How many columns a legend has, and its height in inches."""
+    """Compute the number of columns of a legend and its height in inches."""
     if not names:
         return 1, 0.0
     em = SMALL / 72
-    entry = max(text_width(name, SMALL) for name in names) + (2.4 + 0.5 + 1.2) * em
+    spacing = sum(_SPACING[key] for key in ("handlelength", "handletextpad", "columnspacing"))
+    entry = max(text_width(name, SMALL) for name in names) + spacing * em
     columns = max(1, min(len(names), int((width - 2 * MARGIN) / entry)))
     lines = ceil(len(names) / columns)
-    columns = ceil(len(names) / lines)  # as even as can be
+    columns = ceil(len(names) / lines)  # balances the lines
     return columns, lines * LINE_HEIGHT * em + MARGIN
 
 
 def _steps() -> Iterator[int]:
-    """1, 2, 5, 10, 20, 50, ..."""
+    """Yield 1, 2, 5, 10, 20, 50, ..."""
     step = 1
     while True:
         yield from (step, 2 * step, 5 * step)

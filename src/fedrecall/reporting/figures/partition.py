@@ -1,4 +1,4 @@
-"""Who has which classes: the partition of each column, clients by classes."""
+"""Figures of a partition: samples by client and class."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,11 +19,13 @@ from fedrecall.studies.results import StudyResults
 
 SUFFIXES = (".png", ".svg", ".pdf")
 
-MAX_CLIENTS_DRAWN = 1_000  # clients drawn: more columns than this are narrower than a pixel
+PANEL_HEIGHT = 2.2  # inches
 
-# One hue from light to dark is the same to colour-blind readers and on a grey printer. It starts above white: one
-# sample must not look like none.
-COLOURS = LinearSegmentedColormap.from_list("samples", colormaps["Blues"](np.linspace(0.14, 1.0, 256)))
+MAX_CLIENTS_DRAWN = 1_000  # the columns of more clients would be narrower than a pixel
+
+# One hue from light to dark is safe for colour-blind readers and grey printers. It starts above white, so that one
+# sample differs from none.
+SAMPLES_COLORMAP = LinearSegmentedColormap.from_list("samples", colormaps["Blues"](np.linspace(0.14, 1.0, 256)))
 
 BAR, FRAME = "#4a6f9c", "#d5dae0"
 
@@ -33,7 +35,7 @@ THOUSANDS = FuncFormatter(lambda value, _: f"{value:,.0f}")
 def save_partition_figure(
     counts: Ints, path: Path, *, class_names: Sequence[str] | None = None, title: str | None = None
 ) -> None:
-    """Draw counts [N, K] to a PNG, SVG or PDF file, by the suffix of its name."""
+    """Draw counts [N, K] to a file; its suffix selects PNG, SVG or PDF."""
     if path.suffix.lower() not in SUFFIXES:
         raise UserError(
             "report.unsupported_format",
@@ -45,18 +47,18 @@ def save_partition_figure(
     shown = counts[:MAX_CLIENTS_DRAWN]
     if N > MAX_CLIENTS_DRAWN:
         title = f"{title + ': ' if title else ''}the first {MAX_CLIENTS_DRAWN:,} of {N:,} clients"
-    columns, rows = len(shown), K
-    numbered = columns <= 20 and rows <= 20 and counts.max() < 100_000
-    cell_x, cell_y = (0.52, 0.3) if numbered else (min(0.3, 9.0 / columns), min(0.26, 7.0 / rows))
-    width, height = max(2.6, columns * cell_x), max(1.2, rows * cell_y)
+    columns = len(shown)
+    numbered = columns <= 20 and K <= 20 and counts.max() < 100_000
+    cell_x, cell_y = (0.52, 0.3) if numbered else (min(0.3, 9.0 / columns), min(0.26, 7.0 / K))
+    width, height = max(2.6, columns * cell_x), max(1.2, K * cell_y)
     bars, gap, bar_width = 0.75, 0.08, 0.13  # inches
 
     figure = Figure(figsize=(width + 1.9, height + bars + 1.15), dpi=200)
     x, y = 0.85, 0.55
     total_x, total_y = figure.get_size_inches()
 
-    def axes(left: float, bottom: float, wide: float, high: float) -> Axes:
-        return figure.add_axes((left / total_x, bottom / total_y, wide / total_x, high / total_y))
+    def axes(left: float, bottom: float, width: float, height: float) -> Axes:
+        return figure.add_axes((left / total_x, bottom / total_y, width / total_x, height / total_y))
 
     heat = axes(x, y, width, height)
     sizes = axes(x, y + height + gap, width, bars)
@@ -93,18 +95,18 @@ def save_partition_figure(
 def partition_heatmap(
     axes: Axes, counts: Ints, class_names: Sequence[str], *, numbered: bool, labels: tuple[int, int] = (20, 25)
 ) -> AxesImage:
-    """Draw counts [N, K] as a heat map, clients along it and classes down; so many of either are labelled at most."""
-    # Square root: the few samples of a class that a client has besides its many of another are to be seen.
+    """Draw counts [N, K] with clients across and classes down; `labels` limits the labelled clients and classes."""
+    # Square root: small counts stay visible beside large ones.
     image = axes.imshow(
         np.ma.masked_equal(counts.T, 0),
-        cmap=COLOURS,
+        cmap=SAMPLES_COLORMAP,
         norm=PowerNorm(0.5, vmin=0, vmax=max(1, int(counts.max()))),
         aspect="auto",
         interpolation="nearest",
     )
     if numbered:
         _annotate_counts(axes, counts)
-    _name_classes(axes, class_names, labels[1])
+    _label_class_names(axes, class_names, labels[1])
     _style_axes(axes)
     axes.set(xlabel="client", ylabel="class")
     axes.set_xticks(range(0, len(counts), -(-len(counts) // labels[0])))
@@ -112,7 +114,7 @@ def partition_heatmap(
 
 
 def _annotate_counts(axes: Axes, counts: Ints) -> None:
-    """Write the counts into the cells, light on dark, with a thin line between them."""
+    """Write the counts into the cells, with thin lines between cells."""
     for axis, edges in ((axes.axvline, counts.shape[0]), (axes.axhline, counts.shape[1])):
         for edge in range(1, edges):
             axis(edge - 0.5, color="white", linewidth=1.0)
@@ -123,8 +125,8 @@ def _annotate_counts(axes: Axes, counts: Ints) -> None:
             axes.text(client, k, f"{count}", ha="center", va="center", fontsize=7, color=colour)
 
 
-def _name_classes(axes: Axes, names: Sequence[str], labels: int) -> None:
-    """Label the classes, or every so many of them where all would overlap."""
+def _label_class_names(axes: Axes, names: Sequence[str], labels: int) -> None:
+    """Label the classes, evenly subsampled to at most `labels`."""
     step = -(-len(names) // labels)
     ticks = range(0, len(names), step)
     axes.set_yticks(list(ticks), [names[k] for k in ticks])
@@ -137,11 +139,8 @@ def _style_axes(axes: Axes) -> None:
     axes.spines[:].set_color(FRAME)
 
 
-HEIGHT = 2.2
-
-
 def partition(results: StudyResults, *, title: str = "", columns: Selection = None) -> Figure:
-    """Heat maps of sample counts, of the first seed; columns with the same partition share one."""
+    """Draw the sample counts of each column's first finished run; columns with the same partition share a panel."""
     found: dict[str, tuple[list[str], Ints, int]] = {}
     for (_, column), (first, *_) in finished_runs(results, None, columns).items():
         names = found.setdefault(partition_manifest(first)["hash"], ([], label_counts(first), first.cell.seed))[0]
@@ -149,35 +148,35 @@ def partition(results: StudyResults, *, title: str = "", columns: Selection = No
             names.append(column)
     across = {1: 1, 2: 2, 4: 2}.get(len(found), 3)
     down = -(-len(found) // across)
-    figure = new_figure(PAGE_WIDTH, down * HEIGHT)
+    figure = new_figure(PAGE_WIDTH, down * PANEL_HEIGHT)
     axes = list(figure.subplots(down, across, squeeze=False).flat)
     for spare in axes[len(found) :]:
         spare.remove()
-    wide, high = PAGE_WIDTH / across - 1.0, HEIGHT - 0.6
+    width, height = PAGE_WIDTH / across - 1.0, PANEL_HEIGHT - 0.6
     notes = {f"partition of seed {seed}" for _, _, seed in found.values()} if len(results.study.seeds) > 1 else set()
-    numbered = all(_fits(counts, wide, high) for _, counts, _ in found.values())  # in all maps or in none
-    for place, (names, counts, _) in zip(axes[: len(found)], found.values(), strict=True):
+    numbered = all(_counts_fit(counts, width, height) for _, counts, _ in found.values())  # in all panels or in none
+    for panel, (names, counts, _) in zip(axes[: len(found)], found.values(), strict=True):
         shown, classes = counts[:MAX_CLIENTS_DRAWN], counts.shape[1]
         if len(counts) > MAX_CLIENTS_DRAWN:
             notes.add(f"the first {MAX_CLIENTS_DRAWN:,} of {len(counts):,} clients")
-        most = (max(1, int(wide / (text_width(str(len(shown)), SMALL) + 0.1))), 10)
-        image = partition_heatmap(place, shown, [str(k) for k in range(classes)], numbered=numbered, labels=most)
-        place.grid(visible=False)
-        place.tick_params(labelsize=SMALL)
-        for axis in (place.xaxis, place.yaxis):
+        max_labels = (max(1, int(width / (text_width(str(len(shown)), SMALL) + 0.1))), 10)
+        image = partition_heatmap(panel, shown, [str(k) for k in range(classes)], numbered=numbered, labels=max_labels)
+        panel.grid(visible=False)
+        panel.tick_params(labelsize=SMALL)
+        for axis in (panel.xaxis, panel.yaxis):
             axis.label.set_fontsize(NORMAL)
         if len(results.study.columns) > 1:
-            every = len(names) == len(results.study.columns)
-            set_panel_title(place, "all columns" if every else ", ".join(names))
-        bar = figure.colorbar(image, ax=place, format=THOUSANDS, pad=0.02, aspect=30)
+            is_shared = len(names) == len(results.study.columns)
+            set_panel_title(panel, "all columns" if is_shared else ", ".join(names))
+        bar = figure.colorbar(image, ax=panel, format=THOUSANDS, pad=0.02, aspect=30)
         bar.ax.spines[:].set_visible(False)
         bar.ax.tick_params(length=2)
         bar.set_label("samples", fontsize=SMALL)
     return add_title_legend_notes(figure, title=title, notes=sorted(notes))
 
 
-def _fits(counts: Ints, wide: float, high: float) -> bool:
-    """Whether the numbers can be read in the cells of a map of so many inches."""
+def _counts_fit(counts: Ints, width: float, height: float) -> bool:
+    """True if the counts are readable in the cells of a heat map of this size in inches."""
     clients, classes = counts[:MAX_CLIENTS_DRAWN].shape
     widest = text_width(str(int(counts.max())), SMALL)
-    return bool(wide / clients > widest + 0.04 and high / classes > 1.3 * SMALL / 72)
+    return bool(width / clients > widest + 0.04 and height / classes > 1.3 * SMALL / 72)

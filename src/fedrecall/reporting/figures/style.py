@@ -1,4 +1,4 @@
-"""How figures look: one colour, line and marker for each method, the same in every figure and in the report."""
+"""Style of the figures: one colour, line and marker per method, the same in every figure and in the report."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,15 +11,15 @@ from matplotlib.colors import ListedColormap, to_rgb
 
 from fedrecall.studies.study import slug
 
-COLUMN_WIDTH, PAGE_WIDTH = 3.4, 7.0  # inches: the width of one column of a paper, and of both
+COLUMN_WIDTH, PAGE_WIDTH = 3.4, 7.0  # inches: one column of a two-column paper, and both
 
-SMALL, NORMAL, LARGE = 7.0, 8.0, 9.0  # points; nothing is smaller than SMALL
+SMALL, NORMAL, LARGE = 7.0, 8.0, 9.0  # points; SMALL is the smallest readable size in print
 
 TEXT_COLOUR, MUTED_COLOUR, GRID = "#1d2733", "#5b6672", "#e3e6ea"
 
-DATA_COLOUR = "#5E5E5E"  # what clients hold
+DATA_COLOUR = "#5E5E5E"  # label shares of clients
 
-SEQUENTIAL, DIFFERENCE = "viridis", "RdBu"  # both are read alike by colour-blind people
+SEQUENTIAL, DIFFERENCE = "viridis", "RdBu"  # both are safe for colour-blind readers
 
 STYLE: dict[Any, object] = {
     "axes.axisbelow": True,
@@ -39,12 +39,12 @@ STYLE: dict[Any, object] = {
     "legend.frameon": False,
     "lines.linewidth": 1.0,
     "lines.markersize": 3.5,
-    "pdf.fonttype": 42,  # fonts stay fonts, as publishers ask
+    "pdf.fonttype": 42,  # TrueType fonts, which publishers require
     "savefig.dpi": 300,
-    "svg.fonttype": "none",  # text stays text: it can be searched, and edited
-    "svg.hashsalt": "fedrecall",  # otherwise ids are random
+    "svg.fonttype": "none",  # text stays text, which can be searched and edited
+    "svg.hashsalt": "fedrecall",  # random ids would change the file at every run
     "text.color": TEXT_COLOUR,
-    "text.parse_math": False,  # a dollar in the name of a class is a dollar
+    "text.parse_math": False,  # names may contain a dollar sign
     "xtick.color": MUTED_COLOUR,
     "xtick.labelcolor": TEXT_COLOUR,
     "xtick.labelsize": SMALL,
@@ -69,16 +69,16 @@ MIXED: Dashes = (0, (5, 1.5, 1.2, 1.5))
 
 
 class LineStyle(NamedTuple):
-    """What tells a line from the others, in colour and without."""
+    """Colour, dashes and marker of a line: distinct in colour and in black and white."""
 
     colour: str
     line: Dashes
     marker: str
 
 
-# FedAvg is the grey that all are compared with; what distils is solid, the other baselines are dashed. The colours are
-# of Okabe and Ito, and of Tol, chosen so that the methods of one paper differ for colour-blind readers, and so that
-# all show on white and on black; where two share a colour, their lines and markers differ.
+# FedAvg, the reference, is grey; distillation methods are solid, the other baselines dashed. The colours are those of
+# Okabe and Ito, and of Tol, chosen so that the methods of one paper differ for colour-blind readers and all are visible
+# on white and on black. Where two methods share a colour, their lines and markers differ.
 METHOD_STYLES = {
     "fedavg": LineStyle("#5E5E5E", SOLID, "o"),
     "fedprox": LineStyle("#CC79A7", DASHED, "s"),
@@ -102,7 +102,7 @@ METHOD_STYLES = {
     "fedavg-ls": LineStyle("#A0522D", DOTTED, "o"),
 }
 
-# Variants that the papers compare.
+# Variants in the papers' ablations.
 METHOD_STYLES |= {
     "fedntd-tf": LineStyle("#6A5ACD", MIXED, "v"),
     "fedlmd-prox": LineStyle("#CC79A7", DASHED, "s"),
@@ -113,8 +113,8 @@ METHOD_STYLES |= {
     "mse": LineStyle("#009E73", MIXED, "s"),
     "ssd": METHOD_STYLES["fedssd"],
     "ssd-squared": LineStyle("#56B4E9", DASHED, "D"),
-    "base": LineStyle("#0072B2", DASHED, "p"),  # FedCSD with none of its parts
-    "m1": LineStyle("#009E73", MIXED, "^"),  # and with two of them
+    "base": LineStyle("#0072B2", DASHED, "p"),  # FedCSD without its three components
+    "m1": LineStyle("#009E73", MIXED, "^"),  # FedCSD with two of them
     "m2": LineStyle("#CC79A7", DOTTED, "v"),
     "m3": LineStyle("#56B4E9", DASHED, "d"),
     "hard-mask": LineStyle("#0072B2", DASHED, "s"),
@@ -124,13 +124,13 @@ METHOD_STYLES |= {
     "logit-distillation": LineStyle("#D55E00", MIXED, "^"),
 }
 
-COLOURS = tuple(dict.fromkeys(look.colour for look in METHOD_STYLES.values()))[1:]  # for other names; grey is FedAvg's
+LINE_COLOURS = tuple(dict.fromkeys(style.colour for style in METHOD_STYLES.values()))[1:]  # without FedAvg's grey
 
 LINES = (SOLID, DASHED, DOTTED, MIXED)
 
-MARKERS = tuple(dict.fromkeys(look.marker for look in METHOD_STYLES.values()))
+MARKERS = tuple(dict.fromkeys(style.marker for style in METHOD_STYLES.values()))
 
-# For things that are no methods, in their order: columns of a study, classes.
+# For categories that are not methods, in their order: columns of a study, classes.
 CATEGORY_COLOURS = (
     "#0072B2",
     "#E69F00",
@@ -144,29 +144,29 @@ CATEGORY_COLOURS = (
     "#5E5E5E",
 )
 
-MAX_CATEGORIES = len(CATEGORY_COLOURS)  # as many as can be told apart
+MAX_CATEGORIES = len(CATEGORY_COLOURS)  # more are not distinguishable
 
 
 def colour_of(name: str) -> str:
-    """The colour of a method or a variant, as #rrggbb."""
+    """Return the colour of a method or variant, as #rrggbb."""
     return style_of(name).colour
 
 
 def style_of(name: str) -> LineStyle:
-    """The look of a method or a variant; one that is not known has a look that depends on its name alone."""
+    """Return the style of a method or variant; an unknown name gets one that depends on the name alone."""
     key = slug(name).replace("-plus-", "-")
     if key in METHOD_STYLES:
         return METHOD_STYLES[key]
     number = crc32(key.encode())
     return LineStyle(
-        COLOURS[number % len(COLOURS)],
+        LINE_COLOURS[number % len(LINE_COLOURS)],
         LINES[number // 64 % len(LINES)],
         MARKERS[number // 1024 % len(MARKERS)],
     )
 
 
 def distinct_styles(names: Iterable[str]) -> dict[str, LineStyle]:
-    """The looks of the lines of one figure: colours as everywhere; of two lines that look the same, one changes."""
+    """Return the styles of one figure's lines; of two equal styles, one gets another line or marker."""
     names = list(names)
     found = {name: style_of(name) for name in names}
     seen: set[LineStyle] = set()
@@ -179,7 +179,7 @@ def distinct_styles(names: Iterable[str]) -> dict[str, LineStyle]:
 
 
 def category_colours(count: int) -> list[str]:
-    """Colours of things in their order; more than a few are steps of one scale."""
+    """Return one colour per category; beyond MAX_CATEGORIES, steps of a colour scale."""
     if count <= MAX_CATEGORIES:
         return list(CATEGORY_COLOURS[:count])
     scale = matplotlib.colormaps[SEQUENTIAL]
@@ -187,23 +187,23 @@ def category_colours(count: int) -> list[str]:
 
 
 def text_colour_on(background: Sequence[float]) -> str:
-    """The colour of text that is read on a background: dark on light, light on dark."""
+    """Choose a dark or a light text colour, whichever has more contrast on the background."""
     return max((TEXT_COLOUR, "#ffffff"), key=lambda text: contrast(to_rgb(text), background))
 
 
-def contrast(one: Sequence[float], other: Sequence[float]) -> float:
-    """How well one colour stands out from another, from 1 to 21, as the WCAG define it."""
+def contrast(first: Sequence[float], second: Sequence[float]) -> float:
+    """Compute the contrast ratio of two colours, from 1 to 21, as defined by the WCAG."""
 
     def luminance(rgb: Sequence[float]) -> float:
         linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in rgb[:3]]
         return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
-    low, high = sorted((luminance(one), luminance(other)))
+    low, high = sorted((luminance(first), luminance(second)))
     return (high + 0.05) / (low + 0.05)
 
 
 def single_hue_colormap(hue: str) -> ListedColormap:
-    """A map from almost white to a colour, for shares beside a map of accuracies."""
+    """Make a colour map from almost white to a colour, for shares beside a heat map of accuracies."""
     end = to_rgb(hue)
     steps = [tuple(1 - i / 255 * (1 - part) for part in end) for i in range(10, 256)]
     return ListedColormap(steps, name=hue)
@@ -211,7 +211,7 @@ def single_hue_colormap(hue: str) -> ListedColormap:
 
 @contextmanager
 def figure_style() -> Iterator[None]:
-    """Matplotlib with these settings, whatever the user's own are, which come back afterwards."""
+    """Apply STYLE to matplotlib's defaults; restore the user's settings on exit."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(STYLE)

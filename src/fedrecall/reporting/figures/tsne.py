@@ -1,4 +1,4 @@
-"""Features in two dimensions, by t-SNE: one panel a model, colour says the class."""
+"""Features of test examples in two dimensions by t-SNE: one panel per model, one colour per class."""
 
 from typing import NamedTuple
 
@@ -19,17 +19,17 @@ from fedrecall.reporting.figures.series import (
     missing_probe,
     no_finished_run,
     pick_client,
-    scale_note,
     select,
 )
 from fedrecall.reporting.figures.style import category_colours
 from fedrecall.studies.results import FinishedRun, StudyResults
+from fedrecall.studies.study import scaled
 
 FEATURES_FILE = "features.safetensors"
 
-MAX_POINTS = 1_000  # points a panel
+MAX_EXAMPLES = 1_000  # per panel
 
-MAX_LEGEND_CLASSES = 30  # classes that have an entry in the legend; more are too many to be told apart
+MAX_LEGEND_CLASSES = 30  # colours of more classes are not distinguishable
 
 
 class _FeatureSet(NamedTuple):
@@ -47,9 +47,9 @@ def tsne(
     client: int | str = MOST_SKEWED,
     columns: Selection = None,
 ) -> Figure:
-    """Test examples by their features: global models of some rows, then one client's local models of some rows.
+    """Draw test examples by their features: global models of some rows, then one client's local models of some rows.
 
-    If neither is named, rows that start from another one's model show the client's, the others the global model.
+    If neither is set, rows that start from another row's model have the local model, the others the global one.
     """
     study = results.study
     if global_ is None and local is None:
@@ -61,26 +61,26 @@ def tsne(
     for column in names:
         for kind, wanted in (("global", global_), ("local", local)):
             for row in select(study.rows, wanted or (), "row"):
-                outcomes = results.finished_runs(row, column)
-                if not outcomes:
+                runs = results.finished_runs(row, column)
+                if not runs:
                     continue
-                said = row if kind in row else f"{row}: {kind} model"
-                model, who = _read(outcomes[0], kind, client, f"{column}, {said}" if len(names) > 1 else said)
+                name = row if kind in row else f"{row}: {kind} model"
+                model, chosen = _read(runs[0], kind, client, f"{column}, {name}" if len(names) > 1 else name)
                 models.append(model)
-                notes.append(f"seed {outcomes[0].cell.seed}")
-                notes += [] if who is None else [f"local models of client {who}"]
+                notes.append(f"seed {runs[0].cell.seed}")
+                notes += [] if chosen is None else [f"local models of client {chosen}"]
     if not models:
         raise no_finished_run()
     classes = max(int(model.y.max()) for model in models) + 1
     colours = np.array(category_colours(classes))
     figure, axes = panels(len(models), across=2 if len(models) in (2, 4) else None, height=2.6)
-    for place, model in zip(axes, models, strict=True):
-        at = embed(model.features)
-        place.scatter(at[:, 0], at[:, 1], s=5, c=colours[model.y], linewidths=0, alpha=0.8, rasterized=True)
-        place.set(xticks=[], yticks=[])
-        set_panel_title(place, model.title)
-        place.spines[:].set_visible(True)
-        place.set_aspect("equal", adjustable="datalim")
+    for panel, model in zip(axes, models, strict=True):
+        points = embed(model.features)
+        panel.scatter(points[:, 0], points[:, 1], s=5, c=colours[model.y], linewidths=0, alpha=0.8, rasterized=True)
+        panel.set(xticks=[], yticks=[])
+        set_panel_title(panel, model.title)
+        panel.spines[:].set_visible(True)
+        panel.set_aspect("equal", adjustable="datalim")
     legend = [
         (str(k), Line2D([], [], color=colours[k], marker="o", linestyle=""))
         for k in range(classes if classes <= MAX_LEGEND_CLASSES else 0)
@@ -88,12 +88,12 @@ def tsne(
     if not legend:
         notes.append(f"colour: class, from dark (0) to light ({classes - 1})")
     return add_title_legend_notes(
-        figure, title=title, legend=legend, notes=[*dict.fromkeys(notes), *scale_note(results)]
+        figure, title=title, legend=legend, notes=[*dict.fromkeys(notes), *scaled(results.study)]
     )
 
 
 def embed(features: Floats) -> Floats:
-    """Two dimensions that keep neighbours together [n, 2]; the same for the same features."""
+    """Embed features in two dimensions [n, 2], deterministically."""
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
@@ -101,19 +101,19 @@ def embed(features: Floats) -> Floats:
         text = f"t-SNE requires at least 4 examples, the run stored {len(features)}"
         raise MissingData("report.missing_measurement", text, "features")
     perplexity = min(30.0, (len(features) - 1) / 3)
-    # Principal components to start with, not chance; one thread, for sums in the same order, and for speed: the work is
-    # so little that threads wait for one another.
+    # Initialised by principal components, not at random. One thread: sums have a fixed order, and for so little work
+    # threads only wait for one another.
     with threadpool_limits(1):
         fit = TSNE(perplexity=perplexity, init="pca", random_state=0, n_jobs=1)
         found: Floats = fit.fit_transform(features).astype(np.float64)
     return found
 
 
-def _read(outcome: FinishedRun, kind: str, client: int | str, title: str) -> tuple[_FeatureSet, int | None]:
-    """A run's global model, or one of its local models, then with its client."""
-    path = outcome.path / "probes" / FEATURES_FILE
+def _read(run: FinishedRun, kind: str, client: int | str, title: str) -> tuple[_FeatureSet, int | None]:
+    """Read the features of the global model, or of a client's local model, then with that client."""
+    path = run.path / "probes" / FEATURES_FILE
     if not path.exists():
-        raise missing_probe(outcome.cell.row, "features")
+        raise missing_probe(run.cell.row, "features")
     try:
         tensors = load_file(path)
     except (SafetensorError, OSError) as error:
@@ -121,14 +121,14 @@ def _read(outcome: FinishedRun, kind: str, client: int | str, title: str) -> tup
         raise MissingData(
             "report.unreadable_file", text, str(path), "remove the run directory and run it again"
         ) from None
-    who = None
+    chosen = None
     if kind == "local":
-        there = sorted(int(name.removeprefix("local-")) for name in tensors if name.startswith("local-"))
-        who = pick_client(client, there, label_counts(outcome))
-    name = kind if who is None else f"local-{who}"
+        clients = sorted(int(name.removeprefix("local-")) for name in tensors if name.startswith("local-"))
+        chosen = pick_client(client, clients, label_counts(run))
+    name = kind if chosen is None else f"local-{chosen}"
     if name not in tensors:
         raise MissingData(
             "report.missing_measurement", f"{path}: the file has no features of the {name} model", str(path)
         )
-    features, y = tensors[name][:MAX_POINTS].astype(np.float64), tensors["y"][:MAX_POINTS].astype(np.int64)
-    return _FeatureSet(title, features.reshape(len(features), -1), y), who
+    features, y = tensors[name][:MAX_EXAMPLES].astype(np.float64), tensors["y"][:MAX_EXAMPLES].astype(np.int64)
+    return _FeatureSet(title, features.reshape(len(features), -1), y), chosen
