@@ -4,12 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from fedrecall.config.experiment import Experiment
 from fedrecall.core.method import Method
 from fedrecall.data.catalog import DATASETS
 from fedrecall.reporting.comparison import Comparison
 from fedrecall.runs.directory import require_empty
-from fedrecall.runs.live import run_progress
+from fedrecall.runs.progress import RunProgress, progress_console
 from fedrecall.runs.records import RoundRecord
 from fedrecall.runs.result import Result, run_title
 from fedrecall.runs.run import Run
@@ -30,7 +32,7 @@ def run(
     watch: Callable[[RoundRecord], None] | None = None,
     resume: bool = False,
     force: bool = False,
-    progress: bool | None = None,
+    progress: bool | Console | None = None,
 ) -> Result:
     """Run one experiment and return its result.
 
@@ -41,8 +43,9 @@ def run(
     flwr-datasets.
 
     With `out` the run directory is written there. `watch` is called with the record of every round. `progress` shows
-    a progress display; by default it is shown in a notebook and on a terminal. `resume` continues the interrupted run
-    in `out`, unless settings that change its result differ; `force` continues it in any case.
+    a progress display, on standard error or on a given console; by default in a notebook and on a terminal. `resume`
+    continues the interrupted run in `out`, unless settings that change its result differ; `force` continues it in any
+    case.
 
     >>> import fedrecall as fr
     >>> result = fr.run({"local": {"epochs": 1}}, method={"name": "fedprox", "mu": 0.1}, rounds=2, progress=False)
@@ -60,17 +63,17 @@ def run(
         data, changes["data"] = None, dict(experiment.data) | {"name": data}
     experiment = Experiment(**dict(experiment) | changes)
     if out is not None and not resume:
-        require_empty(Path(out))
+        require_empty(Path(out))  # before data is loaded; checked again by the run, which holds the lock then
     setup = prepare_run(experiment, data=data, model=model, partition=partition)
     with (
-        run_progress(setup.schedule.rounds, run_title(setup.experiment), progress) as show,
-        Run(setup, out, resume=resume, force=force) as one_run,
+        RunProgress(setup.schedule.rounds, run_title(setup.experiment), progress_console(progress)) as display,
+        Run(setup, out, resume=resume, force=force) as active,
     ):
-        for record in one_run:
-            show(record)
+        for record in active:
+            display.update(record)
             if watch is not None:
                 watch(record)
-    return one_run.result
+    return active.result
 
 
 def load(folder: str | Path) -> Comparison:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedrecall.cli import examine
+from fedrecall.cli import doctor
 from fedrecall.data.catalog import DATASETS
 from fedrecall.errors import explanations
 from fedrecall.simulation.processes import ProcessPool, available_cores
@@ -38,7 +38,7 @@ def test_facts(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
 
 
 def test_an_error_code_is_explained(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(examine, "diagnose", None)
+    monkeypatch.setattr(doctor, "diagnose", None)
     code, out, _ = call(monkeypatch, capsys, "doctor", "--explain", "report.missing_probe")
     assert (code, " ".join(out.split())) == (0, f"report.missing_probe: {explanations()['report.missing_probe']}")
     code, out, _ = call(monkeypatch, capsys, "doctor", "--explain", "report.missing_probe", "--json")
@@ -50,13 +50,13 @@ def test_an_error_code_is_explained(monkeypatch: pytest.MonkeyPatch, capsys: pyt
 
 def test_every_extra_is_known() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert set(examine.EXTRAS) == set(extras) - {"dev", "docs"}
-    for extra, (package, _) in examine.EXTRAS.items():
+    assert set(doctor.EXTRAS) == set(extras) - {"dev", "docs"}
+    for extra, (package, _) in doctor.EXTRAS.items():
         assert extras[extra][0].startswith(package)
 
 
 def test_what_is_missing_and_how_to_get_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setitem(examine.EXTRAS, "flower", ("no-such-package", "real federations"))
+    monkeypatch.setitem(doctor.EXTRAS, "flower", ("no-such-package", "real federations"))
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.delenv("FEDRECALL_DATA", raising=False)
     code, out, _ = call(monkeypatch, capsys, "doctor")
@@ -81,7 +81,7 @@ def test_a_library_that_cannot_run(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("illegal instruction\nand more")
 
-    monkeypatch.setattr("fedrecall.cli.examine.run", fail)
+    monkeypatch.setattr("fedrecall.api.run", fail)
     code, out, _ = call(monkeypatch, capsys, "doctor")
     assert code == 1
     assert "does not work: illegal instruction" in out

@@ -81,7 +81,7 @@ def test_a_failure_is_json_and_a_line_for_people(
     error = json.loads(out)["error"]
     assert list(error) == ["code", "message", "key", "hint"]
     assert error["code"] == "round.diverged"
-    assert err.splitlines()[-1] == f"error: {error['message']}: {error['hint']}"
+    assert err.splitlines()[-1] == f"error: {error['message']}: {error['hint']} [{error['code']}]"
 
 
 def test_a_study_that_failed_in_part_is_one_document(

@@ -262,7 +262,7 @@ def _hold(path: str, ready: object, done: object) -> None:
 
 
 def test_two_processes_cannot_run_in_one_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedrecall.runs.directory.LOCK_TIMEOUT", 0.1)
+    monkeypatch.setattr("fedrecall.runs.directory.RUN_LOCK_TIMEOUT", 0.1)
     interrupt(tables(), tmp_path / "a", after=2)
     context = multiprocessing.get_context("spawn")
     ready, done = context.Event(), context.Event()

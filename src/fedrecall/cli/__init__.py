@@ -1,4 +1,7 @@
-"""The command line. It translates arguments; each command imports what it needs when it runs, so that help is quick."""
+"""The command line: it parses arguments, calls `fedrecall.api`, and prints what that returns.
+
+Every command imports what it needs when it runs, so that `--help` does not wait for torch.
+"""
 
 import sys
 from typing import Annotated
@@ -6,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fedrecall._version import __version__
-from fedrecall.cli import completion, flower, running, show, starting
+from fedrecall.cli import completion, doctor, flower, init, output, run, running, show
 from fedrecall.errors import UserError
 
 app = typer.Typer(
@@ -17,13 +20,13 @@ app = typer.Typer(
 )
 
 for command in (
-    starting.init,
-    running.run,
+    init.init,
+    run.run,
     running.compare,
     running.reproduce,
     running.tune,
     running.report,
-    starting.doctor,
+    doctor.doctor,
 ):
     app.command()(command)
 
@@ -48,14 +51,12 @@ def _options(
 
 
 def main() -> None:
-    """Run the command line. A `UserError` is one line on standard error, with --json also JSON, and exit code 2."""
+    """Run the command line. A `UserError` is one line on standard error, with --json also JSON; exit code 2."""
     try:
-        with completion.whole_words():
+        with completion.joined_bash_words():
             app()
     except UserError as error:
-        typer.echo(f"error: {error}", err=True)
+        typer.echo(f"error: {error} [{error.code}]", err=True)
         if "--json" in sys.argv[1:]:
-            from fedrecall.cli import output
-
             output.print_error(error)
         sys.exit(2)

@@ -1,4 +1,4 @@
-"""What the shell may complete. It must be quick: names are read from the source, and torch stays where it is."""
+"""Completion of arguments in the shell. A person waits for it, so nothing here imports torch."""
 
 import os
 import shlex
@@ -10,33 +10,33 @@ from fedrecall.config import schema
 from fedrecall.errors import explanations
 from fedrecall.studies.definitions import experiment_ids
 
-Completions = list[tuple[str, str]]  # what can be typed, and what it means
+Completions = list[tuple[str, str]]  # a completion and its description
 
 
 def complete_methods(incomplete: str) -> Completions:
-    """Names of methods."""
+    """Complete the name of a method."""
     members = schema.choice_members(schema.choice_schema("method"))
     return [(name, schema.summary(member)) for name, member in members.items() if name.startswith(incomplete)]
 
 
 def complete_datasets(incomplete: str) -> Completions:
-    """Names of data sets; a path is completed by the shell where no name fits."""
+    """Complete the name of a data set. If none matches, the shell completes a path."""
     names = [str(name) for name in schema.key_infos()["data.name"].values if name not in ("folder", "table", "own")]
     return [(name, "data set") for name in names if name.startswith(incomplete)]
 
 
 def complete_experiments(incomplete: str) -> list[str]:
-    """What can be reproduced."""
+    """Complete the ID of a paper's experiment."""
     return [name for name in experiment_ids() if name.startswith(incomplete)]
 
 
-def codes(incomplete: str) -> Completions:
-    """Error codes."""
+def complete_error_codes(incomplete: str) -> Completions:
+    """Complete an error code."""
     return [(code, text) for code, text in explanations().items() if code.startswith(incomplete)]
 
 
 def complete_settings(incomplete: str) -> Completions:
-    """Keys of a configuration; and their values, as soon as only one key is meant that has a list of them."""
+    """Complete a configuration key, and the value of the only key that matches."""
     typed, equals, _ = incomplete.partition("=")
     infos = schema.key_infos()
     found = {key: info for key, info in infos.items() if (key == typed if equals else key.startswith(typed))}
@@ -47,35 +47,38 @@ def complete_settings(incomplete: str) -> Completions:
 
 
 @contextmanager
-def whole_words() -> Iterator[None]:
-    """Bash breaks words at "=", and wants the last piece completed: "method.name=fed" is one word inside."""
+def joined_bash_words() -> Iterator[None]:
+    """Complete words that contain "=" in bash, which splits them there and expects the last piece only.
+
+    A completion class cannot do this: typer keeps its own private, and registers them again for every command.
+    """
     if os.environ.get("_FEDRECALL_COMPLETE") != "complete_bash" or "=" not in os.environ["COMP_WORDS"].split("\n"):
         yield
         return
-    words, at = join_words(os.environ["COMP_WORDS"].split("\n"), int(os.environ["COMP_CWORD"]))
-    os.environ |= {"COMP_WORDS": shlex.join(words), "COMP_CWORD": str(at)}
-    key, said = "".join(words[at].rpartition("=")[:2]), StringIO()
+    words, position = join_words(os.environ["COMP_WORDS"].split("\n"), int(os.environ["COMP_CWORD"]))
+    os.environ |= {"COMP_WORDS": shlex.join(words), "COMP_CWORD": str(position)}
+    prefix, completions = "".join(words[position].rpartition("=")[:2]), StringIO()
     try:
-        with redirect_stdout(said):
+        with redirect_stdout(completions):
             yield
-    finally:  # the program exits when it has answered
-        print(*(line.removeprefix(key) for line in said.getvalue().splitlines()), sep="\n")  # noqa: T201
+    finally:  # typer exits after it has printed the completions
+        print(*(line.removeprefix(prefix) for line in completions.getvalue().splitlines()), sep="\n")  # noqa: T201
 
 
-def join_words(pieces: list[str], at: int) -> tuple[list[str], int]:
-    """Words that were broken at "=", and which of them piece number `at` is in.
+def join_words(pieces: list[str], index: int) -> tuple[list[str], int]:
+    """Join words that were split at "="; return them and the position of the word that contains piece `index`.
 
     >>> join_words(["run", "--set", "method.name", "=", "fed"], 4)
     (['run', '--set', 'method.name=fed'], 2)
     """
-    words, where = list[str](), list[int]()
+    words, positions = list[str](), list[int]()
     for i, piece in enumerate(pieces):
         if words and "=" in (piece, pieces[i - 1]):
             words[-1] += piece
         else:
             words.append(piece)
-        where.append(len(words) - 1)
-    return words, where[at]
+        positions.append(len(words) - 1)
+    return words, positions[index]
 
 
 def _toml(value: object) -> str:

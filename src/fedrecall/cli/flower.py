@@ -1,4 +1,4 @@
-"""`fedrecall flower`: real federations."""
+"""`fedrecall flower`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,7 +7,7 @@ import typer
 
 from fedrecall.cli.options import ConfigArgument, ConfigOption, SetOption
 
-app = typer.Typer(help="Make a real federation with Flower, or try one here.", no_args_is_help=True)
+app = typer.Typer(help="Create a real federation with Flower, or try one here.", no_args_is_help=True)
 
 
 @app.command()
@@ -16,24 +16,24 @@ def new(
     config: ConfigOption = None,
     overrides: SetOption = None,
 ) -> None:
-    """Write a Flower app of a configuration, and how to start it."""
-    from fedrecall.flower.app_template import write_app as write_app
+    """Write a Flower app of a configuration, with instructions."""
+    from fedrecall.flower.app_template import write_app
 
     write_app(folder, config, overrides or [])
-    typer.echo(f"Flower app in {folder}; how to run it is in {folder / 'README.md'}")
+    typer.echo(f"Flower app in {folder}; instructions in {folder / 'README.md'}")
 
 
 @app.command()
 def certs(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the keys; what is there stays as it is.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the keys; existing files are kept.")],
     host: Annotated[
         list[str], typer.Option(metavar="NAME", help="Name or address by which nodes reach the server; repeatable.")
     ],
-    nodes: Annotated[int, typer.Option(metavar="N", help="Key pairs for so many nodes.")] = 0,
+    nodes: Annotated[int, typer.Option(metavar="N", help="Number of nodes that receive a key pair.")] = 0,
 ) -> None:
-    """Make the certificates and keys that are missing.
+    """Create the certificates and keys that are missing.
 
-    An authority, the server's certificate and the nodes' keys.
+    A certificate authority, the server's certificate and the nodes' keys.
     """
     from fedrecall.flower.certificates import make_certificates
 
@@ -49,8 +49,8 @@ def demo(
 ) -> None:
     """Run a configuration as a real federation on this machine.
 
-    There is a process for every client, TLS, and only nodes that are known.
+    Every client is a process; connections use TLS, and nodes are authenticated.
     """
-    from fedrecall.flower.demo import run_demo as federate
+    from fedrecall.flower.demo import run_demo
 
-    federate(config, overrides or [], out, typer.echo)
+    run_demo(config, overrides or [], out, typer.echo)

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands have."""
+"""Arguments and options that several commands share."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,7 +7,7 @@ import typer
 
 from fedrecall.cli import completion
 
-CONFIG_HELP = "Configuration; without one, the quickstart on digits."
+CONFIG_HELP = "Configuration; default: the quickstart on digits."
 
 ConfigArgument = Annotated[Path | None, typer.Argument(metavar="CONFIG.toml", help=CONFIG_HELP)]
 
@@ -24,9 +24,9 @@ SetOption = Annotated[
 ]
 
 OutOption = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Folder of the runs; one that has some of them goes on.")
+    Path | None, typer.Option(metavar="DIR", help="Folder of the runs; runs that it has are resumed.")
 ]
 
 JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print the result as JSON, and all else to standard error.", show_default=False)
+    bool, typer.Option("--json", help="Print the result as JSON, other text to standard error.", show_default=False)
 ]

@@ -1,4 +1,4 @@
-"""The commands that train: run, compare, reproduce, tune; and report, on what they leave."""
+"""The commands that train: compare, reproduce, tune; and report, on what they leave."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,22 +6,8 @@ from typing import Annotated
 import typer
 
 from fedrecall.cli import completion
-from fedrecall.cli.options import ConfigArgument, JsonOption, OutOption, SetOption
+from fedrecall.cli.options import JsonOption, OutOption, SetOption
 from fedrecall.errors import UserError
-
-
-def run(
-    config: ConfigArgument = None,
-    overrides: SetOption = None,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Run directory; default: a new one in runs/.")] = None,
-    resume: Annotated[Path | None, typer.Option(metavar="DIR", help="Go on with the run interrupted in DIR.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="With --resume: even if its result would be another.")] = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Train a federation and keep what came of it in a run directory."""
-    from fedrecall.cli import console
-
-    console.run_and_show(config, overrides or [], out, resume=resume, force=force, as_json=as_json)
 
 
 def compare(

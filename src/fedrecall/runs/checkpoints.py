@@ -23,7 +23,7 @@ from fedrecall.files import fsync_path, tensors_from_bytes, tensors_to_bytes, wr
 
 KEEP_LAST = 2
 
-FOLDER = "checkpoints"
+CHECKPOINT_FOLDER = "checkpoints"
 
 CLIENT_STATE_FOLDER = "memories"  # in it: what clients remember
 

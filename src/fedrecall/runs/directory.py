@@ -27,7 +27,7 @@ from fedrecall.config.choices import PythonObject
 from fedrecall.config.tables import RESULT_NEUTRAL_KEYS, flatten
 from fedrecall.errors import UserError
 from fedrecall.files import write_atomic
-from fedrecall.runs.checkpoints import FOLDER, Checkpoints
+from fedrecall.runs.checkpoints import CHECKPOINT_FOLDER, Checkpoints
 from fedrecall.runs.records import RoundRecord
 from fedrecall.runs.setup import Setup
 from fedrecall.simulation import ClientFailure
@@ -38,9 +38,9 @@ SUMMARY = "summary.json"
 
 ROUNDS = "rounds.jsonl"
 
-LOCK = "run.lock"
+LOCK_FILE = "run.lock"
 
-LOCK_TIMEOUT = 3.0  # seconds: the workers of a process that was killed hold its lock until they have noticed
+RUN_LOCK_TIMEOUT = 3.0  # seconds: the workers of a process that was killed hold its lock until they have noticed
 
 ENVIRONMENT_KEYS = ("fedrecall", "torch", "numpy", "data", "partition", "parameters", "start")  # of the environment
 
@@ -58,9 +58,9 @@ def require_empty(path: Path) -> None:
         raise UserError(
             "run.not_a_directory", f"{path}: the output directory is a file", str(path), "set another --out"
         )
-    if path.exists() and any(inside.name != LOCK for inside in path.iterdir()):
+    if path.exists() and any(inside.name != LOCK_FILE for inside in path.iterdir()):
         what = "holds another run" if (path / "config.toml").exists() else "is not empty"
-        how = f"resume its run: --resume {path}" if (path / FOLDER).exists() else "remove it first"
+        how = f"resume its run: --resume {path}" if (path / CHECKPOINT_FOLDER).exists() else "remove it first"
         message = f"{path}: the output directory {what}"
         raise UserError("run.directory_not_empty", message, str(path), f"set another --out, or {how}")
 
@@ -74,8 +74,8 @@ def locked(path: Path) -> Iterator[None]:
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(path / LOCK)
-        lock.acquire(timeout=LOCK_TIMEOUT)
+        lock = FileLock(path / LOCK_FILE)
+        lock.acquire(timeout=RUN_LOCK_TIMEOUT)
     except Timeout:
         message = f"{path}: another process is running in this directory"
         raise UserError("run.directory_in_use", message, str(path), "wait for it, or set another --out") from None
@@ -86,7 +86,7 @@ def locked(path: Path) -> Iterator[None]:
         yield
     finally:
         if (path / SUMMARY).exists():
-            (path / LOCK).unlink(missing_ok=True)
+            (path / LOCK_FILE).unlink(missing_ok=True)
         lock.release()
 
 
@@ -99,23 +99,23 @@ class RunDirectory:
     @property
     def checkpoints(self) -> Checkpoints:
         """What an interrupted run goes on from."""
-        return Checkpoints(self.path / FOLDER)
+        return Checkpoints(self.path / CHECKPOINT_FOLDER)
 
     def initialise(self, setup: Setup) -> None:
         """Write down all that is known before the first round."""
         write_atomic(self.path / "config.toml", _toml(setup).encode())
         setup.data.partition.save(self.path, setup.data.client_examples.y.numpy(), setup.data.dataset.num_classes)
-        self.write_json("environment.json", environment(setup))  # the last: with it a run can be resumed
+        self.write_json("environment.json", describe_environment(setup))  # the last: with it a run can be resumed
 
     def clear(self) -> None:
         """Leave nothing half-written where a run could not begin."""
         for path in self.path.iterdir():
-            if path.name != LOCK:
+            if path.name != LOCK_FILE:
                 path.unlink()
 
     def differences(self, setup: Setup) -> list[str]:
         """What differs between the run that was begun here and the one that is set up, key by key."""
-        old, now = self._environment(), environment(setup)
+        old, now = self._environment(), describe_environment(setup)
         if old.get("cpu") != now["cpu"]:
             log.warning(
                 "%s: the run began on a processor with %s, this one has %s: the last digits of the result may differ",
@@ -132,7 +132,7 @@ class RunDirectory:
         """Say that from here on the run is another one than it was."""
         forced = [*self._environment().get("forced", []), {"after": after, "changed": differences}]
         write_atomic(self.path / "config.toml", _toml(setup).encode())
-        self.write_json("environment.json", environment(setup) | {"forced": forced})
+        self.write_json("environment.json", describe_environment(setup) | {"forced": forced})
 
     def _environment(self) -> dict[str, Any]:
         try:
@@ -189,7 +189,7 @@ class RunDirectory:
         """Say that the run is complete; there is nothing to resume then."""
         self.write_json(SUMMARY, summary)
         if not resumable:
-            shutil.rmtree(self.path / FOLDER, ignore_errors=True)
+            shutil.rmtree(self.path / CHECKPOINT_FOLDER, ignore_errors=True)
 
     def save_traceback(self, failure: ClientFailure) -> str:
         """The traceback of a client that failed; returns where it is."""
@@ -210,7 +210,7 @@ class RunDirectory:
         write_atomic(path, safetensors.torch.save(dict(tensors)))
 
 
-def environment(setup: Setup) -> dict[str, Any]:
+def describe_environment(setup: Setup) -> dict[str, Any]:
     """What the result may depend on besides the configuration."""
     return {
         "fedrecall": __version__,

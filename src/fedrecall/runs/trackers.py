@@ -25,7 +25,7 @@ from fedrecall.runs.records import RoundRecord
 
 log = logging.getLogger(__name__)
 
-PROJECT = "fedrecall"  # what MLflow calls an experiment, and Weights & Biases a project
+TRACKER_PROJECT = "fedrecall"  # what MLflow calls an experiment, and Weights & Biases a project
 
 ROUND_METRICS = ("accuracy", "loss", "train_loss", "local_accuracy", "seconds", "bytes_up", "bytes_down")  # of a round
 
@@ -35,8 +35,6 @@ TRACKER_FILE = "tracker.json"  # in the run directory: the run's name in each to
 
 INVALID_METRIC_CHARACTERS = r"[^\w. -]"  # what MLflow refuses in the name of a metric
 
-Tables = Mapping[str, Any]
-
 
 class Tracker(Protocol):
     """What hears of a run. Its context is the run; leaving it before `finish` means that the run broke off."""
@@ -45,13 +43,13 @@ class Tracker(Protocol):
 
     def __exit__(self, *_: object) -> None: ...
 
-    def start(self, tables: Tables, directory: Path, done: int) -> None:
+    def start(self, tables: Mapping[str, Any], directory: Path, done: int) -> None:
         """A run begins, or goes on after so many rounds, with this complete configuration."""
 
     def round(self, record: RoundRecord) -> None:
         """A round is done."""
 
-    def finish(self, summary: Tables) -> None:
+    def finish(self, summary: Mapping[str, Any]) -> None:
         """The run is done."""
 
 
@@ -74,7 +72,7 @@ class TensorBoard:
         if self._writer is not None:
             self._writer.close()
 
-    def start(self, tables: Tables, directory: Path, done: int) -> None:
+    def start(self, tables: Mapping[str, Any], directory: Path, done: int) -> None:
         """The configuration, as text and as hyper-parameters to sort runs by."""
         folder = directory / "tensorboard"
         # What was written of rounds that are made again is to be forgotten.
@@ -90,7 +88,7 @@ class TensorBoard:
         for name, value in _metrics(record).items():
             self._writer.add_scalar(name, value, record["round"])
 
-    def finish(self, summary: Tables) -> None:
+    def finish(self, summary: Mapping[str, Any]) -> None:
         """The results as scalars of the last round."""
         for name, value in _results(summary).items():
             self._writer.add_scalar(f"result/{name}", value, summary["rounds"])
@@ -118,7 +116,7 @@ class MLflow:
         if self._run:
             self._client.set_terminated(self._run, self._status)
 
-    def start(self, tables: Tables, directory: Path, done: int) -> None:
+    def start(self, tables: Mapping[str, Any], directory: Path, done: int) -> None:
         """A new run with the configuration as its parameters, or the one that there is."""
         where = os.environ.get("MLFLOW_TRACKING_URI")
         if where is None:  # files need no server and no database; MLflow wants to be told that they are meant
@@ -131,7 +129,7 @@ class MLflow:
             points = self._client.get_metric_history(known, "bytes_up")  # which every round has
             self._heard = max((point.step for point in points), default=0)
             return
-        project = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
+        project = os.environ.get("MLFLOW_EXPERIMENT_NAME", TRACKER_PROJECT)
         there = self._client.get_experiment_by_name(project)
         number = there.experiment_id if there else self._client.create_experiment(project)
         self._run = self._client.create_run(number, run_name=_run_name(directory)).info.run_id
@@ -145,7 +143,7 @@ class MLflow:
         if record["round"] > self._heard:
             self._log(_metrics(record), record["round"])
 
-    def finish(self, summary: Tables) -> None:
+    def finish(self, summary: Mapping[str, Any]) -> None:
         """The results as metrics of the last round."""
         self._log({f"result/{name}": value for name, value in _results(summary).items()}, summary["rounds"])
         if "failed" in summary:
@@ -177,12 +175,12 @@ class WeightsAndBiases:
         if self._run is not None:
             self._run.finish(exit_code=int(self._broken))
 
-    def start(self, tables: Tables, directory: Path, done: int) -> None:
+    def start(self, tables: Mapping[str, Any], directory: Path, done: int) -> None:
         """A new run with the configuration, or the one that there is; offline, its parts have one name."""
         chosen = "WANDB_MODE" in os.environ or "WANDB_API_KEY" in os.environ
         known = _known(directory).get("wandb")
         self._run = self._wandb.init(
-            project=os.environ.get("WANDB_PROJECT", PROJECT),
+            project=os.environ.get("WANDB_PROJECT", TRACKER_PROJECT),
             name=_run_name(directory),
             id=known,
             resume=None if known is None else "allow",
@@ -197,7 +195,7 @@ class WeightsAndBiases:
         """One step of its history."""
         self._run.log(_metrics(record), step=record["round"])
 
-    def finish(self, summary: Tables) -> None:
+    def finish(self, summary: Mapping[str, Any]) -> None:
         """The results go to the run's summary."""
         self._run.summary.update(_results(summary) | {k: summary[k] for k in ("failed",) if k in summary})
         self._broken = "failed" in summary
@@ -227,7 +225,7 @@ class SafeTracker:
     ) -> None:
         self._do("__exit__", kind, error, trace)
 
-    def start(self, tables: Tables, directory: Path, done: int = 0) -> None:
+    def start(self, tables: Mapping[str, Any], directory: Path, done: int = 0) -> None:
         """A run begins, or goes on after so many rounds, with this complete configuration."""
         self._do("start", tables, directory, done)
 
@@ -235,7 +233,7 @@ class SafeTracker:
         """A round is done."""
         self._do("round", record)
 
-    def finish(self, summary: Tables) -> None:
+    def finish(self, summary: Mapping[str, Any]) -> None:
         """The run is done."""
         self._do("finish", summary)
 
@@ -262,7 +260,7 @@ def _metrics(record: RoundRecord) -> dict[str, float]:
     return {name: record[name] for name in ROUND_METRICS if record.get(name) is not None} | parts
 
 
-def _results(summary: Tables) -> dict[str, float]:
+def _results(summary: Mapping[str, Any]) -> dict[str, float]:
     return {name: summary[name] for name in SUMMARY_METRICS if summary.get(name) is not None}
 
 

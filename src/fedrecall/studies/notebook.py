@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from rich.console import Console
 
-from fedrecall.runs.live import NotebookOutput, should_show
+from fedrecall.runs.progress import LiveOutput, progress_console
 from fedrecall.runs.records import RoundRecord
 from fedrecall.studies.progress import StudyProgress
 from fedrecall.studies.runner import Summary, Watch
@@ -15,8 +15,8 @@ from fedrecall.studies.study import Cell, Study
 @contextmanager
 def study_progress(study: Study, progress: bool | None) -> Iterator[Watch]:
     """Someone who shows how a study goes on; with None, only where it can be live."""
-    console = Console(stderr=True)
-    if not should_show(console, progress):
+    console = progress_console(progress)
+    if console.quiet:
         yield Watch()
     elif console.is_jupyter:
         with NotebookStudyProgress(study) as board:
@@ -33,11 +33,12 @@ class NotebookStudyProgress(StudyProgress):
         super().__init__(study, Console(force_terminal=True))  # the table is live, so no line for every run
 
     def __enter__(self) -> "NotebookStudyProgress":
-        self._output = NotebookOutput(self.__rich__)
+        self._output = LiveOutput(self.__rich__, Console(force_jupyter=True))
+        self._output.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._output.close()
+        self._output.__exit__()
 
     def round(self, cell: Cell, record: RoundRecord) -> None:
         """A run has made another round."""
