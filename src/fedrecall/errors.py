@@ -43,10 +43,12 @@ def unknown_name(
 
 
 def missing_extra(package: str, extra: str) -> UserError:
-    """Return the error for an optional package that is not installed."""
-    return UserError(
-        "install.missing_extra", f"{package} is not installed", package, f'pip install "fedrecall[{extra}]"'
-    )
+    """Return the error for an optional package that is not installed.
+
+    The hint installs from a checkout, because the package is not on PyPI.
+    """
+    hint = f'run pip install ".[{extra}]" in the folder of the repository'
+    return UserError("install.missing_extra", f"{package} is not installed", package, hint)
 
 
 def first_line(error: BaseException, limit: int = 200) -> str:

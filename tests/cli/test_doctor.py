@@ -61,7 +61,7 @@ def test_what_is_missing_and_how_to_get_it(monkeypatch: pytest.MonkeyPatch, caps
     monkeypatch.delenv("FEDRECALL_DATA", raising=False)
     code, out, _ = call(monkeypatch, capsys, "doctor")
     assert code == 0
-    assert "missing: pip install 'fedrecall[flower]'" in out
+    assert "missing: pip install '.[flower]'" in out
     assert "from the hub: ylecun/mnist" in out
     assert all(len(line) <= 80 for line in out.splitlines())
     assert "\x1b" not in out

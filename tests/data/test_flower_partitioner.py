@@ -98,4 +98,4 @@ def test_without_the_extra_the_install_command_is_named(monkeypatch: pytest.Monk
     with pytest.raises(UserError) as error:
         from_flower_partitioner(object(), LABELS)
     assert (error.value.code, error.value.key) == ("install.missing_extra", "flwr-datasets")
-    assert 'pip install "fedrecall[flower-datasets]"' in str(error.value)
+    assert 'pip install ".[flower-datasets]"' in str(error.value)

@@ -162,7 +162,7 @@ def test_an_absent_package_is_named_with_the_command(name: str, module: str, mon
     with pytest.raises(UserError) as error:
         SafeTracker(name)
     assert (error.value.code, error.value.key) == ("install.missing_extra", name)
-    assert f'pip install "fedrecall[{name}]"' in str(error.value.hint)
+    assert f'pip install ".[{name}]"' in str(error.value.hint)
 
 
 def test_an_unknown_tracker() -> None:

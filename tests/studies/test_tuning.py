@@ -200,7 +200,7 @@ def test_without_optuna(data: Dataset, tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(UserError) as error:
         search(data, tmp_path / "t")
     assert (error.value.code, error.value.key) == ("install.missing_extra", "optuna")
-    assert "fedrecall[tune]" in str(error.value.hint)
+    assert ".[tune]" in str(error.value.hint)
     assert not (tmp_path / "t").exists()
 
 

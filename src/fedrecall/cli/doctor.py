@@ -144,7 +144,7 @@ def _check_extra(name: str) -> Report:
     try:
         return {"version": version(package), "gives": purpose}
     except PackageNotFoundError:
-        return {"version": None, "gives": purpose, "get": f"pip install 'fedrecall[{name}]'"}
+        return {"version": None, "gives": purpose, "get": f"pip install '.[{name}]'"}
 
 
 def _commit() -> str | None:

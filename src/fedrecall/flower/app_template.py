@@ -42,7 +42,8 @@ clientapp = "fedrecall.flower.client_app:app"
 README = """\
 # {name}
 
-{title}, over {clients} clients: a Flower app. Every machine needs `pip install "fedrecall[flower]"`, the same version.
+{title}, over {clients} clients: a Flower app. Every machine needs the same version of fedrecall
+with its extra flower: run `pip install ".[flower]"` in the folder of its repository.
 This page is for a trial on one machine, without encryption; the page `deployment` of fedrecall's documentation takes
 it from here to authenticated nodes on machines of their own.
 

@@ -28,11 +28,13 @@ def cost_table(results: StudyResults) -> ReportTable:
     return ReportTable(
         name="cost",
         title="Cost of a run",
-        header=("method", "runs", "million sample passes", "seconds a round", "seconds", "MB up", "MB down"),
+        header=("method", "runs", "million examples", "seconds a round", "seconds", "MB up", "MB down"),
         rows=tuple(rows),
         notes=(
             TableNote("means over the finished runs of a row"),
-            TableNote("sample passes: examples trained on, summed over rounds, participants and local epochs"),
+            TableNote(
+                "million examples: training examples processed, counted once per round, participant and local epoch"
+            ),
             TableNote("MB: sent by and to all participants of a run"),
         ),
         fraction=results.study.fraction,
