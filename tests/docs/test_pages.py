@@ -13,7 +13,7 @@ import typer.main
 import fedrecall as fr
 from fedrecall import cli
 from fedrecall.config.schema import key_infos
-from support.browser import Browser, installed
+from support.browser import IS_INSTALLED, REQUIREMENT, start_browser, visit
 from support.markdown import DOCS, PAGES, ROOT, anchor, blocks, commands, execute, headings, links, script
 
 TUTORIAL, FAQ = DOCS / "getting-started.md", DOCS / "faq.md"
@@ -158,17 +158,15 @@ def test_every_page_is_in_the_site_and_asks_nobody_else(site: Path) -> None:
         assert "--8&lt;--" not in text, page
 
 
-@pytest.mark.skipif(installed() is None, reason="no chromium here")
-def test_pages_fit_a_phone_and_load_without_a_network(site: Path, tmp_path: Path) -> None:
-    with Browser(tmp_path) as browser:
+@pytest.mark.skipif(not IS_INSTALLED, reason=REQUIREMENT)
+def test_pages_fit_a_phone_and_load_without_a_network(site: Path) -> None:
+    with start_browser() as browser:
         for page in ("index", "configuration", "methods/fedssd", "architecture", "api"):
-            browser.open(site / f"{page}.html", width=360)
-            assert browser.run("document.documentElement.scrollWidth") <= 360, page
-            sent = (event for event in browser.events if event["method"] == "Network.requestWillBeSent")
-            asked = [event["params"]["request"]["url"] for event in sent]
-            assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
-            missing = "[...document.querySelectorAll('img')].filter(i => i.complete && !i.naturalWidth).length"
-            assert browser.run(missing) == 0, f"{page} has a picture that is not there"
+            with visit(browser, site / f"{page}.html", width=360, is_mobile=True) as opened:
+                assert opened.page.evaluate("document.documentElement.scrollWidth") <= 360, page
+                assert [url for url in opened.requests if not url.startswith(("file:", "data:"))] == []
+                missing = "[...document.querySelectorAll('img')].filter(i => i.complete && !i.naturalWidth).length"
+                assert opened.page.evaluate(missing) == 0, f"{page} has a picture that is not there"
 
 
 def test_the_api_has_all_that_is_public_and_its_examples_are_code(site: Path) -> None:
