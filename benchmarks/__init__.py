@@ -1,1 +1,1 @@
-"""Every claim of speed is a number from here: `make bench`. Ratios measured side by side in one run, interleaved."""
+"""Benchmarks behind every claim of speed: `make bench`. Compared programs run alternately in one session."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks [NAME...] [--out FILE]`: run them, print tables, write JSON."""
+"""Command line: `python -m benchmarks [NAME...] [--out FILE]` runs benchmarks, prints tables and writes JSON."""
 
 import argparse
 import json
@@ -16,7 +16,7 @@ NAMES = ("start", "engine", "teacher", "scale", "profile")
 
 
 def surroundings() -> dict[str, Any]:
-    """What figures depend on: the machine and the versions."""
+    """Return the machine and the versions, on which the figures depend."""
     cpu = next((v for k, v in _cpu_lines() if k == "model name"), platform.machine())
     capability = torch.backends.cpu.get_cpu_capability()
     return {
@@ -32,7 +32,7 @@ def _cpu_lines() -> list[tuple[str, str]]:
 
 
 def show(name: str, rows: list[dict[str, Any]]) -> None:
-    """One table; a ratio above its bound is marked."""
+    """Print one table; a ratio above its bound is marked."""
     grid = Table(title=name, box=None, header_style="bold", title_justify="left")
     for column in rows[0]:
         grid.add_column(column, justify="left" if isinstance(rows[0][column], str) else "right")
@@ -47,7 +47,7 @@ def show(name: str, rows: list[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    """Run the named benchmarks, or all but the peers, which need environments of their own."""
+    """Run the named benchmarks; by default all except the peers, which need separate environments."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; without any, all")
     parser.add_argument("--out", type=Path, default=Path("build/benchmarks.json"))

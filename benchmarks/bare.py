@@ -1,7 +1,7 @@
-"""The bare limit: the same SGD steps by independent single-thread processes, and no federation at all.
+"""Lower bound: the same SGD steps in independent single-threaded processes, without a federation.
 
-`nn.Module` as the papers write it, `torch.optim.SGD`, float tensors that are in memory already. Run as a process, it
-does one share of a round for every line on its standard input, and answers with a line.
+It uses `nn.Module` as in the papers, `torch.optim.SGD` and float tensors in memory. As a process, it trains its share
+of a round for every line on standard input, and then prints a line.
 """
 
 import json
@@ -18,7 +18,7 @@ from benchmarks.peers.task import Net
 
 
 class Cnn3264(nn.Module):
-    """The FedNTD / FedLMD CNN, rectified before pooling, as its code has it."""
+    """CNN of FedNTD and FedLMD, with ReLU before pooling, as in their code."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class Cnn3264(nn.Module):
         self.fc1, self.fc2 = nn.Linear(4096, 512), nn.Linear(512, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits."""
+        """Return the logits."""
         x = F.max_pool2d(F.relu(self.conv1(x)), 2)
         x = F.max_pool2d(F.relu(self.conv2(x)), 2)
         return self.fc2(F.relu(self.fc1(x.flatten(1))))
@@ -47,7 +47,7 @@ def share(work: Work, clients: int, model: nn.Module, x: Tensor, y: Tensor) -> N
 
 
 class Bare:
-    """As many such processes as there are workers, each with its share of the clients."""
+    """One process per worker, each with its share of the clients."""
 
     def __init__(self, work: Work, workers: int) -> None:
         sizes = [len(work.cohort[w::workers]) for w in range(workers)]
@@ -58,14 +58,14 @@ class Bare:
         ]
 
     def round(self) -> None:
-        """All of them do their share at the same time."""
+        """Train all shares at the same time."""
         for process in self._all:
             print("go", file=process.stdin, flush=True)
         for process in self._all:
             process.stdout.readline()  # type: ignore[union-attr]  # a pipe, as asked for
 
     def close(self) -> None:
-        """End them."""
+        """Stop the processes."""
         for process in self._all:
             process.communicate()
 

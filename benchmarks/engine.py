@@ -1,4 +1,4 @@
-"""Seconds a round of `pool` against the bare limit: what the federation costs, and what the loop saves."""
+"""Seconds per round of `pool`, compared with the lower bound of `bare`."""
 
 import os
 from typing import Any
@@ -17,7 +17,7 @@ CASES = {  # name -> work, bound of the ratio
 
 
 def measure() -> list[dict[str, Any]]:
-    """One row a case."""
+    """Return one row per case."""
     workers = len(os.sched_getaffinity(0))
     rows = []
     for name, (work, bound) in CASES.items():

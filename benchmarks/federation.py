@@ -1,4 +1,4 @@
-"""The federation that is measured: CIFAR-shaped pictures of noise, equal clients, any model, method and engine."""
+"""Measured federation: images of noise in the shape of CIFAR, equal clients, any model, method and engine."""
 
 from dataclasses import dataclass
 
@@ -25,7 +25,7 @@ AUGMENTED = Transform(mean=(0.5,) * 3, std=(0.25,) * 3, pad=4, flip=True)
 
 
 def pictures(n: int, shape: tuple[int, ...] = (3, 32, 32), seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Uint8 noise and labels: what is in them takes no more and no less time."""
+    """Return uint8 noise and labels. The time of a round does not depend on their values."""
     rng = torch.Generator().manual_seed(seed)
     x = torch.randint(0, 256, (n, *shape), generator=rng, dtype=torch.uint8)
     return x, torch.randint(0, CLASSES, (n,), generator=rng)
@@ -33,19 +33,19 @@ def pictures(n: int, shape: tuple[int, ...] = (3, 32, 32), seed: int = 0) -> tup
 
 @dataclass(frozen=True)
 class Work:
-    """What one round does."""
+    """Size of one round."""
 
     clients: int = 10
-    images: int = 500  # of each client
+    images: int = 500  # per client
     epochs: int = 5
     batch: int = 50
     model: str = "cnn"
-    sample: int | None = None  # clients a round; None: all
+    sample: int | None = None  # clients per round; None: all
     shape: tuple[int, ...] = (3, 32, 32)
 
     @property
     def cohort(self) -> list[int]:
-        """The clients of a round."""
+        """Number of clients per round."""
         return list(range(self.sample or self.clients))
 
 
@@ -53,7 +53,7 @@ class Running:
     """A federation on an engine, one round at a time."""
 
     def __init__(self, work: Work, method: Method, *, engine: str = "pool", transform: Transform = PLAIN) -> None:
-        torch.set_num_threads(1)  # as a run does: the workers have the cores
+        torch.set_num_threads(1)  # as in a run: the workers use the cores
         n = work.clients * work.images
         x, y = pictures(n, work.shape)
         torch.manual_seed(0)
@@ -74,12 +74,12 @@ class Running:
         self.server = Server(f, f.w, f.b, f.int_buffers, ServerSGD(), extra=method.init(f.w), auxiliary=aux)
 
     def round(self) -> None:
-        """One round, without a test of the result."""
+        """Run one round without evaluation."""
         cohort = self.engine.cohort(self.server.t, self.work.cohort)
         exchange = Exchange(self.server, cohort)
         done = exchange.with_averaged_buffers(self.method.round(self.server, exchange))
         self.server = Server(**{**vars(done), "t": done.t + 1})
 
     def close(self) -> None:
-        """End the engine's processes."""
+        """Stop the engine's processes."""
         self.engine.close()

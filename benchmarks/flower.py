@@ -1,7 +1,7 @@
-"""What a real federation costs beside the training: `python -m benchmarks.flower`; it needs fedrecall[flower].
+"""Overhead of a real federation: `python -m benchmarks.flower`. It needs the extra `flower`.
 
-Three SuperNodes on this machine, over TLS with known keys. The time of a round beyond what `serial` takes for it is
-transport, and a process that Flower starts for every message, which imports torch and reads its data.
+Three SuperNodes run on this machine, over TLS with registered keys. The overhead over `serial` is the transport and the
+process that Flower starts for every message, which imports torch and reads its data.
 """
 
 import json
@@ -17,11 +17,11 @@ from fedrecall.flower.app_template import write_app
 from fedrecall.flower.processes import LocalDeployment
 
 ROUNDS = 4
-WIDTHS = {"0.25 MB": 250, "100 MB": 5000}  # two hidden layers so wide
+WIDTHS = {"0.25 MB": 250, "100 MB": 5000}  # width of each of the two hidden layers
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure all widths and print the table."""
     print("model     serial [s]  flower [s]  overhead a round [s]  of 3 nodes, bytes up a node")
     for name, width in WIDTHS.items():
         with tempfile.TemporaryDirectory() as folder:
@@ -30,7 +30,7 @@ def main() -> None:
 
 
 def measured(folder: Path, width: int) -> tuple[float, float, int]:
-    """Median seconds of a round on `serial` and on Flower, without the first, and the bytes of a reply."""
+    """Measure the median round on `serial` and on Flower, without the first round, and the bytes of a reply."""
     rng = np.random.default_rng(0)
     rows = [",".join([*(f"{x:.3f}" for x in rng.normal(size=4)), "abc"[i % 3]]) for i in range(120)]
     (folder / "data.csv").write_text("\n".join(["p,q,r,s,kind", *rows]))

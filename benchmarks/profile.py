@@ -1,4 +1,4 @@
-"""Where the time of a client's round goes: self time of torch's operations, one thread, one process."""
+"""Profile of a client's round: self time of torch's operations, in one thread of one process."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from benchmarks.federation import Running, Work
 from fedrecall.methods import METHODS
 
 CASES = {"6/16 CNN": Work(1, 500, 5), "32/64 CNN": Work(1, 500, 1, model="cnn-32-64")}
-KINDS = {  # the first that an operation's name contains
+KINDS = {  # the first whose text is in the name of an operation
     "convolutions": ("conv",),
     "pooling": ("pool",),
     "matrix products": ("mm", "linear"),
@@ -20,7 +20,7 @@ KINDS = {  # the first that an operation's name contains
 
 
 def measure() -> list[dict[str, Any]]:
-    """One row a kind of operation, in percent of the whole."""
+    """Return one row per kind of operation, in per cent of the total time."""
     shares = {name: _shares(work) for name, work in CASES.items()}
     kinds = sorted(KINDS, key=lambda kind: -max(share[kind] for share in shares.values()))
     return [{"what": kind} | {f"{name} %": shares[name][kind] for name in CASES} for kind in [*kinds, "the rest"]]

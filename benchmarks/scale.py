@@ -1,4 +1,4 @@
-"""Time and peak memory of a round against population, cohort and model size. Each case in a process of its own."""
+"""Time and peak memory of a round by population, cohort and model size. Each case runs in a separate process."""
 
 import json
 import subprocess
@@ -26,11 +26,11 @@ CASES = {
     "model 2.2 M (32/64 CNN)": Work(4, 50, 1, model="cnn-32-64"),
     "model 23.5 M (ResNet-50)": Work(4, 4, 1, model="resnet50"),
 }
-"""For the populations, pictures of four pixels: what grows is the number of clients."""
+"""The populations have images of four pixels, so that only the number of clients grows."""
 
 
 def measure() -> list[dict[str, Any]]:
-    """One row a case."""
+    """Return one row per case."""
     rows = []
     for name, work in CASES.items():
         command = [sys.executable, "-m", "benchmarks.scale", json.dumps(asdict(work))]
@@ -41,7 +41,7 @@ def measure() -> list[dict[str, Any]]:
 
 
 def peak_megabytes() -> float:
-    """Of this process and its workers: each one's own memory at its largest, shared pages counted once in each."""
+    """Return the sum of the peak memory of this process and its workers; shared pages count in each process."""
     own = [Path("/proc/self/status"), *Path("/proc/self/task").glob("*/children")]
     children = [pid for file in own[1:] for pid in file.read_text().split()]
     files = [own[0], *(Path(f"/proc/{pid}/status") for pid in children)]

@@ -1,4 +1,4 @@
-"""How long one waits: help, import, and the quickstart's first round."""
+"""Start-up times: help, import, and the first round of the quickstart."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ COMMANDS = {
 
 
 def measure() -> list[dict[str, Any]]:
-    """One row a command."""
+    """Return one row per command."""
 
     def call(arguments: list[str]) -> None:
         subprocess.run([sys.executable, *arguments], check=True, capture_output=True)

@@ -1,4 +1,4 @@
-"""Seconds a round of every distillation method against FedAvg: what listening to a teacher costs."""
+"""Seconds per round of every distillation method, compared with FedAvg: the cost of a teacher."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from benchmarks.timing import take_turns
 from fedrecall.methods import METHODS
 
 TAUGHT = ("fedlsd", "fedntd", "fedgkd", "fedcad", "fedssd", "fedcsd", "fedlmd")
-TWICE = ("moon",)  # contrasts two frozen models: twice the price of one
+TWICE = ("moon",)  # has two teachers, so twice the cost
 FREE = ("fedlmd-tf", "fedrs")
 BOUNDS = {  # of the ratio: images -> methods
     "plain": {TAUGHT: 1.15, TWICE: 1.3, FREE: 1.03},
@@ -16,7 +16,7 @@ BOUNDS = {  # of the ratio: images -> methods
 
 
 def measure() -> list[dict[str, Any]]:
-    """One row a method, plain and augmented."""
+    """Return one row per method, for plain and for augmented images."""
     rows = []
     for images, transform in (("plain", PLAIN), ("augmented", AUGMENTED)):
         bounds = {name: bound for names, bound in BOUNDS[images].items() for name in names}

@@ -1,18 +1,18 @@
-"""Machines are shared and noisy: things that are compared take turns, and the best of several turns counts."""
+"""Timing on a shared, noisy machine: compared functions run alternately, and the best of several repetitions counts."""
 
 import time
 from collections.abc import Callable, Mapping
 
 
 def seconds(action: Callable[[], object]) -> float:
-    """Wall-clock seconds that one call takes."""
+    """Measure the wall-clock seconds of one call."""
     began = time.perf_counter()
     action()
     return time.perf_counter() - began
 
 
 def take_turns(actions: Mapping[str, Callable[[], object]], turns: int = 5) -> dict[str, float]:
-    """The best time of each, after one call each to warm up."""
+    """Return the best time of each function, after one warm-up call each."""
     for action in actions.values():
         action()
     best = dict.fromkeys(actions, float("inf"))

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.peers [--check] [--turns N] [--out FILE]`: the same rounds by fedrecall and by its peers."""
+"""Command line: `python -m benchmarks.peers [--check] [--turns N] [--out FILE]`."""
 
 import argparse
 import json
@@ -11,14 +11,14 @@ COLUMNS = {
     "peer": "peer",
     "method": "method",
     "s": "seconds_per_round",
-    "others": "others_meanwhile",  # cores busy with something else while the best round ran: near 0, or no figure
+    "others": "others_meanwhile",  # cores used by other programs during the best round: the figure is valid only near 0
     "peak MB": "peak_memory_mb",
     "loss": "train_loss",
 }
 
 
 def main() -> None:
-    """Make the environments, run, print, write."""
+    """Create the environments, run the peers, print the table and write JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS))
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))

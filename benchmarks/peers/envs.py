@@ -1,4 +1,4 @@
-"""A virtual environment per peer: made by pip when it is first needed, made anew when what it should hold changes."""
+"""Virtual environments of the peers: created by pip on first use, and again when their requirements change."""
 
 import os
 import platform
@@ -13,14 +13,14 @@ REQUIREMENTS = Path(__file__).parent / "requirements"
 
 
 def root() -> Path:
-    """Where environments are kept."""
+    """Return the folder of the environments."""
     return Path(os.environ.get("FEDRECALL_BENCH_ENVS", "build/peers/envs")).absolute()
 
 
 def python(peer: str) -> Path:
-    """The interpreter of a peer's environment."""
+    """Return the interpreter of a peer's environment; create the environment if necessary."""
     requirements = REQUIREMENTS / f"{peer}.txt"
-    torch = f"torch=={version('torch').partition('+')[0]}"  # everyone's arithmetic is that of the same release
+    torch = f"torch=={version('torch').partition('+')[0]}"  # the same release for all peers
     wanted = f"python {platform.python_version()}\n{torch}\n{requirements.read_text()}"
     if peer == "fedrecall":
         wanted += str(tomllib.loads(Path("pyproject.toml").read_text())["project"]["dependencies"])

@@ -1,4 +1,4 @@
-"""Flower's simulation: Ray actors with one CPU each serve the clients, as many at a time as there are actors."""
+"""Flower's simulation: Ray actors with one CPU each run the clients, one client per actor at a time."""
 
 import os
 import sys
@@ -15,7 +15,7 @@ STORE = 100 * 2**20  # bytes of Ray's object store: messages are a quarter of a 
 
 
 def main(path: str) -> None:
-    """All rounds."""
+    """Run all rounds."""
     with tempfile.TemporaryDirectory(prefix="flwr") as home:
         os.environ.update(QUIET, FLWR_HOME=home)  # before the import, which reads them
         from flwr.simulation import run_simulation

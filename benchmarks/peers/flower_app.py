@@ -1,7 +1,7 @@
-"""A Flower app, shaped as the one that `flwr new` writes for PyTorch: a ClientApp and a ServerApp of messages.
+"""Flower app in the form that `flwr new` writes for PyTorch: a ClientApp and a ServerApp with messages.
 
-It is a module of its own because what a worker imports by name it keeps: the tensors of the clients it has served stay
-in it, as Flower's examples keep their dataset in a global.
+It is a separate module because a worker caches modules that it imports by name: the tensors of its clients stay in the
+module, as the data set of Flower's examples stays in a global.
 """
 
 import copy
@@ -23,20 +23,20 @@ client_app = ClientApp()
 
 @cache
 def job_at(path: str) -> Job:
-    """The job, read once in every worker."""
+    """Read the job, once in every worker."""
     torch.set_num_threads(1)
     return Job.read(path)
 
 
 @cache
 def partition(path: str, number: int) -> tuple[Tensor, Tensor]:
-    """A client's tensors, made once in every worker that serves it."""
+    """Return a client's tensors, created once in every worker that runs the client."""
     return pictures(job_at(path), number)
 
 
 @client_app.train()
 def fit(message: Message, context: Context) -> Message:
-    """One client's round."""
+    """Run one client's round."""
     path = str(message.content["config"]["job"])
     job = job_at(path)
     net = Net()
@@ -49,7 +49,7 @@ def fit(message: Message, context: Context) -> Message:
 
 
 class Timed(FedAvg):
-    """Flower's FedAvg, which says when a round has ended."""
+    """Flower's FedAvg, which reports the end of each round."""
 
     def __init__(self, watch: Stopwatch, clients: int) -> None:
         super().__init__(
@@ -58,7 +58,7 @@ class Timed(FedAvg):
         self._watch = watch
 
     def aggregate_train(self, server_round: int, replies: list[Message]) -> tuple[ArrayRecord, MetricRecord]:
-        """The mean of the replies."""
+        """Return the mean of the replies."""
         arrays, metrics = super().aggregate_train(server_round, replies)
         if arrays is None or metrics is None:
             raise RuntimeError(f"round {server_round}: no client has answered")
@@ -67,7 +67,7 @@ class Timed(FedAvg):
 
 
 def server_app(path: str) -> ServerApp:
-    """The server's side of a job."""
+    """Run the server of a job."""
     job, app = Job.read(path), ServerApp()
     watch = Stopwatch(job)
 

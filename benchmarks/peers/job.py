@@ -1,6 +1,6 @@
-"""What is asked of a peer: a JSON file that says what to do, and a folder of arrays to do it with.
+"""Job of a peer: a JSON file with the settings, and a folder of arrays.
 
-Numpy only, so that it is the same in every environment.
+It needs only numpy, so that it works in every environment.
 """
 
 import json
@@ -24,7 +24,7 @@ class Job:
     out: str = ""  # file for the final global weights (.npy, float32 [d])
     method: str = "fedavg"  # or fedntd
     clients: int = 10
-    images: int = 500  # of each client: client c holds rows c * images ... (c + 1) * images - 1
+    images: int = 500  # per client: client c holds rows c * images ... (c + 1) * images - 1
     epochs: int = 5
     batch: int = 50
     lr: float = 0.01
@@ -34,48 +34,48 @@ class Job:
     workers: int = 2
     warmup: int = 1  # rounds before the timed ones
     timed: int = 3
-    after: int = 1  # rounds after them, in which memory is looked at
+    after: int = 1  # rounds after them, in which memory is measured
 
     @classmethod
     def read(cls, path: str | Path) -> Self:
-        """The job that a file holds."""
+        """Read a job from a file."""
         return cls(**json.loads(Path(path).read_text()))
 
     def write(self, path: Path) -> None:
-        """Write it to a file."""
+        """Write the job to a file."""
         path.write_text(json.dumps(asdict(self)))
 
     def but(self, **changes: Any) -> Self:
-        """The same job with some fields changed."""
+        """Return the job with some fields changed."""
         return replace(self, **changes)
 
     @property
     def rounds(self) -> int:
-        """All rounds of a run."""
+        """Number of all rounds of a run."""
         return self.warmup + self.timed + self.after
 
     @property
     def steps(self) -> int:
-        """SGD steps of one client's round."""
+        """Number of SGD steps of one client's round."""
         return self.epochs * -(-self.images // self.batch)
 
     def rows(self, client: int) -> slice:
-        """Where a client's pictures are."""
+        """Return the rows of a client's pictures."""
         return slice(client * self.images, (client + 1) * self.images)
 
     def array(self, name: str) -> NDArray[Any]:
-        """One of the arrays, mapped: processes that read the same rows share the same memory."""
+        """Return one of the arrays, memory-mapped: processes that read the same rows share the memory."""
         return np.load(Path(self.folder) / f"{name}.npy", mmap_mode="r")
 
     def save(self, **arrays: NDArray[Any]) -> None:
-        """Write some of the arrays."""
+        """Write arrays to the folder."""
         Path(self.folder).mkdir(parents=True, exist_ok=True)
         for name, array in arrays.items():
             np.save(Path(self.folder) / f"{name}.npy", array)
 
 
 def learnable(n: int, seed: int = 0) -> dict[str, NDArray[Any]]:
-    """A faint pattern per class and much noise: five rounds learn it in part, so that work left out shows."""
+    """Return a weak pattern per class with much noise: five rounds learn it in part, so omitted steps are visible."""
     rng = np.random.default_rng(seed)
     patterns = rng.normal(size=(CLASSES, 3, 8, 8)).repeat(4, axis=2).repeat(4, axis=3)
     labels = rng.integers(0, CLASSES, n)
@@ -84,10 +84,10 @@ def learnable(n: int, seed: int = 0) -> dict[str, NDArray[Any]]:
 
 
 def repeated(clients: int, images: int) -> dict[str, NDArray[Any]]:
-    """Every client has one picture, many times over.
+    """Return one picture per client, many times.
 
-    The order of its batches then makes no difference, so that two implementations of one method have to agree not
-    just about, but to rounding: a step more or less, another learning rate, teacher or mean, and they do not.
+    The result then does not depend on the order of batches, so two implementations of a method must agree up to
+    rounding. They disagree if the number of steps, the learning rate, the teacher or the mean differs.
     """
     one = learnable(clients, seed=1)
     return {"images": one["images"].repeat(images, axis=0), "labels": one["labels"].repeat(images)}

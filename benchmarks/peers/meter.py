@@ -1,9 +1,9 @@
-"""Seconds a round, who else was at work meanwhile, and the memory of a whole process tree. Standard library only.
+"""Meter of seconds per round, load by other programs, and memory of a process tree. Standard library only.
 
-Run as a process (`python -m benchmarks.peers.meter PID`), it looks at the tree of PID until it is told to stop, and
-prints the largest sum of proportional set sizes it saw, in MB: every page counts once, however many processes share it.
-That is right as long as nobody outside the tree shares its pages; therefore every peer has its own copy of torch.
-Looking costs milliseconds of kernel time for each process, so it does not look while rounds are timed.
+As a process (`python -m benchmarks.peers.meter PID`), it samples the process tree of PID until it is stopped. It prints
+the largest sum of proportional set sizes in MB: a page counts once, also if several processes share it. This is correct
+only if no process outside the tree shares its pages; therefore every peer has its own copy of torch. A sample takes
+milliseconds of kernel time for each process, so there are no samples while rounds are timed.
 """
 
 import json
@@ -26,7 +26,7 @@ TICK = 1 / os.sysconf("SC_CLK_TCK")
 
 
 class Stopwatch:
-    """Started before the first round, told of the end of each."""
+    """Meter of one run: start it before the first round, and call it at the end of each."""
 
     def __init__(self, job: "Job") -> None:
         self._job = job
@@ -35,7 +35,7 @@ class Stopwatch:
         self._ends = [time.perf_counter()]
 
     def lap(self) -> None:
-        """A round has ended: its global model is there."""
+        """Record the end of a round."""
         self._ends.append(time.perf_counter())
         done = len(self._ends) - 1
         if done == self._job.warmup:
@@ -45,7 +45,7 @@ class Stopwatch:
             self._tell(RESUME)
 
     def report(self, peer: str, *packages: str, steps: float | None = None) -> None:
-        """Print what was measured as one line of JSON."""
+        """Print the measurements as one line of JSON."""
         self._tell(STOP)
         seen = json.loads(self._meter.communicate()[0])
         laps = [end - start for start, end in pairwise(self._ends)]
@@ -57,7 +57,7 @@ class Stopwatch:
             "peak_memory_mb": seen["peak"],
             "versions": {name: version(name) for name in (*packages, "torch", "numpy")},
             "laps": laps[timed],
-            "others": seen["others"][timed],  # cores that were busy with something else, in each of these laps
+            "others": seen["others"][timed],  # cores used by other programs, in each of these laps
             "steps": steps,
         }
         print(json.dumps(found), flush=True)
@@ -69,14 +69,14 @@ class Stopwatch:
 
 
 class Process(NamedTuple):
-    """What /proc says of a process."""
+    """Entry of a process in /proc."""
 
     parent: int
     cpu: float  # seconds, with those of its children that have ended
 
 
 def processes() -> dict[int, Process]:
-    """All there are."""
+    """Return all processes."""
     found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -89,7 +89,7 @@ def processes() -> dict[int, Process]:
 
 
 def tree(root: int, everyone: dict[int, Process]) -> set[int]:
-    """A process and all its descendants, but this one."""
+    """Return a process and all its descendants, without the current process."""
     found, fresh = {root}, {root}
     while fresh:
         fresh = {pid for pid, process in everyone.items() if process.parent in fresh} - found
@@ -98,7 +98,7 @@ def tree(root: int, everyone: dict[int, Process]) -> set[int]:
 
 
 def megabytes(pid: int) -> float:
-    """The proportional set size of a process; 0 if it has ended."""
+    """Return the proportional set size of a process; 0 if it has ended."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:
@@ -107,13 +107,13 @@ def megabytes(pid: int) -> float:
 
 
 def busy() -> float:
-    """Seconds that the machine's cores have worked since it started, and those stolen from it."""
+    """Return the busy seconds of the machine's cores since its start, and the stolen seconds."""
     user, nice, system, _, _, irq, soft, stolen = map(int, Path("/proc/stat").read_text().split()[1:9])
     return (user + nice + system + irq + soft + stolen) * TICK
 
 
 class Mark(NamedTuple):
-    """The state of the clocks at one moment."""
+    """Values of the clocks at one time."""
 
     time: float
     all: float
@@ -121,17 +121,17 @@ class Mark(NamedTuple):
 
     @classmethod
     def now(cls, root: int) -> "Mark":
-        """At this moment."""
+        """Read the clocks."""
         everyone = processes()
         return cls(time.perf_counter(), busy(), sum(everyone[pid].cpu for pid in tree(root, everyone)))
 
     def others(self, before: "Mark") -> float:
-        """Cores that were busy with something outside the tree since then."""
+        """Return the cores that programs outside the tree have used since then."""
         return max(0.0, (self.all - before.all - (self.own - before.own)) / (self.time - before.time))
 
 
 def watch(root: int) -> dict[str, object]:
-    """Look until told to stop; returns the peak of memory, and what others did in each lap."""
+    """Sample until stopped; return the peak memory, and the load by other programs in each lap."""
     peak, looking, marks = 0.0, True, [Mark.now(root)]
     while True:
         if select.select([sys.stdin], [], [], INTERVAL if looking else None)[0]:

@@ -1,4 +1,4 @@
-"""fedrecall, through its public Python interface."""
+"""Peer fedrecall, through its public Python interface."""
 
 import sys
 from dataclasses import replace
@@ -19,7 +19,7 @@ ENGINE = "pool" if "pool" in ENGINES else "serial"
 
 
 def experiment(job: Job) -> fr.Experiment:
-    """The job as a configuration; evaluation is left to the last round, which is not timed."""
+    """Return the job as a configuration. Only the last round, which is not timed, is evaluated."""
     ntd = {"beta": job.beta, "tau": job.tau} if job.method == "fedntd" else {}
     return fr.Experiment(
         federation={"clients": job.clients, "partition": "groups"},
@@ -32,7 +32,7 @@ def experiment(job: Job) -> fr.Experiment:
 
 
 def data(job: Job) -> Dataset:
-    """The job's pictures; the test set is as small as it can be."""
+    """Return the job's pictures with the smallest possible test set."""
     x, y = job.array("images"), np.array(job.array("labels"))
     clients = np.arange(job.clients).repeat(job.images)
     found = from_arrays(x, y, test=(x[:1], y[:1]), clients=clients, classes=[str(c) for c in range(CLASSES)])
@@ -40,13 +40,13 @@ def data(job: Job) -> Dataset:
 
 
 def initial_weights(job: Job) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    """What fedrecall starts from, and everyone else then too [d]."""
+    """Return the initial weights of fedrecall [d], which all peers use."""
     module = build_model(experiment(job), data(job), None)
     return nn.utils.parameters_to_vector(module.parameters()).detach().numpy()
 
 
 def main(job: Job) -> None:
-    """All rounds."""
+    """Run all rounds."""
     watch = Stopwatch(job)
     result = fr.run(experiment(job), data=data(job), watch=lambda _: watch.lap())
     if job.out:

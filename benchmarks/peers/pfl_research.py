@@ -1,8 +1,8 @@
-"""pfl-research: `SimulatedBackend` on torch.distributed (gloo), one process a core, as its guide on speed says.
+"""Peer pfl-research: `SimulatedBackend` on torch.distributed (gloo), one process per core, as its speed guide advises.
 
-A cohort is split between the processes, and their sums are reduced. The guide's two ways to start them are torchrun and
-environment variables; the latter needs no launcher, which would only add to the memory. Users are `Dataset`s of tensors
-in memory, which the guide calls the fastest. pfl takes a user's batches in their order: it does not shuffle.
+The processes share a cohort, and their sums are reduced. The guide has two ways to start them, torchrun and environment
+variables. The latter need no launcher, which would use additional memory. Users are `Dataset`s of tensors in memory,
+the fastest form according to the guide. pfl uses a user's batches in their order, without shuffling.
 """
 
 import copy
@@ -22,26 +22,26 @@ from benchmarks.peers.task import Net, batch_loss, initial, pictures, save
 
 
 class Trained(Net):
-    """The network as pfl wants it: with a loss of its own."""
+    """Network with a loss method, as pfl requires."""
 
     def __init__(self, job: Job) -> None:
         super().__init__()
         self._job, self.steps = job, 0
 
     def loss(self, x: Tensor, y: Tensor, teacher: nn.Module | None = None) -> Tensor:
-        """Of a batch."""
+        """Return the loss of a batch."""
         self.steps += 1
         return batch_loss(self, teacher, x, y, self._job)
 
     def metrics(self, x: Tensor, y: Tensor) -> dict[str, Any]:
-        """pfl evaluates every user in the first round, which is not timed, and wants at least one metric."""
+        """Return one metric: pfl evaluates every user in the first round, which is not timed, and requires a metric."""
         from pfl.metrics import Weighted
 
         return {"examples": Weighted(len(y), len(y))}
 
 
 def free_ports(n: int) -> list[int]:
-    """Ports that nobody listens at."""
+    """Return free ports."""
     sockets = [socket.create_server(("localhost", 0)) for _ in range(n)]
     ports = [s.getsockname()[1] for s in sockets]
     for s in sockets:
@@ -50,7 +50,7 @@ def free_ports(n: int) -> list[int]:
 
 
 def run(job: Job, watch: Stopwatch | None) -> None:
-    """All rounds, as one of the processes."""
+    """Run all rounds, as one of the processes."""
     from pfl.aggregate.simulate import SimulatedBackend
     from pfl.aggregate.weighting import WeightByDatapoints
     from pfl.algorithm.base import NNAlgorithmParams
@@ -64,14 +64,14 @@ def run(job: Job, watch: Stopwatch | None) -> None:
     from pfl.model.pytorch import PyTorchModel
 
     class FedNTD(FederatedAveraging):
-        """Federated averaging whose users also hear what the model they received says."""
+        """Federated averaging whose users also evaluate the received model."""
 
         def __init__(self, teacher: nn.Module) -> None:
             super().__init__()
             self._teacher = teacher
 
         def train_one_user(self, initial_model_state: Any, model: Any, user_dataset: Any, central_context: Any) -> Any:
-            """Local training, and the difference it makes."""
+            """Train one user and return the update."""
             self._teacher.load_state_dict(dict(initial_model_state.items()))
             model.do_multiple_epochs_of(
                 user_dataset, central_context.model_train_params, ntd_step, teacher=self._teacher
@@ -79,25 +79,25 @@ def run(job: Job, watch: Stopwatch | None) -> None:
             return model.get_model_difference(initial_model_state), Metrics()
 
     def ntd_step(net: Any, optimiser: Any, data: Any, train_kwargs: Any, _: Any, teacher: nn.Module) -> None:
-        """One step of local training; what pfl has for clipping and mixed precision is not in use."""
+        """Make one step of local training, without pfl's clipping and mixed precision."""
         net.loss(*data, teacher=teacher, **train_kwargs).backward()
         optimiser.step()
         optimiser.zero_grad()
 
     class Lap(TrainingProcessCallback[Any]):
-        """Says when a round has ended."""
+        """Callback that reports the end of each round."""
 
         def after_central_iteration(
             self, aggregate_metrics: Any, model: Any, *, central_iteration: int
         ) -> tuple[bool, Any]:
-            """The global model is there."""
+            """Report the end of a round."""
             if watch is not None:
                 watch.lap()
             return False, Metrics()
 
     @cache
     def user(client: int) -> Dataset:
-        """A user's data, made once in the process that trains it."""
+        """Return a user's data, created once in the process that trains the user."""
         return Dataset(pictures(job, client), user_id=str(client))
 
     net = Trained(job)
@@ -131,7 +131,7 @@ def run(job: Job, watch: Stopwatch | None) -> None:
 
 
 def main(path: str) -> None:
-    """Be the first of the processes, and start the others."""
+    """Start the other processes and run as the first one."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     job, rank = Job.read(path), os.environ.get("PFL_WORKER_RANK")

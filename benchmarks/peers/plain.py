@@ -1,8 +1,8 @@
-"""The plain loop, as the public code of this field has it: one process, one client after another.
+"""Plain loop, as in the public code of this field: one process trains one client after another.
 
-A `DataLoader` over samples that are a PIL image each and go through their transforms one by one; state dicts copied
-deeply on their way up and down; for FedNTD a deep copy of the received model, asked at every batch. The transforms are
-torchvision's `ToTensor` and `Normalize` in their own order of operations, without the package.
+A `DataLoader` reads one PIL image per sample and transforms it; state dicts are deep copies in both directions; for
+FedNTD a deep copy of the received model is evaluated on every batch. The transforms repeat the operations of
+torchvision's `ToTensor` and `Normalize`, in the same order, without the package.
 """
 
 import copy
@@ -24,10 +24,10 @@ State = dict[str, Tensor]
 
 
 class Pictures(Dataset[tuple[Tensor, int]]):
-    """One client's samples."""
+    """Samples of one client."""
 
     def __init__(self, images: NDArray[Any], labels: NDArray[Any]) -> None:
-        self._images = np.ascontiguousarray(images.transpose(0, 2, 3, 1))  # as CIFAR's files are kept in memory
+        self._images = np.ascontiguousarray(images.transpose(0, 2, 3, 1))  # the layout of CIFAR in memory
         self._labels = labels.tolist()
         self._mean, self._std = (torch.full((3, 1, 1), value) for value in (MEAN, STD))
 
@@ -41,7 +41,7 @@ class Pictures(Dataset[tuple[Tensor, int]]):
 
 
 def average(states: list[State], sizes: list[int]) -> State:
-    """The mean of the clients' models, weighted by their sizes."""
+    """Return the mean of the client models, weighted by size."""
     mean = copy.deepcopy(states[0])
     for name, value in mean.items():
         value.mul_(sizes[0] / sum(sizes))
@@ -51,7 +51,7 @@ def average(states: list[State], sizes: list[int]) -> State:
 
 
 def client(net: nn.Module, received: State, loader: DataLoader[Any], job: Job) -> tuple[State, int]:
-    """One client's round: its model, and the number of its steps."""
+    """Train one client; return its model and the number of steps."""
     net.load_state_dict(received)
     teacher = copy.deepcopy(net) if job.method == "fedntd" else None
     steps = train(net, teacher, job, lambda: loader)
@@ -59,7 +59,7 @@ def client(net: nn.Module, received: State, loader: DataLoader[Any], job: Job) -
 
 
 def main(job: Job) -> None:
-    """All rounds."""
+    """Run all rounds."""
     watch = Stopwatch(job)
     torch.set_num_threads(1)  # faster than two on a network this small
     torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""Run peers on jobs, in turns, and compare what they say."""
+"""Runs of peers on jobs, alternately, and the comparison of their results."""
 
 import json
 import os
@@ -22,15 +22,15 @@ from benchmarks.peers.task import Net, pictures
 
 PEERS = {"plain": "plain", "flower": "flower", "pfl": "pfl_research", "fedrecall": "ours"}  # peer -> module
 METHODS = ("fedavg", "fedntd")
-FRAMEWORKS = ("flower", "pfl")  # the peers that bounds are set against
-BOUNDS = {"fedavg": 0.85, "fedntd": 0.6}  # of fedrecall's seconds a round over the faster framework's
-LIMIT = 900  # seconds for a run
-QUIET = 0.1  # cores that others may be busy with
+FRAMEWORKS = ("flower", "pfl")  # the peers of the bounds
+BOUNDS = {"fedavg": 0.85, "fedntd": 0.6}  # maximum seconds per round, relative to the faster framework
+LIMIT = 900  # timeout of a run in seconds
+QUIET = 0.1  # maximum number of cores used by other programs
 Found = dict[str, Any]
 
 
 def one(peer: str, job: Job, folder: Path) -> Found:
-    """One run of a peer, by the interpreter of its environment."""
+    """Run a peer once, with the interpreter of its environment."""
     path = folder / f"{peer}.json"
     job.write(path)
     command = [str(envs.python(peer)), "-m", f"benchmarks.peers.{PEERS[peer]}", str(path)]
@@ -50,12 +50,12 @@ def one(peer: str, job: Job, folder: Path) -> Found:
 
 
 def weights(job: Job) -> torch.Tensor:
-    """What a run left behind."""
+    """Return the final weights of a run."""
     return torch.from_numpy(np.load(job.out))
 
 
 def train_loss(job: Job) -> float:
-    """The cross-entropy of a run's final global model on everyone's pictures."""
+    """Return the cross-entropy of a run's final global model on the pictures of all clients."""
     net = Net()
     nn.utils.vector_to_parameters(weights(job), net.parameters())
     with torch.no_grad():
@@ -64,10 +64,10 @@ def train_loss(job: Job) -> float:
 
 
 def check(peers: list[str], methods: list[str]) -> list[Found]:
-    """How far the peers' weights are from fedrecall's where the order of batches makes no difference.
+    """Measure the distance of the peers' weights from fedrecall's on a job that does not depend on the batch order.
 
-    Beside it, how far the weights have moved in all, of which a single step is a few per cent. Sums in another order
-    differ in the last bit, which now and then turns a rectifier or a maximum: far less than a step, but not nothing.
+    The rows also have the distance from the initial weights, of which a single step is a few per cent. Sums in another
+    order differ in the last bit, which sometimes changes a ReLU or a maximum. This effect is far smaller than a step.
     """
     rows = []
     with tempfile.TemporaryDirectory() as temporary:
@@ -93,7 +93,7 @@ def check(peers: list[str], methods: list[str]) -> list[Found]:
 
 
 def measure(peers: list[str], methods: list[str], turns: int, patience: float, **smaller: int) -> list[Found]:
-    """One row for each peer and method: the best seconds, the largest memory, the loss in the end."""
+    """Return one row per peer and method: the best seconds, the largest memory, the final loss."""
     for peer in peers:
         envs.python(peer)
     best: dict[tuple[str, str], Found] = {}
@@ -116,7 +116,7 @@ def measure(peers: list[str], methods: list[str], turns: int, patience: float, *
 
 
 def better(before: Found | None, now: Found) -> Found:
-    """Two runs of the same thing as one: the laps of both, the best of them, and the larger memory."""
+    """Merge two runs of a job: the laps of both, the best of them, and the larger memory."""
     laps, others = ((before[key] if before else []) + now[key] for key in ("laps", "others"))
     best = min(range(len(laps)), key=laps.__getitem__)
     memory = max(now["peak_memory_mb"], before["peak_memory_mb"] if before else 0.0)
@@ -125,7 +125,7 @@ def better(before: Found | None, now: Found) -> Found:
 
 
 def wait_for_quiet(patience: float) -> None:
-    """Wait until the machine has next to nothing else to do, but no longer than this many seconds."""
+    """Wait until other programs use almost no core, at most this many seconds."""
     end = time.monotonic() + patience
     while time.monotonic() < end:
         before, began = busy(), time.monotonic()
@@ -135,7 +135,7 @@ def wait_for_quiet(patience: float) -> None:
 
 
 def ratios(rows: list[Found]) -> list[Found]:
-    """fedrecall over the faster framework in seconds, and over the smaller one in memory."""
+    """Return fedrecall's seconds relative to the faster framework, and its memory relative to the smaller one."""
     found = []
     for method in dict.fromkeys(row["method"] for row in rows):
         by_peer = {row["peer"]: row for row in rows if row["method"] == method}

@@ -1,4 +1,4 @@
-"""What a client of any peer does, as a careful user of torch writes it: the network, the loss, the local epochs."""
+"""Client of any peer in plain torch: the network, the loss, the local epochs."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -11,7 +11,7 @@ from benchmarks.peers.job import CLASSES, MEAN, STD, Job
 
 
 class Net(nn.Module):
-    """The 6/16 CNN, rectified before pooling, as its papers have it; 62,006 parameters."""
+    """6/16 CNN with ReLU before pooling, as in its papers; 62,006 parameters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -19,46 +19,46 @@ class Net(nn.Module):
         self.fc1, self.fc2, self.fc3 = nn.Linear(400, 120), nn.Linear(120, 84), nn.Linear(84, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits."""
+        """Return the logits."""
         x = F.max_pool2d(F.relu(self.conv1(x)), 2)
         x = F.max_pool2d(F.relu(self.conv2(x)), 2)
         return self.fc3(F.relu(self.fc2(F.relu(self.fc1(x.flatten(1))))))
 
 
 def initial(job: Job) -> Net:
-    """The network with everyone's initial weights."""
+    """Return the network with the common initial weights."""
     net = Net()
     nn.utils.vector_to_parameters(torch.from_numpy(np.array(job.array("init"))), net.parameters())
     return net
 
 
 def save(net: nn.Module, job: Job) -> None:
-    """Leave the final weights for whoever asked."""
+    """Write the final weights to the job's file."""
     if job.out:
         np.save(job.out, nn.utils.parameters_to_vector(net.parameters()).detach().numpy())
 
 
 def pictures(job: Job, client: int) -> tuple[Tensor, Tensor]:
-    """A client's pictures, normalised, and its labels."""
+    """Return a client's normalised pictures and its labels."""
     x = torch.from_numpy(np.array(job.array("images")[job.rows(client)])).float()
     return x.div_(255).sub_(MEAN).div_(STD), torch.from_numpy(np.array(job.array("labels")[job.rows(client)]))
 
 
 def not_true(z: Tensor, y: Tensor) -> Tensor:
-    """The logits of the classes other than the label."""
+    """Return the logits of the classes other than the label."""
     others = torch.ones_like(z, dtype=torch.bool).scatter_(1, y.unsqueeze(1), False)
     return z[others].view(len(z), -1)
 
 
 def ntd_loss(z: Tensor, z_g: Tensor, y: Tensor, job: Job) -> Tensor:
-    """Cross-entropy and, weighted by beta, the divergence from the teacher on the classes that are not the label."""
+    """Return the cross-entropy plus beta times the divergence from the teacher on the not-true classes."""
     said, taught = (not_true(logits, y) / job.tau for logits in (z, z_g))
     divergence = F.kl_div(F.log_softmax(said, 1), F.softmax(taught, 1), reduction="batchmean")
     return F.cross_entropy(z, y) + job.beta * job.tau**2 * divergence
 
 
 def batch_loss(net: nn.Module, teacher: nn.Module | None, x: Tensor, y: Tensor, job: Job) -> Tensor:
-    """FedAvg's loss of a batch, or with a teacher FedNTD's; the teacher is asked there and then."""
+    """Return FedAvg's loss of a batch, or with a teacher FedNTD's; the teacher is evaluated on this batch."""
     z = net(x)
     if teacher is None:
         return F.cross_entropy(z, y)
@@ -68,7 +68,7 @@ def batch_loss(net: nn.Module, teacher: nn.Module | None, x: Tensor, y: Tensor, 
 
 
 def shuffled(x: Tensor, y: Tensor, batch: int) -> Callable[[], Iterator[tuple[Tensor, Tensor]]]:
-    """An epoch's batches, drawn from tensors without a loader between."""
+    """Yield the batches of an epoch, taken from tensors without a loader."""
 
     def epoch() -> Iterator[tuple[Tensor, Tensor]]:
         for rows in torch.randperm(len(y)).split(batch):
@@ -78,7 +78,7 @@ def shuffled(x: Tensor, y: Tensor, batch: int) -> Callable[[], Iterator[tuple[Te
 
 
 def train(net: nn.Module, teacher: nn.Module | None, job: Job, epoch: Callable[[], Iterable[Sequence[Tensor]]]) -> int:
-    """A client's local epochs; returns the number of steps."""
+    """Train a client's local epochs; return the number of steps."""
     optimiser = torch.optim.SGD(net.parameters(), lr=job.lr, momentum=job.momentum)
     steps = 0
     for _ in range(job.epochs):
