@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 
 from fedrecall.core.types import Payload
 from fedrecall.files import tensors_from_bytes, tensors_to_bytes
-from fedrecall.flower.codec import WIRE_DTYPES, TENSOR_NAME, EncodedTensor, InvalidMessage, decode, encode
+from fedrecall.flower.codec import TENSOR_NAME, WIRE_DTYPES, EncodedTensor, InvalidMessage, decode, encode
 from fedrecall.simulation.shared_memory import Channel, SharedBuffer
 
 

@@ -26,7 +26,7 @@ LOGGING_OPTIONS = {"log_to_driver": False, "logging_level": "critical"}
 
 CONNECT_TIMEOUT = 5.0  # seconds to wait for a cluster to pick up
 
-JOIN_TIMEOUTS = {  # to join what may be no Ray, or want another token: Ray would try 20 times, each for up to 40 seconds
+JOIN_TIMEOUTS = {  # the address may be of no cluster, or need a token: by default Ray tries 20 times for up to 40 s
     "RAY_gcs_server_port_wait_time_s": "1",  # attempts: 5 seconds for each of two connections, and
     "RAY_py_gcs_connect_timeout_s": "5",  # so many for an answer
 }
