@@ -1,5 +1,6 @@
 """`fedrecall flower`."""
 
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
@@ -53,4 +54,6 @@ def demo(
     """
     from fedrecall.flower.demo import run_demo
 
-    run_demo(config, overrides or [], out, typer.echo)
+    with closing(run_demo(config, overrides or [], out)) as lines:
+        for line in lines:
+            typer.echo(line)

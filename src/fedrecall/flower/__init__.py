@@ -1,4 +1,4 @@
-"""Real federations: the clients are Flower SuperNodes, and this engine sends them their tasks and waits.
+"""Real federations with Flower: the engine, its messages, the two apps, and tools to deploy them.
 
-The modules here need Flower in `wire` and `federation` only; the codec and the node's store can be used without it.
+Only `messages`, `nodes`, `engine`, `server_app` and `client_app` import Flower.
 """

@@ -1,4 +1,4 @@
-"""What the two sides of a Flower app are told: the run's configuration, and what a node says of itself."""
+"""Configuration of a Flower app: the experiment in the app, and the node-config of a SuperNode."""
 
 import tomllib
 from collections.abc import Mapping
@@ -12,11 +12,11 @@ from fedrecall.errors import UserError, unknown_name
 
 EXPERIMENT_KEY, OVERRIDES_KEY, OUT_KEY = "experiment", "set", "out"  # keys of the app's configuration
 
-NODE_KEYS = ("client", "state", "folder", "table", "label", "index")  # of a node's
+NODE_KEYS = ("client", "state", "folder", "table", "label", "index")  # keys of a node-config
 
 
 def read_experiment(app: Mapping[str, Any]) -> Experiment:
-    """The experiment in an app's configuration, with the overrides that were given to `flwr run`."""
+    """Read the experiment from an app's configuration, with the overrides of `flwr run -c`."""
     try:
         tables = tomllib.loads(str(app[EXPERIMENT_KEY]))
     except KeyError:
@@ -47,22 +47,22 @@ def read_experiment(app: Mapping[str, Any]) -> Experiment:
 
 @dataclass(frozen=True)
 class NodeConfig:
-    """What a node is told when it is started: who it is, where its memory is, which data it has."""
+    """Configuration of a node: the number of its client, the folder of its client state, and its data."""
 
-    client: int  # its number in the federation, from 0
-    state: Path  # a folder of its own
-    folder: Path | None = None  # its images, one folder a class; or
-    table: Path | None = None  # its CSV or Parquet file; or
-    label: str | None = None  # (the table's label column, where the configuration names none)
-    index: Path | None = None  # a text file of rows of the configured data set; or none: a part of it, for trials
+    client: int  # number of its client, from 0
+    state: Path  # folder for its client state
+    folder: Path | None = None  # images, one folder per class
+    table: Path | None = None  # CSV or Parquet file
+    label: str | None = None  # label column of the table; None: data.label
+    index: Path | None = None  # text file of row numbers of the configured data set
 
     def __post_init__(self) -> None:
-        given = [name for name in ("folder", "table", "index") if getattr(self, name) is not None]
-        if len(given) > 1:
+        sources = [name for name in ("folder", "table", "index") if getattr(self, name) is not None]
+        if len(sources) > 1:
             raise UserError(
                 "flower.invalid_node_config",
-                f"node-config: {' and '.join(given)} are both set",
-                f"node-config.{given[-1]}",
+                f"node-config: {' and '.join(sources)} are both set",
+                f"node-config.{sources[-1]}",
                 "use one of them",
             )
         if self.label is not None and self.table is None:
@@ -75,7 +75,7 @@ class NodeConfig:
 
     @classmethod
     def from_node_config(cls, config: Mapping[str, Any]) -> "NodeConfig":
-        """From the node-config of a SuperNode."""
+        """Read the node-config of a SuperNode."""
         for key in config:
             if key not in NODE_KEYS:
                 raise unknown_name("key of the node-config", key, NODE_KEYS, "config.unknown_key", f"node-config.{key}")
@@ -100,5 +100,5 @@ class NodeConfig:
 
     @property
     def has_own_data(self) -> bool:
-        """Whether its data are its own; else they are a part of the configured data set."""
+        """True if the node has its own data; False if it uses its part of the configured data set."""
         return any((self.folder, self.table, self.index))

@@ -1,6 +1,6 @@
-"""Keys for a federation: an authority of one's own, the server's certificate, and a key pair for every node.
+"""Keys of a federation: a certificate authority, the server's certificate, and a key pair for every node.
 
-What is there already is never touched, so a node can be added later, and a certificate renewed by removing it first.
+Existing files are never changed. To add a node, run the command again; to renew a certificate, remove it first.
 """
 
 import os
@@ -21,13 +21,13 @@ try:
 except ImportError as error:
     raise missing_extra("cryptography", "flower") from error
 
-AUTHORITY_DAYS = 3650
+AUTHORITY_DAYS = 3650  # validity of the authority's certificate
 
-SERVER_DAYS = 365
+SERVER_DAYS = 365  # validity of the server's certificate
 
 
 def make_certificates(folder: Path, hosts: Sequence[str], nodes: int) -> list[Path]:
-    """Make what is missing of ca.crt, ca.key, server.pem, server.key and node-0, node-0.pub, ...; returns what is new.
+    """Make the missing files of ca.crt, ca.key, server.pem, server.key and node-0, node-0.pub, ...; returns new paths.
 
     `hosts` are the names and addresses by which nodes reach the server.
     """
@@ -100,7 +100,7 @@ def _server(folder: Path, hosts: Sequence[str]) -> list[Path]:
 
 
 def _node(path: Path) -> list[Path]:
-    """A key pair as Flower's SuperNodes read it: ECDSA on P-384, in OpenSSH's format."""
+    """Write a key pair in the form that Flower's SuperNodes read: ECDSA on P-384, in OpenSSH's format."""
     key = ec.generate_private_key(ec.SECP384R1())
     private = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.OpenSSH, form.NoEncryption())
     public = key.public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH)
@@ -113,7 +113,7 @@ def _certificate(
     now = datetime.now(UTC)
     builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
     builder = builder.serial_number(x509.random_serial_number())
-    # An hour's grace for clocks that differ.
+    # Valid since an hour ago, because clocks of machines differ.
     return builder.not_valid_before(now - timedelta(hours=1)).not_valid_after(now + timedelta(days=days))
 
 
@@ -165,7 +165,7 @@ def _write_public(path: Path, content: bytes) -> Path:
 
 
 def _write_private(path: Path, content: bytes) -> Path:
-    """A file that only its owner can read, from its first byte on."""
+    """Write a file that only its owner can read; it is created with these permissions."""
     path.unlink(missing_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(content)

@@ -1,8 +1,8 @@
-"""What a client remembers, on its own node: a file a version, named by the exchange that wrote it.
+"""Client state on the client's node: one file per version, named by the exchange that wrote it.
 
-The server says with every message which version it has had the reply of. That one is read and no other, so a memory
-whose reply was lost is never used, and one that is not there is noticed. A version is on the disk before its reply
-leaves, and stays until no checkpoint of the server can go back to it.
+Every request contains the version that the server has acknowledged. Only this version is read: a state whose reply was
+lost is never used, and a missing state is an error. A version is on disk before its reply is sent, and is kept until no
+checkpoint of the server needs it.
 """
 
 import re
@@ -16,16 +16,16 @@ from fedrecall.core.types import Payload
 from fedrecall.errors import UserError
 from fedrecall.files import fsync_path, tensors_from_bytes, tensors_to_bytes, write_atomic
 
-RUN_ID_PATTERN = re.compile(r"[0-9a-f]{32}")  # of a run: it becomes a folder's name, and comes from another machine
+RUN_ID_PATTERN = re.compile(r"[0-9a-f]{32}")  # strict: the server sends it, and it becomes the name of a folder
 
 STATE_FILE_PATTERN = re.compile(r"(\d+)-(\d+)\.safetensors")
 
 
 class StateVersion(NamedTuple):
-    """The exchange that wrote a memory."""
+    """Version of a client state: the exchange that wrote it."""
 
-    t: int  # the round, from 0
-    exchange: int  # in it, from 0
+    t: int  # round, from 0
+    exchange: int  # exchange in the round, from 0
 
     def __str__(self) -> str:
         return f"round {self.t + 1}, exchange {self.exchange + 1}"
@@ -33,31 +33,31 @@ class StateVersion(NamedTuple):
 
 @dataclass(frozen=True)
 class NodeStateStore:
-    """The memories of one client in one run."""
+    """Client states of one client in one run."""
 
     folder: Path
 
     @classmethod
     def for_client(cls, root: Path, run: str, client: int) -> "NodeStateStore":
-        """The one in a node's folder."""
+        """Return the store of a client and run under a node's state folder."""
         if not RUN_ID_PATTERN.fullmatch(run):
-            what = f"run = {run[:40]!r}: not a valid run key"
-            raise UserError("flower.invalid_run_key", what, "run", "use the fedrecall version of the server")
+            text = f"run = {run[:40]!r}: not a valid run key"
+            raise UserError("flower.invalid_run_key", text, "run", "use the fedrecall version of the server")
         return cls(root / run / f"client-{client}")
 
     def read(self, version: StateVersion | None) -> Payload | None:
-        """The memory that the server knows of: none, or exactly this version."""
+        """Read the acknowledged version; None if the server has acknowledged none."""
         if version is None:
             return None
         try:
             return tensors_from_bytes(self._path(version).read_bytes())
         except FileNotFoundError:
-            kept = ", ".join(map(str, self.versions())) or "nothing"
+            stored = ", ".join(map(str, self.versions())) or "nothing"
             raise UserError(
                 "run.missing_client_state",
-                f"{self.folder}: the client state of {version} is not on this node, the folder has {kept}",
+                f"{self.folder}: the client state of {version} is not on this node, the folder has {stored}",
                 str(self.folder),
-                "set state in its node-config to the folder that it had, or start a new run",
+                "set state in its node-config to the folder used before, or start a new run",
             ) from None
         except (OSError, SafetensorError, ValueError) as error:
             path = self._path(version)
@@ -69,25 +69,25 @@ class NodeStateStore:
             ) from None
 
     def write(self, version: StateVersion, memory: Payload) -> None:
-        """Keep a memory; when this returns, it is on the disk. One that is empty needs no file."""
+        """Store a client state. It is on disk when this returns. An empty state has no file."""
         if not memory:
             self._path(version).unlink(missing_ok=True)
             return
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # learned from this node's data: for its eyes
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # private: learned from this node's data
         write_atomic(self._path(version), tensors_to_bytes(memory))
-        fsync_path(self.folder)  # the name, too
+        fsync_path(self.folder)  # the file's entry in the folder
 
     def prune(self, acknowledged: StateVersion | None, oldest: int) -> None:
-        """Remove what was written after the acknowledged version, and what no checkpoint since round `oldest` needs."""
+        """Remove versions after the acknowledged one, and versions that no checkpoint since round `oldest` needs."""
         versions = self.versions()
-        needed = max((v for v in versions if v.t < oldest), default=None)  # what a client had at that checkpoint
+        needed = max((v for v in versions if v.t < oldest), default=None)  # the state at that checkpoint
         for version in versions:
-            lost = acknowledged is None or version > acknowledged
-            if lost or (needed is not None and version < needed):
+            is_rejected = acknowledged is None or version > acknowledged
+            if is_rejected or (needed is not None and version < needed):
                 self._path(version).unlink(missing_ok=True)
 
     def versions(self) -> list[StateVersion]:
-        """All that are there, the oldest first."""
+        """Return all stored versions, the oldest first."""
         names = (STATE_FILE_PATTERN.fullmatch(path.name) for path in self.folder.glob("*.safetensors"))
         return sorted(StateVersion(int(name[1]), int(name[2])) for name in names if name)
 

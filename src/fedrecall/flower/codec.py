@@ -1,6 +1,6 @@
-"""Payloads as bytes, and back after a check of everything that a stranger could have written there.
+"""Encoding of payloads as bytes, and decoding with validation of untrusted input.
 
-A tensor travels as its name, type, shape and little-endian numbers. Nothing of it is ever executed.
+A tensor is sent as its name, dtype, shape and little-endian bytes. Nothing is unpickled.
 """
 
 import re
@@ -29,17 +29,17 @@ WIRE_DTYPES = {
 
 TENSOR_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 
-MAX_TENSORS = 256  # tensors in a payload
+MAX_TENSORS = 256  # in a payload
 
-MAX_DIMS = 8
+MAX_DIMS = 8  # of a tensor
 
-MAX_BYTES = 2**31 - 2**20  # bytes in a payload: a message of Flower's is below 2 GiB
+MAX_BYTES = 2**31 - 2**20  # of a payload: gRPC messages are below 2 GiB
 
 
 class InvalidMessage(Exception):
-    """A message that is not valid: its tensors or fields are not those that were expected.
+    """Error of a message whose tensors or fields are not the expected ones.
 
-    `code` is a stable dotted name, `key` the configuration key concerned, as of a `UserError`.
+    `code` is a stable dotted name, `key` the configuration key concerned, as in `UserError`.
     """
 
     def __init__(self, code: str, message: str, key: str | None = None) -> None:
@@ -51,7 +51,7 @@ class InvalidMessage(Exception):
 
 
 class EncodedTensor(NamedTuple):
-    """A tensor on its way."""
+    """A tensor as it is sent."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -59,7 +59,7 @@ class EncodedTensor(NamedTuple):
 
 
 def encode(payload: Payload) -> dict[str, EncodedTensor]:
-    """A payload, ready to be sent; what `decode` would refuse is refused here already."""
+    """Encode a payload. Raises InvalidMessage for a payload that `decode` would reject."""
     if sys.byteorder != "little":
         raise InvalidMessage(
             "flower.unsupported_platform", "federations need little-endian machines, this one is big-endian"
@@ -73,7 +73,7 @@ def encode(payload: Payload) -> dict[str, EncodedTensor]:
 
 
 def decode(parts: Mapping[str, EncodedTensor]) -> Payload:
-    """The tensors, in memory of their own that is aligned as torch aligns."""
+    """Validate and decode a payload. The tensors are copies with torch's memory alignment."""
     validate(parts)
     payload = {}
     for name, part in parts.items():
@@ -85,7 +85,7 @@ def decode(parts: Mapping[str, EncodedTensor]) -> Payload:
 
 
 def validate(parts: Mapping[str, EncodedTensor]) -> None:
-    """Refuse names, types, shapes and sizes that no payload has."""
+    """Raise InvalidMessage for names, dtypes, shapes and sizes that no payload has."""
     if len(parts) > MAX_TENSORS:
         raise InvalidMessage("reply.too_large", f"{len(parts)} tensors in one message, the maximum is {MAX_TENSORS}")
     total = 0
@@ -100,8 +100,8 @@ def validate(parts: Mapping[str, EncodedTensor]) -> None:
             )
         size = prod(part.shape) * WIRE_DTYPES[part.dtype].itemsize
         if len(part.data) != size:
-            what = f"{name} has {len(part.data)} bytes, its shape needs {size}"
-            raise InvalidMessage("reply.wrong_byte_count", what)
+            text = f"{name} has {len(part.data)} bytes, its shape needs {size}"
+            raise InvalidMessage("reply.wrong_byte_count", text)
         if part.dtype == "bool" and part.data.translate(None, b"\x00\x01"):
             raise InvalidMessage("reply.invalid_value", f"{name} has boolean values other than 0 and 1")
         total += size
@@ -110,11 +110,11 @@ def validate(parts: Mapping[str, EncodedTensor]) -> None:
 
 
 def require_same_spec(payload: Payload, model: Payload) -> None:
-    """Refuse tensors that have another type or shape than those of the same name in `model`."""
+    """Raise InvalidMessage if a tensor's dtype or shape differs from the tensor of the same name in `model`."""
     for name in payload.keys() & model.keys():
-        got, meant = payload[name], model[name]
-        if (got.dtype, got.shape) != (meant.dtype, meant.shape):
-            raise InvalidMessage("reply.wrong_shape", f"{name} is {_spec_text(got)}, expected {_spec_text(meant)}")
+        t, expected = payload[name], model[name]
+        if (t.dtype, t.shape) != (expected.dtype, expected.shape):
+            raise InvalidMessage("reply.wrong_shape", f"{name} is {_spec_text(t)}, expected {_spec_text(expected)}")
 
 
 def _spec_text(t: torch.Tensor) -> str:

@@ -1,9 +1,9 @@
-"""A whole federation on one machine: a SuperLink, a process a node, TLS and keys, one run, nothing left over."""
+"""Demonstration of a complete federation on one machine: SuperLink, a process per node, TLS, one run."""
 
 import re
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -17,37 +17,43 @@ LOG_PREFIX = re.compile(r"^\x1b\[\d+m\w+ *\x1b\[0m:\s*")  # of Flower's log line
 
 SHOWN_LINES = re.compile(r"round \d+/|finished|error:|run directory|client \d+ failed")
 
+MAX_LOG_LINES = 40  # lines of Flower's log that are printed if the run fails
 
-def run_demo(config: Path | None, overrides: Sequence[str], out: Path, say: Callable[[str], None]) -> None:
-    """Run a configuration on as many nodes as it has clients; the run directory is `out`."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the context ends, and with it all processes
+
+def run_demo(config: Path | None, overrides: Sequence[str], out: Path) -> Generator[str, None, None]:
+    """Run a configuration with one node per client and yield the lines to show; `out` is the run directory.
+
+    Closing the iterator stops all processes.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an exception, so that the contexts stop all processes
     require_empty(out)
     clients = Experiment.load(config, overrides).federation.clients
-    with TemporaryDirectory(prefix="fedrecall-flower-") as name, LocalDeployment(Path(name), clients) as daemons:
+    with TemporaryDirectory(prefix="fedrecall-flower-") as name, LocalDeployment(Path(name), clients) as deployment:
         app = Path(name) / "demo"
         write_app(app, config, overrides)
-        say(f"SuperLink on port {daemons.port}, TLS, {clients} known nodes")
-        names = [daemons.start_supernode(client) for client in range(clients)]
-        stream_log(daemons, app, out, say)
-        for node in names:
-            daemons.check_alive(node)
-    if not (out / SUMMARY).exists():
+        yield f"SuperLink on port {deployment.port}, TLS, {clients} registered nodes"
+        nodes = [deployment.start_supernode(client) for client in range(clients)]
+        lines: list[str] = []
+        for line in read_log(deployment, app, out):
+            lines.append(line)
+            if SHOWN_LINES.search(line):
+                yield line
+        is_complete = (out / SUMMARY).exists()
+        if not is_complete:
+            sys.stderr.write("\n".join(lines[-MAX_LOG_LINES:]) + "\n")
+        for node in nodes:
+            deployment.check_alive(node)
+    if not is_complete:
         raise UserError(
             "flower.run_incomplete", f"{out}: the run did not finish", str(out), "see the output of Flower above"
         )
-    say(f"everything is stopped, files in {out}")
+    yield f"all processes are stopped, files in {out}"
 
 
-def stream_log(daemons: LocalDeployment, app: Path, out: Path, say: Callable[[str], None]) -> None:
-    """Start the run and tell what it says of its rounds; if it says nothing of use, all of it."""
-    process = daemons.start_run(app, f'out="{out.absolute()}"')
+def read_log(deployment: LocalDeployment, app: Path, out: Path) -> Iterator[str]:
+    """Start the run and yield the lines of its log until it ends."""
+    process = deployment.start_run(app, f'out="{out.absolute()}"')
     assert process.stdout is not None
-    heard: list[str] = []
     for raw in process.stdout:
-        line = LOG_PREFIX.sub("", raw.decode(errors="replace")).rstrip()
-        heard.append(line)
-        if SHOWN_LINES.search(line):
-            say(line)
+        yield LOG_PREFIX.sub("", raw.decode(errors="replace")).rstrip()
     process.wait()
-    if not any("finished" in line for line in heard):
-        sys.stderr.write("\n".join(heard[-40:]) + "\n")

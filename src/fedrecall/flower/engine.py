@@ -1,7 +1,7 @@
-"""The engine of a real federation: it sends the sampled clients' nodes their tasks, and gives out what comes back.
+"""Engine of a real federation: sends tasks to the nodes of the sampled clients and yields their replies.
 
-What clients remember stays on their nodes. The server keeps, in place of each memory, a receipt: the version that it
-has had the reply of, which is a part of its checkpoints like any memory.
+Client states stay on the nodes. In place of each state the server stores a receipt: the version of the state that
+belongs to the last accepted reply. Receipts are saved in checkpoints as client states are on other engines.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,17 +26,17 @@ from fedrecall.simulation.clients import SimulatedClients
 
 @dataclass
 class FlowerEngine(TaskEngine):
-    """All clients of a run, on their nodes."""
+    """Engine that runs every client on its Flower node."""
 
     clients: SimulatedClients
     f: FlatModel
     nodes: NodeRegistry
-    run_id: str  # the key of this run, by which nodes know their memories of it
-    timeout: float  # seconds that a task may take
+    run_id: str  # key of the run, under which nodes store client states
+    timeout: float  # seconds for a task
     classes: tuple[str, ...]
     faults: FailurePolicy = FailurePolicy()
-    client_state: ClientStateStore = field(default_factory=ClientStateStore)  # receipts
-    oldest_checkpoint_round: Callable[[], int] = lambda: 0  # the round of the oldest checkpoint
+    client_state: ClientStateStore = field(default_factory=ClientStateStore)  # receipts of the client states
+    oldest_checkpoint_round: Callable[[], int] = lambda: 0  # round of the oldest checkpoint
     _exchanges: Iterator[int] = field(default_factory=count)  # numbers of the exchanges of this round
 
     @property
@@ -50,15 +50,15 @@ class FlowerEngine(TaskEngine):
         return super().cohort(t, clients)
 
     def run_task(self, t: int, clients: Sequence[int], task: str, down: Payload) -> Iterator[Reply]:
-        """Send all their tasks at once; replies are given out by the clients' sizes, the order of every engine."""
+        """Send all tasks at once. Replies are yielded in the order of all engines: the largest client first."""
         version = StateVersion(t, next(self._exchanges))
-        here = self.nodes.connected_clients()
+        connected = self.nodes.connected_clients()
         order = sorted(clients, key=lambda c: (-self.nodes.members[c].n if c in self.nodes.members else 0, c))
-        attendance = FailureTracker(self.faults, version.t, len(clients))
+        failures = FailureTracker(self.faults, version.t, len(clients))
         record, messages = to_array_record(down), {}
         for client in order:
-            if client in here:
-                said = TaskRequest(
+            if client in connected:
+                request = TaskRequest(
                     task,
                     client,
                     version,
@@ -67,36 +67,36 @@ class FlowerEngine(TaskEngine):
                     self.run_id,
                     self.classes,
                 )
-                messages[client] = request_message(said, record, here[client].node, self.timeout)
-        came: dict[int, Message | None] = {client: None for client in order if client not in here}
-        answers = send_and_collect(self.nodes.grid, messages, self.timeout)
+                messages[client] = request_message(request, record, connected[client].node, self.timeout)
+        received: dict[int, Message | None] = {client: None for client in order if client not in connected}
+        replies = send_and_collect(self.nodes.grid, messages, self.timeout)
         for client in order:
-            while client not in came:
-                key, message = next(answers)
-                came[key] = message
-            message = came.pop(client)
+            while client not in received:
+                key, message = next(replies)
+                received[key] = message
+            message = received.pop(client)
             try:
-                if client not in here:
+                if client not in connected:
                     raise TaskFailed("reply.not_connected", "its node is not connected")
                 if message is None:
-                    what = f"engine.timeout = {self.timeout:g}: no reply within {self.timeout:g} s"
-                    raise TaskFailed("reply.timeout", what, "engine.timeout")
-                answer = parse_reply(message)
-                if answer.client != client:
-                    raise InvalidMessage("reply.wrong_client", f"client {answer.client} replied in its place")
+                    text = f"engine.timeout = {self.timeout:g}: no reply within {self.timeout:g} s"
+                    raise TaskFailed("reply.timeout", text, "engine.timeout")
+                reply = parse_reply(message)
+                if reply.client != client:
+                    raise InvalidMessage("reply.wrong_client", f"client {reply.client} replied in its place")
             except (TaskFailed, InvalidMessage) as error:
                 reason = f"{error} (task {task})"
-                attendance.record(
+                failures.record(
                     client, reason, f"{error.code}: {reason}\n", cause=error, code=error.code, key=error.key
                 )
                 continue
-            receipt = {"version": torch.tensor(version)} if answer.saved_state else {}
-            yield Reply(answer.up, answer.n, receipt, answer.report, client)
+            receipt = {"version": torch.tensor(version)} if reply.saved_state else {}
+            yield Reply(reply.up, reply.n, receipt, reply.report, client)
 
     def _acknowledged_version(self, client: int) -> StateVersion | None:
         receipt = self.client_state.get(client)
         return None if receipt is None else StateVersion(*receipt["version"].tolist())
 
     def evaluate(self, state: Tensor) -> Score:
-        """A complete model on the server's test set."""
+        """Evaluate a complete model on the server's test set."""
         return self.f.score(state, self.clients.test)

@@ -1,4 +1,4 @@
-"""Who is there: which node holds which client. Clients have numbers of their own; a node's is for transport only."""
+"""Registry of nodes: which node runs which client. Clients have numbers; node ids are for transport only."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -12,65 +12,67 @@ from fedrecall.errors import UserError
 from fedrecall.flower.codec import InvalidMessage
 from fedrecall.flower.messages import REGISTER, TaskFailed, TaskRequest, parse_reply, request_message, to_array_record
 
-NODE_POLL_INTERVAL = 0.25  # seconds between two looks for replies
+NODE_POLL_INTERVAL = 0.25  # seconds between two requests for replies
 
-HELLO_TIMEOUT = 120.0  # seconds, so that a node which hangs does not hold up a round for long
+HELLO_TIMEOUT = 120.0  # seconds to wait for registrations, so that a node that hangs does not block a round
 
 
 class RegisteredClient(NamedTuple):
-    """A client that has said hello."""
+    """A registered client."""
 
     node: int
     n: int  # examples
-    has_own_data: bool  # its data are its own
+    has_own_data: bool  # False: the node uses a part of the configured data set
 
 
 @dataclass
 class NodeRegistry:
-    """The clients of a federation that have been heard of."""
+    """The registered clients of a federation."""
 
     grid: Grid
     population: int
-    timeout: float  # seconds that a node may take to say hello
+    timeout: float  # seconds to wait for clients
     members: dict[int, RegisteredClient] = field(default_factory=dict)
     _registered: set[int] = field(default_factory=set)
-    _problems: dict[int, str] = field(default_factory=dict)  # nodes that gave no useful answer, and why
+    _problems: dict[int, str] = field(default_factory=dict)  # nodes that are not registered, and the reason
 
     def connected_clients(self) -> dict[int, RegisteredClient]:
-        """The clients whose nodes are connected now. A node that is new, or back, is asked who it is."""
+        """Return the clients whose nodes are connected. New and reconnected nodes are registered first."""
         online = set(self.grid.get_node_ids())
-        self._registered &= online  # one that comes back is asked again
+        self._registered &= online  # a node that reconnects is registered again
         new = sorted(online - self._registered)
         if new:
-            heard: dict[int, RegisteredClient] = {}
-            within = min(self.timeout / 3, HELLO_TIMEOUT)  # time to ask again: Flower can lose a message
-            orders = {node: request_message(TaskRequest(REGISTER), to_array_record({}), node, within) for node in new}
-            for node, message in send_and_collect(self.grid, orders, within):
-                self._register(node, message, heard)
-            for client in heard.keys() & self.members.keys():
-                if self.members[client].node in online - {heard[client].node}:
-                    taken = f"node {heard[client].node} has registered as client {client} in its place"
-                    self._problems[self.members[client].node] = taken
-            self.members |= heard
+            found: dict[int, RegisteredClient] = {}
+            timeout = min(self.timeout / 3, HELLO_TIMEOUT)  # leaves time for a retry: Flower can lose a message
+            requests = {
+                node: request_message(TaskRequest(REGISTER), to_array_record({}), node, timeout) for node in new
+            }
+            for node, message in send_and_collect(self.grid, requests, timeout):
+                self._register(node, message, found)
+            for client in found.keys() & self.members.keys():
+                if self.members[client].node in online - {found[client].node}:
+                    problem = f"node {found[client].node} has registered as client {client} in its place"
+                    self._problems[self.members[client].node] = problem
+            self.members |= found
         return {client: member for client, member in self.members.items() if member.node in online}
 
     def wait_for_clients(self, least: int) -> None:
-        """Wait for all clients; when the time is over, `least` of them are enough."""
+        """Wait until all clients are connected. After the timeout, `least` clients are enough; fewer are an error."""
         deadline = time.monotonic() + self.timeout
-        while len(here := self.connected_clients()) < self.population and time.monotonic() < deadline:
+        while len(connected := self.connected_clients()) < self.population and time.monotonic() < deadline:
             time.sleep(NODE_POLL_INTERVAL)
-        if len(here) < least:
-            missing = sorted(set(range(self.population)) - set(here))
-            why = "".join(f"; node {node}: {reason}" for node, reason in self._problems.items())
+        if len(connected) < least:
+            missing = sorted(set(range(self.population)) - set(connected))
+            problems = "".join(f"; node {node}: {reason}" for node, reason in self._problems.items())
             raise UserError(
                 "flower.too_few_clients",
-                f"engine.timeout = {self.timeout:g}: {len(here)} of {self.population} clients connected within "
-                f"{self.timeout:g} s, {least} are needed; missing: {', '.join(map(str, missing[:20]))}{why}",
+                f"engine.timeout = {self.timeout:g}: {len(connected)} of {self.population} clients connected within "
+                f"{self.timeout:g} s, {least} are needed; missing: {', '.join(map(str, missing[:20]))}{problems}",
                 "engine.timeout",
                 "start their nodes, each with client=NUMBER in its node-config, or raise engine.timeout",
             )
-        if len({member.has_own_data for member in here.values()}) > 1:
-            own = ", ".join(str(client) for client, member in sorted(here.items()) if member.has_own_data)
+        if len({member.has_own_data for member in connected.values()}) > 1:
+            own = ", ".join(str(client) for client, member in sorted(connected.items()) if member.has_own_data)
             raise UserError(
                 "flower.mixed_data",
                 "some nodes have their own data and others a part of the configured data set "
@@ -79,39 +81,41 @@ class NodeRegistry:
                 "set folder, table or index in the node-config of all nodes, or of none",
             )
 
-    def _register(self, node: int, message: Message | None, heard: dict[int, RegisteredClient]) -> None:
+    def _register(self, node: int, message: Message | None, found: dict[int, RegisteredClient]) -> None:
         self._problems.pop(node, None)
-        if message is None:  # it is asked again at the next opportunity
+        if message is None:  # `connected_clients` tries again
             self._problems[node] = "it did not register in time"
             return
         self._registered.add(node)
         try:
-            answer = parse_reply(message)
-            if not 0 <= answer.client < self.population:
-                what = f"client = {answer.client}: the clients are 0 to {self.population - 1}"
-                raise TaskFailed("reply.wrong_client", what, "node-config")
+            reply = parse_reply(message)
+            if not 0 <= reply.client < self.population:
+                text = f"client = {reply.client}: the clients are 0 to {self.population - 1}"
+                raise TaskFailed("reply.wrong_client", text, "node-config")
         except (TaskFailed, InvalidMessage) as error:
             self._problems[node] = f"{error} ({error.code})"
             return
-        if answer.client in heard:
-            what = f"client = {answer.client}: two nodes have registered as this client"
+        if reply.client in found:
+            text = f"client = {reply.client}: two nodes have registered as this client"
             hint = "give each node its own client=NUMBER in the node-config"
-            raise UserError("flower.duplicate_client", what, "node-config", hint)
-        heard[answer.client] = RegisteredClient(node, answer.n, answer.has_own_data)
+            raise UserError("flower.duplicate_client", text, "node-config", hint)
+        found[reply.client] = RegisteredClient(node, reply.n, reply.has_own_data)
 
 
-def send_and_collect(grid: Grid, orders: Mapping[int, Message], timeout: float) -> Iterator[tuple[int, Message | None]]:
-    """Send messages, and give the answers as they come, by the key of the order; None for those that are overdue.
+def send_and_collect(
+    grid: Grid, requests: Mapping[int, Message], timeout: float
+) -> Iterator[tuple[int, Message | None]]:
+    """Send messages and yield the replies as they arrive, by the key of the request; None after the timeout.
 
-    An error that Flower reports has the SuperLink as its source: answers are known by what they answer to.
+    Replies are matched by the id of their request, because errors of Flower have the SuperLink as their source.
     """
     deadline = time.monotonic() + timeout
-    identities = list(grid.push_messages(list(orders.values())))
+    message_ids = list(grid.push_messages(list(requests.values())))
     waiting = {}
-    for key, identity in zip(orders, identities, strict=True):
-        if identity:
-            waiting[identity] = key
-        else:  # Flower did not take it: the node is unknown
+    for key, message_id in zip(requests, message_ids, strict=True):
+        if message_id:
+            waiting[message_id] = key
+        else:  # Flower has rejected the message: the node is unknown
             yield key, None
     while waiting and time.monotonic() < deadline:
         for message in grid.pull_messages(list(waiting)):

@@ -1,4 +1,4 @@
-"""Flower's processes on this machine: started, watched and ended together with all that they start."""
+"""Flower's processes on this machine: started, monitored and stopped together with their child processes."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ from fedrecall.flower.certificates import make_certificates
 
 LOOPBACK = "127.0.0.1"
 
-CONNECTION_NAME = "here"  # the connection's name for `flwr`
+CONNECTION_NAME = "here"  # name of the connection in Flower's configuration
 
 FLOWER_ENVIRONMENT = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -25,15 +25,15 @@ FLOWER_ENVIRONMENT = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
 }
 
-STOP_TIMEOUT = 10.0  # seconds to end in, before a process is killed
+STOP_TIMEOUT = 10.0  # seconds until a process that does not exit is killed
 
-START_TIMEOUT = 60.0  # seconds to start in
+START_TIMEOUT = 60.0  # seconds for a process to start
 
 
 class LocalDeployment:
-    """A SuperLink and SuperNodes on loopback, with all their files in a folder; everything ends with the context.
+    """A SuperLink and SuperNodes on loopback, with all their files in a folder; the context manager stops them.
 
-    With `secure`, over TLS with an authority of its own, and nodes known by their keys.
+    With `secure`, connections use TLS with a new certificate authority, and nodes authenticate by their keys.
     """
 
     def __init__(self, folder: Path, nodes: int, *, secure: bool = True, database: bool = False) -> None:
@@ -61,14 +61,14 @@ class LocalDeployment:
         self.close()
 
     def start_superlink(self) -> None:
-        """Start the SuperLink, and wait until it listens."""
-        how: list[object] = ["--insecure"]
+        """Start the SuperLink, and wait until it accepts connections."""
+        options: list[object] = ["--insecure"]
         if self.secure:
-            how = ["--ssl-ca-certfile", self.keys / "ca.crt", "--ssl-certfile", self.keys / "server.pem"]
-            how += ["--ssl-keyfile", self.keys / "server.key", "--enable-supernode-auth"]
+            options = ["--ssl-ca-certfile", self.keys / "ca.crt", "--ssl-certfile", self.keys / "server.pem"]
+            options += ["--ssl-keyfile", self.keys / "server.key", "--enable-supernode-auth"]
         if self.database:
-            how += ["--database", self.folder / "superlink.db"]
-        self._start("superlink", "flower-superlink", "--host", LOOPBACK, "--port", self.port, *how)
+            options += ["--database", self.folder / "superlink.db"]
+        self._start("superlink", "flower-superlink", "--host", LOOPBACK, "--port", self.port, *options)
         deadline = time.monotonic() + START_TIMEOUT
         while not is_listening(self.port):
             self.check_alive("superlink")
@@ -84,31 +84,31 @@ class LocalDeployment:
     def start_supernode(
         self, client: int, settings: str = "", *, key: Path | None = None, authority: Path | None = None
     ) -> str:
-        """Start a client's node, with more settings for its node-config if need be; returns its name here."""
-        how: list[object] = ["--insecure"]
+        """Start a client's node; `settings` are added to its node-config. Returns the name of the process."""
+        options: list[object] = ["--insecure"]
         if self.secure:
-            how = ["--root-certificates", authority or self.keys / "ca.crt"]
-            how += ["--auth-supernode-private-key", key or self.keys / f"node-{client}"]
+            options = ["--root-certificates", authority or self.keys / "ca.crt"]
+            options += ["--auth-supernode-private-key", key or self.keys / f"node-{client}"]
         config = f'client={client} state="{self.folder / f"state-{client}"}" {settings}'.strip()
         name = f"supernode-{client}"
-        where = ["--superlink", f"{LOOPBACK}:{self.port}", "--port", free_port()]
-        self._start(name, "flower-supernode", *where, *how, "--node-config", config)
+        ports = ["--superlink", f"{LOOPBACK}:{self.port}", "--port", free_port()]
+        self._start(name, "flower-supernode", *ports, *options, "--node-config", config)
         return name
 
-    def start_run(self, app: Path, changes: str = "") -> subprocess.Popen[bytes]:
-        """Start `flwr run`; its output, with the run's log, can be read line by line."""
+    def start_run(self, app: Path, run_config: str = "") -> subprocess.Popen[bytes]:
+        """Start `flwr run`. The output of the process is the log of the run."""
         command = [
             flower_executable("flwr"),
             "run",
             str(app),
             CONNECTION_NAME,
             "--stream",
-            *(["-c", changes] if changes else []),
+            *(["-c", run_config] if run_config else []),
         ]
         return self._spawn("run", command, subprocess.PIPE)
 
     def run_flwr(self, *args: object) -> str:
-        """Call `flwr` for something short; returns what it said."""
+        """Run a short `flwr` command and return its output."""
         command = [flower_executable("flwr"), *map(str, args)]
         done = subprocess.run(
             command, capture_output=True, text=True, env=self.environment("flwr"), timeout=START_TIMEOUT, check=False
@@ -118,41 +118,41 @@ class LocalDeployment:
             raise UserError("flower.process_failed", f"flwr {args[0]}: exit code {done.returncode}: {output}", "flwr")
         return done.stdout
 
-    def stop(self, name: str, how: signal.Signals = signal.SIGTERM) -> None:
-        """End a process and all that it started."""
+    def stop(self, name: str, signal_number: signal.Signals = signal.SIGTERM) -> None:
+        """Stop a process and its child processes."""
         process = self.processes.pop(name)
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, how)
+            os.killpg(process.pid, signal_number)
         try:
             process.wait(STOP_TIMEOUT)
         except subprocess.TimeoutExpired:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        with suppress(ProcessLookupError):  # whoever of its group is left
+        with suppress(ProcessLookupError):  # remaining processes of its group
             os.killpg(process.pid, signal.SIGKILL)
         if process.stdout is not None:
             process.stdout.close()
 
     def close(self) -> None:
-        """End everything: nodes first, so that they do not look for a SuperLink that is gone."""
+        """Stop all processes, the SuperLink last, so that nodes do not try to reconnect."""
         for name in sorted(self.processes, key=lambda name: name == "superlink"):
             self.stop(name)
 
     def check_alive(self, name: str) -> None:
-        """Raise if a process has ended by itself."""
+        """Raise an error if a process has exited."""
         code = self.processes[name].poll()
         if code is not None:
-            said = self.log(name).read_text(errors="replace").strip().splitlines()
+            lines = self.log(name).read_text(errors="replace").strip().splitlines()
             raise UserError(
                 "flower.process_failed",
-                f"{name}: exited with code {code} ({' '.join(said[-3:])[-300:]})",
+                f"{name}: exited with code {code} ({' '.join(lines[-3:])[-300:]})",
                 name,
                 f"see {self.log(name)}",
             )
 
     def log(self, name: str) -> Path:
-        """Where a process's output is."""
+        """Return the path of a process's output."""
         return self.folder / f"{name}.log"
 
     def _start(self, name: str, script: str, *args: object) -> None:
@@ -162,7 +162,7 @@ class LocalDeployment:
     def _spawn(self, name: str, command: list[str], out: int | IO[bytes]) -> subprocess.Popen[bytes]:
         if name in self.processes:
             self.stop(name)
-        # A session of its own, so that it can be ended together with its children.
+        # In a new session, so that its process group can be stopped.
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -176,7 +176,7 @@ class LocalDeployment:
         return process
 
     def environment(self, name: str) -> dict[str, str]:
-        """What a process finds in its environment: nothing is reported or installed, its files are apart."""
+        """Return the environment of a process: no telemetry, no installations, a separate folder for Flower's files."""
         home = "flwr" if name in ("flwr", "run") else name
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
         return {**os.environ, **FLOWER_ENVIRONMENT, "PATH": path, "FLWR_HOME": str(self.folder / "homes" / home)}
@@ -184,12 +184,14 @@ class LocalDeployment:
     def _write_profile(self) -> None:
         home = self.folder / "homes" / "flwr"
         home.mkdir(parents=True, exist_ok=True)
-        how = f'root-certificates = "{self.keys / "ca.crt"}"' if self.secure else "insecure = true"
-        (home / "config.toml").write_text(f'[superlink.{CONNECTION_NAME}]\naddress = "{LOOPBACK}:{self.port}"\n{how}\n')
+        security = f'root-certificates = "{self.keys / "ca.crt"}"' if self.secure else "insecure = true"
+        (home / "config.toml").write_text(
+            f'[superlink.{CONNECTION_NAME}]\naddress = "{LOOPBACK}:{self.port}"\n{security}\n'
+        )
 
 
 def flower_executable(name: str) -> str:
-    """One of Flower's commands: of this environment, or else of the path."""
+    """Return the path of one of Flower's commands, in this environment or else in $PATH."""
     beside = Path(sys.executable).parent / name
     found = str(beside) if beside.exists() else shutil.which(name)
     if found is None:
@@ -198,14 +200,14 @@ def flower_executable(name: str) -> str:
 
 
 def free_port() -> int:
-    """A port that nobody uses at the moment."""
+    """Return a port that is not in use."""
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         return int(probe.getsockname()[1])
 
 
 def is_listening(port: int) -> bool:
-    """Whether somebody takes connections there."""
+    """Return True if a process accepts connections on the port."""
     with socket.socket() as probe:
         probe.settimeout(1)
         return probe.connect_ex((LOOPBACK, port)) == 0

@@ -1,4 +1,4 @@
-"""The ServerApp: a run like any other, whose engine is the federation."""
+"""The ServerApp: a run whose engine sends the tasks to Flower nodes."""
 
 import json
 import logging
@@ -26,18 +26,18 @@ from fedrecall.runs.run import Run
 from fedrecall.runs.setup import Setup, prepare_run
 from fedrecall.simulation import ClientFailure, ClientStateStore, FailurePolicy
 
-DEFAULT_TASK_TIMEOUT = 600.0  # seconds that a task may take, where the configuration does not say
+DEFAULT_TASK_TIMEOUT = 600.0  # seconds for a task, if engine.timeout is not set
 
-RUN_ID_FILE = "federation.json"  # in the run directory
+RUN_ID_FILE = "federation.json"  # in the run directory: the run's key, under which nodes store client states
 
 log = logging.getLogger("flwr.fedrecall")
 
 
 def main(grid: Grid, context: Context) -> None:
-    """Run the experiment of the app's configuration; one that was interrupted goes on from its last checkpoint."""
+    """Run the experiment of the app's configuration, or resume it from its last checkpoint."""
     try:
         experiment = read_experiment(context.run_config)
-        choice, federation = experiment.engine, experiment.federation
+        engine, federation = experiment.engine, experiment.federation
         if experiment.run.start is not None and require(experiment.method).personal:
             raise UserError(
                 "config.conflict",
@@ -45,14 +45,14 @@ def main(grid: Grid, context: Context) -> None:
                 "run.start",
                 "remove run.start",
             )
-        roll = NodeRegistry(grid, federation.clients, choice.timeout or DEFAULT_TASK_TIMEOUT)
-        roll.wait_for_clients(choice.min_replies or federation.clients)
-        own = any(member.has_own_data for member in roll.members.values())
-        ready = setup_without_client_data(experiment) if own else prepare_run(experiment)
+        nodes = NodeRegistry(grid, federation.clients, engine.timeout or DEFAULT_TASK_TIMEOUT)
+        nodes.wait_for_clients(engine.min_replies or federation.clients)
+        have_own_data = any(member.has_own_data for member in nodes.members.values())
+        setup = setup_without_client_data(experiment) if have_own_data else prepare_run(experiment)
         out = Path(str(context.run_config.get(OUT_KEY) or "run")).expanduser().absolute()
         log.info("run directory: %s", out)
         resume = (out / "config.toml").exists()
-        with Run(ready, out, resume=resume, engine=engine_factory(roll, RunDirectory(out))) as run:
+        with Run(setup, out, resume=resume, engine=engine_factory(nodes, RunDirectory(out))) as run:
             for record in run:
                 _log_round(experiment, record)
     except UserError as error:
@@ -88,32 +88,31 @@ def engine_factory(nodes: NodeRegistry, directory: RunDirectory) -> EngineFactor
 
 
 def setup_without_client_data(experiment: Experiment) -> Setup:
-    """A run whose clients' data are on their nodes: of the configured data the server uses test and auxiliary part."""
+    """Set up a run whose clients have their data on their nodes. The server uses only test and auxiliary data."""
     nominal = experiment.federation.model_copy(update={"partition": PARTITIONERS["iid"]()})
-    ready = prepare_run(experiment.model_copy(update={"federation": nominal}))
-    nobody = np.zeros(len(ready.data.partition) + 1, dtype=np.int64)
-    partition = Partition(nobody[:0], nobody, ready.data.partition.samples, {"name": "nodes"}, 0)
-    told = nominal.model_copy(update={"partition": PythonObject("partition", "nodes")})
-    return Setup(
-        ready.experiment.model_copy(update={"federation": told}),
-        ready.data._replace(partition=partition),
-        replace(ready.clients, partition=partition),
-        ready.server,
-        ready.schedule,
+    setup = prepare_run(experiment.model_copy(update={"federation": nominal}))
+    offsets = np.zeros(len(setup.data.partition) + 1, dtype=np.int64)
+    empty = Partition(offsets[:0], offsets, setup.data.partition.samples, {"name": "nodes"}, 0)
+    recorded = nominal.model_copy(update={"partition": PythonObject("partition", "nodes")})
+    return replace(
+        setup,
+        experiment=setup.experiment.model_copy(update={"federation": recorded}),
+        data=setup.data._replace(partition=empty),
+        clients=replace(setup.clients, partition=empty),
     )
 
 
 def _run_id(path: Path) -> str:
-    """What nodes know this run by, the same after every restart."""
+    """Return the key of the run, the same after every restart."""
     if not path.exists():
         write_atomic(path, json.dumps({"run": secrets.token_hex(16)}).encode())
     return str(json.loads(path.read_text())["run"])
 
 
-def _log_round(experiment: Experiment, line: RoundRecord) -> None:
-    accuracy = "" if line["accuracy"] is None else f"  accuracy {100 * line['accuracy']:.2f} %"
-    came = f"  {line['replies']} of {len(line['clients'])} replies"
-    log.info("round %d/%d%s%s  %.2f s", line["round"], experiment.run.rounds, accuracy, came, line["seconds"])
+def _log_round(experiment: Experiment, record: RoundRecord) -> None:
+    accuracy = "" if record["accuracy"] is None else f"  accuracy {100 * record['accuracy']:.2f} %"
+    replies = f"  {record['replies']} of {len(record['clients'])} replies"
+    log.info("round %d/%d%s%s  %.2f s", record["round"], experiment.run.rounds, accuracy, replies, record["seconds"])
 
 
 app = ServerApp()
