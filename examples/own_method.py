@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import fedrecall as fr
-from fedrecall.core.types import Local, Step
+from fedrecall import Local, Step
+from fedrecall.constraints import Weight
 from fedrecall.testing import check_method
 
 
@@ -18,7 +19,8 @@ from fedrecall.testing import check_method
 class FedAnchor(fr.Method):
     """FedAvg with a penalty on feature changes for examples that the global model classifies correctly."""
 
-    mu: float = 1.0  # weight of the penalty; every field is a hyper-parameter: fr.compare([FedAnchor(mu=0.1)])
+    mu: Weight = 1.0
+    """Weight of the penalty. Every field is a hyper-parameter: `fr.compare([FedAnchor(mu=0.1)])`."""
 
     def frozen(self, r: Local) -> dict[str, Tensor]:
         """Return the teachers of the loss: here the received model. The training loop evaluates them."""

@@ -15,7 +15,15 @@ if TYPE_CHECKING:
     from fedrecall.api import load as load
     from fedrecall.api import run as run
     from fedrecall.config.experiment import Experiment as Experiment
+    from fedrecall.core import losses as losses
     from fedrecall.core.method import Method as Method
+    from fedrecall.core.method_extensions import Traits as Traits
+    from fedrecall.core.types import Cohort as Cohort
+    from fedrecall.core.types import Local as Local
+    from fedrecall.core.types import Payload as Payload
+    from fedrecall.core.types import Reply as Reply
+    from fedrecall.core.types import Server as Server
+    from fedrecall.core.types import Step as Step
     from fedrecall.data.custom import from_arrays as from_arrays
     from fedrecall.data.custom import from_folder as from_folder
     from fedrecall.data.custom import from_huggingface as from_huggingface
@@ -32,11 +40,18 @@ if TYPE_CHECKING:
 
 _PUBLIC = {
     "METHODS": "fedrecall.methods",
+    "Cohort": "fedrecall.core.types",
     "Comparison": "fedrecall.reporting.comparison",
     "Dataset": "fedrecall.data.catalog",
     "Experiment": "fedrecall.config.experiment",
+    "Local": "fedrecall.core.types",
     "Method": "fedrecall.core.method",
+    "Payload": "fedrecall.core.types",
+    "Reply": "fedrecall.core.types",
     "Result": "fedrecall.runs.result",
+    "Server": "fedrecall.core.types",
+    "Step": "fedrecall.core.types",
+    "Traits": "fedrecall.core.method_extensions",
     "UserError": "fedrecall.errors",
     "compare": "fedrecall.reporting.comparison",
     "from_arrays": "fedrecall.data.custom",
@@ -45,6 +60,7 @@ _PUBLIC = {
     "from_table": "fedrecall.data.tabular",
     "from_torch": "fedrecall.data.custom",
     "load": "fedrecall.api",
+    "losses": "fedrecall.core.losses",
     "reproduce": "fedrecall.reporting.comparison",
     "run": "fedrecall.api",
     "tune": "fedrecall.studies.tuning",
@@ -57,9 +73,10 @@ def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: `fedrecall --help` must not wait for torch."""
     if name not in _PUBLIC:
         raise AttributeError(f"module 'fedrecall' has no attribute {name!r}")
-    return getattr(import_module(_PUBLIC[name]), name)
+    module = import_module(_PUBLIC[name])
+    return module if name == "losses" else getattr(module, name)
 
 
 def __dir__() -> list[str]:
-    """What Tab offers: the public names, not what the module needs itself."""
+    """Return the public names, without the names that this module needs itself."""
     return [*__all__, "__version__"]

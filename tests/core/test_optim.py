@@ -73,4 +73,4 @@ def test_adaptive_servers(rule: str) -> None:
 
 def test_learning_rate_decays_from_the_first_round() -> None:
     sgd = ClientSGD(lr=0.1, lr_decay=0.99)
-    assert [sgd.lr_at(t) for t in (0, 1, 2)] == pytest.approx([0.1, 0.099, 0.09801])
+    assert [sgd.at_round(t).lr for t in (0, 1, 2)] == pytest.approx([0.1, 0.099, 0.09801])

@@ -45,7 +45,7 @@ def test_fedavg_is_the_mean_weighted_by_samples() -> None:
     expected = torch.zeros_like(engine.f.w, dtype=torch.float64)
     total = sum(len(CLIENTS[k]) for k in first.clients)
     for k in first.clients:
-        w = train(Method(), local(engine.f, CLIENTS[k], how=engine.how), engine.how, 0, k).up["w"]
+        w = train(Method(), local(engine.f, CLIENTS[k], how=engine.how), 0, k).up["w"]
         expected += len(CLIENTS[k]) / total * w.double()
     torch.testing.assert_close(first.server.w.double(), expected, rtol=0, atol=1e-6)
 
@@ -56,7 +56,7 @@ def test_one_client_is_plain_sgd_to_the_bit() -> None:
     *_, last = run_rounds(Method(), server(engine.f, Method()), engine, plan)
     w = engine.f.w
     for t in range(2):
-        w = train(Method(), local(engine.f, CLIENTS[0], how=engine.how, t=t, w=w), engine.how, 0, 0).up["w"]
+        w = train(Method(), local(engine.f, CLIENTS[0], how=engine.how, t=t, w=w), 0, 0).up["w"]
     assert torch.equal(last.server.w, w)
 
 
@@ -79,9 +79,7 @@ def test_buffers_are_averaged_by_samples_whatever_the_server_rule() -> None:
     engine = toy(batch_norm=True)
     for optimiser in (ServerSGD(), ServerSGD(lr=3.0, momentum=0.9)):
         first = next(iter(run_rounds(Method(), server(engine.f, Method(), optimiser), engine, PLAN)))
-        replies = [
-            train(Method(), local(engine.f, CLIENTS[k], how=engine.how), engine.how, 0, k) for k in first.clients
-        ]
+        replies = [train(Method(), local(engine.f, CLIENTS[k], how=engine.how), 0, k) for k in first.clients]
         total = sum(r.n for r in replies)
         expected = sum(r.n / total * r.up["b"] for r in replies)
         torch.testing.assert_close(first.server.b, expected)

@@ -20,7 +20,7 @@ def rng() -> torch.Generator:
 def test_a_clients_round_is_torch_sgd(batch_norm: bool, sgd: ClientSGD) -> None:
     f, data = flat(torch.float64, batch_norm=batch_norm), vectors(dtype=torch.float64)
     how = LocalTraining(3, 10, sgd)
-    reply = train(Method(), local(f, data, how=how), how, 0, 0)
+    reply = train(Method(), local(f, data, how=how), 0, 0)
 
     model = flat(torch.float64, batch_norm=batch_norm).model
     first = [p.detach().clone() for p in model.parameters()]
@@ -57,7 +57,7 @@ def test_a_batch_of_one_is_skipped_only_with_batch_norm() -> None:
 
 def test_a_client_without_a_step_returns_what_it_received() -> None:
     f, data = flat(batch_norm=True), vectors(n=1)
-    reply = train(Method(), local(f, data), HOW, 0, 0)
+    reply = train(Method(), local(f, data, how=HOW), 0, 0)
     assert torch.equal(reply.up["w"], f.w)
     assert torch.equal(reply.up["b"], f.b)
     assert reply.metrics["steps"] == 0
@@ -67,7 +67,7 @@ def test_received_weights_are_left_alone() -> None:
     f, data = flat(batch_norm=True), vectors()
     r = local(f, data, how=HOW)
     before = r.w.clone(), r.b.clone()
-    train(Method(), r, HOW, 0, 0)
+    train(Method(), r, 0, 0)
     assert torch.equal(r.w, before[0])
     assert torch.equal(r.b, before[1])
 
@@ -76,20 +76,20 @@ def test_received_weights_are_left_alone() -> None:
 def test_same_seed_same_bits_whatever_the_global_generator(noise: float) -> None:
     f, data = flat(dropout=0.5), vectors(noise=noise)
     torch.manual_seed(1)
-    one = train(Method(), local(f, data, how=HOW), HOW, 0, 0).up["w"]
+    one = train(Method(), local(f, data, how=HOW), 0, 0).up["w"]
     torch.manual_seed(2)
     poisoned = torch.get_rng_state()
-    two = train(Method(), local(f, data, how=HOW), HOW, 0, 0).up["w"]
+    two = train(Method(), local(f, data, how=HOW), 0, 0).up["w"]
     assert torch.equal(one, two)
     assert torch.equal(torch.get_rng_state(), poisoned), "the global generator was consumed"
-    assert not torch.equal(one, train(Method(), local(f, data, how=HOW), HOW, 0, 1).up["w"]), "another client"
-    assert not torch.equal(one, train(Method(), local(f, data, how=HOW), HOW, 1, 0).up["w"]), "another seed"
+    assert not torch.equal(one, train(Method(), local(f, data, how=HOW), 0, 1).up["w"]), "another client"
+    assert not torch.equal(one, train(Method(), local(f, data, how=HOW), 1, 0).up["w"]), "another seed"
 
 
 def test_augmentation_has_its_own_stream() -> None:
     f = flat()
-    plain = train(Method(), local(f, vectors(), how=HOW), HOW, 0, 0)
-    noisy = train(Method(), local(f, vectors(noise=1e-9), how=HOW), HOW, 0, 0)
+    plain = train(Method(), local(f, vectors(), how=HOW), 0, 0)
+    noisy = train(Method(), local(f, vectors(noise=1e-9), how=HOW), 0, 0)
     torch.testing.assert_close(plain.up["w"], noisy.up["w"], rtol=0, atol=1e-5)  # the same batches in the same order
 
 
@@ -125,7 +125,7 @@ def test_the_teacher_hears_the_batch_that_the_student_sees(noise: float, monkeyp
         return module
 
     monkeypatch.setattr(f, "frozen_module", counted)
-    train(Listener(), local(f, data, how=HOW), HOW, 0, 0)
+    train(Listener(), local(f, data, how=HOW), 0, 0)
     teacher, student = heard[0]
     torch.testing.assert_close(teacher, student)  # before the first step they are one model
     assert not torch.allclose(*heard[-1])

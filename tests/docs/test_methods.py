@@ -16,6 +16,7 @@ import torch
 
 import fedrecall
 from fedrecall import METHODS, Experiment, Method
+from fedrecall.core.method_extensions import MethodExtensions, Traits
 from fedrecall.core.rounds import run_rounds
 from fedrecall.core.types import Local, Output, Reply, Server, Step
 from fedrecall.runs.setup import prepare_run
@@ -154,8 +155,9 @@ def test_the_new_method_runs(example: ModuleType, capsys: pytest.CaptureFixture[
 def test_the_vocabulary_names_every_hook_and_field() -> None:
     text = prose(VOCABULARY)
     words = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]*)`", text))))
-    hooks = {name for name in vars(Method) if not name.startswith("_")}
+    hooks = {name for cls in (Method, MethodExtensions) for name in vars(cls) if not name.startswith("_")}
     assert hooks <= words
+    assert {f.name for f in fields(Traits)} <= words
     for record in (Output, Step, Local, Reply):
         assert {record.__name__, *record._fields} <= words
     assert {f.name for f in fields(Server)} | {"Payload", "Server", "Cohort", "Engine"} <= words
@@ -171,10 +173,20 @@ def test_hooks_are_called_in_the_documented_order() -> None:
 
         return call
 
-    hooks = {name: hook for name, hook in vars(Method).items() if isfunction(hook) and not name.startswith("_")}
-    recorder = type("Recorder", (Method,), {name: noted(name, hook) for name, hook in hooks.items()})
+    nine, rare = (
+        {name: hook for name, hook in vars(cls).items() if isfunction(hook) and not name.startswith("_")}
+        for cls in (Method, MethodExtensions)
+    )
+    recorder = type("Recorder", (Method,), {name: noted(name, hook) for name, hook in (nine | rare).items()})
     some = SMALL | {"engine": {"name": "serial", "min_replies": 1}}  # then replies may be doubted
     fedrecall.run(Experiment(method=recorder(), **some, run={"rounds": 1, "probes": ["local", "distillation"]}))
     documented = re.findall(r"^\d+\. `(\w+)\(", prose(VOCABULARY), flags=re.MULTILINE)
-    assert list(dict.fromkeys(order)) == documented
-    assert set(documented) == set(hooks)
+    assert [name for name in dict.fromkeys(order) if name in nine] == documented
+    assert set(documented) == set(nine)
+    assert set(re.findall(r"^- `(\w+)\(", prose(VOCABULARY), flags=re.MULTILINE)) == set(rare) <= set(order)
+
+
+def test_the_page_on_own_methods_shows_the_class_of_the_example() -> None:
+    shown = blocks(DOCS / "own-method.md", "python")[0].text
+    example = (DOCS.parent / "examples" / "own_method.py").read_text()
+    assert shown[shown.index("@dataclass") :].strip() in example

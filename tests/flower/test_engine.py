@@ -27,7 +27,7 @@ VARIANTS = {name: f"method.name={name}" for name in METHODS} | {
 def test_the_bits_of_serial(changes: str, config: Path, tmp_path: Path) -> None:
     federate(federation(tmp_path, config, changes))
     expected = serial(config, changes)
-    if not expected.experiment.method.personal:
+    if not expected.experiment.method.traits.personalised:
         assert same(tmp_path, expected)
     for got, meant in zip(lines(tmp_path), expected.rounds, strict=True):
         for key in ("round", "accuracy", "loss", "train_loss", "bytes_up", "bytes_down", "clients", "replies"):

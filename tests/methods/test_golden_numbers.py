@@ -247,13 +247,13 @@ def test_feddyn() -> None:
 
 @pytest.mark.parametrize(("steps", "expected"), [(5, 13.1441), (10, 41.381059609), (50, 410.463839769), (0, 0.0)])
 def test_fednova_reach(steps: int, expected: float) -> None:
-    up, memory = METHODS["fednova"]().reply(tensor(0.0), steps, client(Y, 4, momentum=0.9))
+    up, memory = METHODS["fednova"]().reply(tensor(0.0), steps, client(Y, 4))
     assert float(up["a"]) == close(expected, 9)
     assert memory == {}
 
 
 def test_fednova() -> None:
-    r = client(Y, 4, momentum=0.9)
+    r = client(Y, 4)
     replies = [
         Reply(METHODS["fednova"]().reply(tensor(w), steps, r)[0], n, {}, {})
         for w, steps, n in ((0.4, 5, 100), (0.7, 10, 300))

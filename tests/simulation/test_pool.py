@@ -12,6 +12,7 @@ from torch import Tensor
 from fedrecall import Method, UserError
 from fedrecall.core.client_report import ReportRequest
 from fedrecall.core.flat_model import EVAL_BATCH
+from fedrecall.core.method_extensions import Traits
 from fedrecall.core.types import Local, Payload, Step
 from fedrecall.simulation import ClientStateStore, PoolEngine, SerialEngine
 from fedrecall.simulation.processes import available_cores
@@ -27,8 +28,8 @@ class Remembers(Method):
     """Everything that an engine carries: extra payloads down and up, memory, a task of its own."""
 
     @property
-    def tasks(self) -> tuple[str, ...]:
-        return ("labels",)
+    def traits(self) -> Traits:
+        return Traits(extra_tasks=("labels",))
 
     def memory(self, w: Tensor) -> Payload:
         return {"last": torch.zeros_like(w), "rounds": torch.tensor(0)}

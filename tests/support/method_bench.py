@@ -86,7 +86,7 @@ class Cohort:
                 memory=memory,
             )
             if task == "train":
-                reply = train(self.method, r, self.how, 0, k)
+                reply = train(self.method, r, 0, k)
             else:
                 reply = Reply(getattr(self.method, task)(r), len(r.y), r.memory, {})
             self.replies.append(reply)
@@ -146,5 +146,5 @@ def client(y: Tensor, classes: int, **changes: object) -> Local:
     given = {"counts": torch.bincount(y, minlength=classes), "y": y, "w": torch.zeros(1, dtype=torch.float64)} | changes
     if "counts" in changes:
         given["y"] = torch.repeat_interleave(torch.arange(classes), given["counts"])
-    rest = {"b": torch.zeros(0), "down": {}, "memory": {}, "lr": 0.1, "momentum": 0.9, "prox": 0.0, "batch": 4, "t": 1}
+    rest = {"b": torch.zeros(0), "down": {}, "memory": {}, "training": HOW, "t": 1}
     return Local(**({"f": None, "data": None, "seed": 0, "scratch": {}} | rest | given))

@@ -56,10 +56,7 @@ def local(f: FlatModel, data: Vectors, *, how: LocalTraining = LocalTraining(), 
         data=data,
         y=data.y,
         counts=torch.bincount(data.y, minlength=3),
-        lr=how.sgd.lr_at(t),
-        momentum=how.sgd.momentum,
-        prox=how.sgd.prox,
-        batch=how.batch,
+        training=how.at_round(t),
         t=t,
         seed=0,
         scratch={},
@@ -128,7 +125,7 @@ class ToyCohort:
                 down=down,
                 memory=memory,
             )
-            yield train(toy.method, r, toy.how, 0, k)._replace(client=k)
+            yield train(toy.method, r, 0, k)._replace(client=k)
 
     def accept(self, reply: Reply) -> None:
         self.toy.memories[reply.client] = reply.memory

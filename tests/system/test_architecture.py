@@ -13,13 +13,14 @@ import pytest
 ROOT = Path(__file__).parents[2] / "src"
 SOURCE = ROOT / "fedrecall"
 FILES = sorted(SOURCE.rglob("*.py"))
-BASE = {"errors", "files", "_version"}
+BASE = {"errors", "files", "constraints", "_version"}
 BELOW_RUNS = BASE | {"core", "data", "models", "methods", "simulation", "config"}
 # A package or top-level module, and the others that it may import, at module level and inside functions.
 ALLOWED = {
     "_version": set(),
     "errors": set(),
     "files": {"errors"},
+    "constraints": {"errors"},
     "core": BASE,
     "data": BASE,
     "models": BASE,
@@ -42,7 +43,10 @@ EXCEPTIONS = {
 }
 # Sets of modules that import each other, counting imports inside functions, or those for type checkers only.
 LAZY_CYCLES: set[frozenset[str]] = set()
-TYPE_CYCLES: set[frozenset[str]] = set()
+TYPE_CYCLES = {
+    # The records of core/types.py carry the model, the server optimiser and the training settings.
+    frozenset({"core.flat_model", "core.method", "core.method_extensions", "core.optim", "core.training", "core.types"}),
+}
 # One name, two definitions, one meaning: the reason.
 SAME_MEANING = {
     "log": "each module's logger",

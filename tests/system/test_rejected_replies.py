@@ -8,6 +8,7 @@ from torch import Tensor
 
 import fedrecall as fr
 from fedrecall.core.exchange import Diverged, Exchange, ReplyPolicy
+from fedrecall.core.method_extensions import Traits
 from fedrecall.core.optim import ServerSGD
 from fedrecall.core.reply_validation import ReplyValidator
 from fedrecall.core.types import Cohort, Local, Payload, Reply, Server
@@ -25,8 +26,8 @@ class Counts(fr.Method):
     """Two exchanges; a client remembers how many of its replies were taken."""
 
     @property
-    def tasks(self) -> tuple[str, ...]:
-        return ("greet",)
+    def traits(self) -> Traits:
+        return Traits(extra_tasks=("greet",))
 
     def memory(self, w: Tensor) -> Payload:
         return {"taken": torch.tensor(0)}

@@ -13,6 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from fedrecall.config.choices import NamedChoice, PythonObject
 from fedrecall.config.tables import Tables, apply_overrides, merge_tables, read_toml
 from fedrecall.config.validation import find_conflict, to_user_error
+from fedrecall.constraints import PositiveFloat
 from fedrecall.core.method import Method
 from fedrecall.core.optim import AdaptiveServer, ClientSGD, ServerOptimiser, ServerSGD
 from fedrecall.core.privacy import PRIVACY, GaussianMechanism
@@ -35,7 +36,6 @@ ProbeName = Literal["confusion", "local", "local_confusion", "cohort", "shift", 
 PROBE_NAMES: tuple[str, ...] = get_args(ProbeName)
 
 Positive = Annotated[int, Field(ge=1)]
-PositiveFloat = Annotated[float, Field(gt=0)]
 Rate = Annotated[float, Field(ge=0)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 BelowOne = Annotated[float, Field(ge=0, lt=1)]

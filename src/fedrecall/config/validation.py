@@ -57,10 +57,10 @@ def _privacy_conflicts(experiment: "Experiment") -> Iterator[UserError]:
             wrong = "the accounting of server.privacy does not cover it"
             yield _conflict(key, value, wrong, f"remove {key} or server.privacy")
     method = experiment.method
-    if isinstance(method, Method) and method.needs_aux and experiment.data.aux == "overlap":
+    if isinstance(method, Method) and method.traits.needs_auxiliary_data and experiment.data.aux == "overlap":
         wrong = "server.privacy does not cover auxiliary examples that clients hold too"
         yield _conflict("data.aux", experiment.data.aux, wrong, 'set data.aux = "holdout"')
-    if isinstance(method, Method) and method.personal:
+    if isinstance(method, Method) and method.traits.personalised:
         wrong = "server.privacy protects the global model, and this method has none"
         yield _conflict("method", type(method).__name__, wrong, "remove server.privacy")
     if server.privacy is not None and server.privacy.delta >= 1 / federation.clients:

@@ -38,9 +38,9 @@ class ClientRunner:
         r = self._local(data.precomputed(), f, client, t, to_device(down, f.w.device), memory)
         if task == "train":
             observer = None
-            if self.report != ReportRequest() or self.method.personal:
+            if self.report != ReportRequest() or self.method.traits.personalised:
                 observer = ClientReporter(self.report, self.method, f, r, self.test, client)
-            reply = train(self.method, r, self.training, self.seed, client, observer)
+            reply = train(self.method, r, self.seed, client, observer)
         else:
             reply = Reply(self._method_task(task)(r), len(r.y), r.memory, {})
         cpu = torch.device("cpu")
@@ -64,10 +64,7 @@ class ClientRunner:
             data=data,
             y=y,
             counts=torch.bincount(y, minlength=self.classes),
-            lr=self.training.sgd.lr_at(t),
-            momentum=self.training.sgd.momentum,
-            prox=self.training.sgd.prox,
-            batch=self.training.batch,
+            training=self.training.at_round(t),
             t=t,
             seed=seeds.derive_seed(self.seed, "method", t, client),
             scratch={},
@@ -75,13 +72,13 @@ class ClientRunner:
 
     def _method_task(self, task: str) -> Callable[[Local], Payload]:
         """Return a task of the method. Only declared names are looked up: the name may be from another machine."""
-        if task not in self.method.tasks:
-            declared = ", ".join(["train", *self.method.tasks])
+        if task not in self.method.traits.extra_tasks:
+            declared = ", ".join(["train", *self.method.traits.extra_tasks])
             raise UserError(
                 "method.unknown_task",
                 f'{type(self.method).__name__} has no task "{task[:40]}" (its tasks: {declared})',
                 "method",
-                "add the task to Method.tasks",
+                "add the task to Traits.extra_tasks",
             )
         function: Callable[[Local], Payload] = getattr(self.method, task)
         return function

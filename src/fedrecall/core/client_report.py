@@ -73,7 +73,7 @@ class ClientReporter:
     def report(self, state: Tensor) -> Payload:
         """All that was asked for."""
         out = dict(self._report)
-        if self._observe.predictions or self._method.personal:
+        if self._observe.predictions or self._method.traits.personalised:
             score = self._f.score(state, self._test, lambda said: self._method.scoring_logits(said, self._r.down))
             out |= {"predicted": score.predicted, "local_accuracy": torch.tensor(score.accuracy)}
         if self._observe.own_data:

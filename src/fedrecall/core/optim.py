@@ -1,6 +1,6 @@
 """Optimisers on vectors: SGD at the client, averaging, momentum, Adagrad, Adam and Yogi at the server."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import torch
@@ -19,19 +19,19 @@ class ClientSGD:
     prox: float = 0.0  # mu: adds mu/2 ||w - w^t||^2 to whatever loss the method has
     lr_decay: float = 1.0  # round t uses lr * lr_decay**t
 
-    def lr_at(self, t: int) -> float:
-        """The learning rate of round t, the first round being 0."""
-        return self.lr * self.lr_decay**t
+    def at_round(self, t: int) -> "ClientSGD":
+        """Return the optimiser of round t, from 0, with the decayed learning rate."""
+        return replace(self, lr=self.lr * self.lr_decay**t, lr_decay=1.0)
 
-    def step(self, w: Tensor, g: Tensor, v: Tensor, lr: float) -> None:
-        """One heavy-ball step, in place: w and the momentum v move, g is used up."""
+    def step(self, w: Tensor, g: Tensor, v: Tensor) -> None:
+        """Take one heavy-ball step in place: change w and the momentum v, overwrite g."""
         if self.weight_decay:
             g.add_(w, alpha=self.weight_decay)
         if self.momentum:
             torch.add(g, v, alpha=self.momentum, out=v)
-            w.sub_(v, alpha=lr)
+            w.sub_(v, alpha=self.lr)
         else:
-            w.sub_(g, alpha=lr)
+            w.sub_(g, alpha=self.lr)
 
 
 def effective_steps(steps: int, lr: float, momentum: float, prox: float = 0.0) -> float:

@@ -5,7 +5,6 @@ https://arxiv.org/abs/1710.06963. Here samples have a fixed size, and the neighb
 single client has other data.
 """
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -13,6 +12,7 @@ from typing import Literal
 
 import torch
 
+from fedrecall.constraints import OpenUnitInterval, PositiveFloat, check_constraints
 from fedrecall.core import seeds
 from fedrecall.core.robust import ExchangeInfo, clip_to_norm
 from fedrecall.core.types import Reply
@@ -25,24 +25,17 @@ SENSITIVITY = 2.0  # bounds: one clipped update may be replaced by the opposite 
 class GaussianMechanism:
     """Clip every update, add Gaussian noise to their sum."""
 
-    clip: float = 1.0
+    clip: PositiveFloat = 1.0
     """S: maximum L2 norm of an update."""
-    noise: float = 1.0
+    noise: PositiveFloat = 1.0
     """z: standard deviation of the noise added to the sum of updates, in units of `clip`."""
-    delta: float = 1e-5
+    delta: OpenUnitInterval = 1e-5
     """Probability that the bound epsilon does not hold. Choose it well below 1 / clients."""
     source: Literal["seed", "system"] = "seed"
     """Source of the noise. Only "system" cannot be predicted from run.seed."""
 
     def __post_init__(self) -> None:
-        for name, most, range_ in (
-            ("clip", math.inf, "above 0 and finite"),
-            ("noise", math.inf, "above 0 and finite"),
-            ("delta", 1, "between 0 and 1"),
-        ):
-            key, value = f"server.privacy.{name}", getattr(self, name)
-            if not 0 < value < most:
-                raise UserError("config.invalid_value", f"{key} = {value}: it must be {range_}", key)
+        check_constraints(self, "server.privacy")
 
 
 @dataclass(frozen=True)

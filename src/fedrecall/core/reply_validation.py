@@ -17,7 +17,7 @@ MAX_UPDATE_FACTOR = 1000.0  # times the global weights' own length (and 1): no h
 
 MAX_EXTRA_FACTOR = 1e6  # the same of all that goes beside the weights, whose scale is the method's affair
 
-MAX_EXAMPLES = 10**9  # examples, where nobody knows how many a client can have
+MAX_CLIENT_EXAMPLES = 10**9  # examples, where nobody knows how many a client can have
 
 
 class Reason(str):
@@ -74,7 +74,7 @@ class ReplyValidator:
 
     def find_error(self, reply: Reply, task: str, down: Payload) -> Reason | None:
         """Return the reason for rejecting a reply to this task, or None if the reply is valid."""
-        most = self.max_examples or MAX_EXAMPLES
+        most = self.max_examples or MAX_CLIENT_EXAMPLES
         if type(reply.n) is not int or not 1 <= reply.n <= most:
             return Reason(
                 "reply.invalid_example_count",

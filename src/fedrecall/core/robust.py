@@ -7,11 +7,13 @@ replies together hold all of them.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from statistics import median
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Annotated, NamedTuple, Protocol, runtime_checkable
 
 import torch
+from annotated_types import Ge, Lt
 from torch import Tensor
 
+from fedrecall.constraints import NonNegativeInt, PositiveFloat, PositiveInt, check_constraints
 from fedrecall.core.reply_validation import l2_norm
 from fedrecall.core.types import Payload, Reply
 from fedrecall.errors import UserError
@@ -58,13 +60,11 @@ class TrimmedMean:
     ICML 2018. https://arxiv.org/abs/1803.01498, Definition 2.
     """
 
-    share: float = 0.2
+    share: Annotated[float, Ge(0), Lt(0.5)] = 0.2
     """beta: fraction of the replies removed at either end, at least the fraction of malicious clients."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.share < 0.5:
-            key = "server.robust.share"
-            raise UserError("config.invalid_value", f"{key} = {self.share}: it must be at least 0 and below 0.5", key)
+        check_constraints(self, "server.robust")
 
     def apply(self, replies: Iterator[Reply], asked: ExchangeInfo) -> Iterator[Reply]:
         """The same number of replies, each with the trimmed mean in place of its own numbers."""
@@ -78,13 +78,11 @@ class Clip:
     Can You Really Backdoor Federated Learning? Sun, Kairouz, Suresh, McMahan. 2019. https://arxiv.org/abs/1911.07963
     """
 
-    norm: float | None = None
+    norm: PositiveFloat | None = None
     """Maximum L2 norm of an update. None: the median norm of the round's updates."""
 
     def __post_init__(self) -> None:
-        if self.norm is not None and not self.norm > 0:
-            key = "server.robust.norm"
-            raise UserError("config.invalid_value", f"{key} = {self.norm}: it must be above 0", key)
+        check_constraints(self, "server.robust")
 
     def apply(self, replies: Iterator[Reply], asked: ExchangeInfo) -> Iterator[Reply]:
         """w^t + min(1, norm / ||w - w^t||) (w - w^t) of each."""
@@ -107,16 +105,13 @@ class Krum:
     NeurIPS 2017. https://arxiv.org/abs/1703.02757
     """
 
-    attackers: int = 1
+    attackers: NonNegativeInt = 1
     """f: maximum number of malicious clients in a round. Needs 2 f + 3 replies."""
-    keep: int = 1
+    keep: PositiveInt = 1
     """m: number of replies to keep. More than one is multi-Krum."""
 
     def __post_init__(self) -> None:
-        for name, least in (("attackers", 0), ("keep", 1)):
-            key, value = f"server.robust.{name}", getattr(self, name)
-            if value < least:
-                raise UserError("config.invalid_value", f"{key} = {value}: it must be at least {least}", key)
+        check_constraints(self, "server.robust")
 
     @property
     def min_replies(self) -> int:

@@ -65,7 +65,7 @@ def run_rounds(
                 "local.lr",
                 "use a smaller local.lr or server.lr",
             )
-        due = not method.personal and (server.t % plan.evaluate_every == 0 or server.t == plan.rounds)
+        due = not method.traits.personalised and (server.t % plan.evaluate_every == 0 or server.t == plan.rounds)
         score = engine.evaluate(server.state) if due else None
         if score is not None and not math.isfinite(score.loss):
             raise Diverged(
@@ -85,7 +85,7 @@ def run_rounds(
             exchange.replies,
             exchange.mean_metric("loss"),
             exchange.mean_metric("local_accuracy"),
-            method.personal,
+            method.traits.personalised,
             exchange.reports,
             exchange.tensors_sent,
             exchange.rejected,

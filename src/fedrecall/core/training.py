@@ -1,7 +1,7 @@
-"""The training loop: one client, one round. There is no other."""
+"""The training loop of one client in one round. There is no other."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -17,49 +17,53 @@ _STREAMS: tuple[seeds.Purpose, ...] = ("batches", "augment")
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """How every client trains, whatever the method."""
+    """Settings of local training, the same for every client and method."""
 
     epochs: int = 5
     batch: int = 50
     sgd: ClientSGD = ClientSGD()
-    drop_last: bool = False  # leave out a last batch that is not full, as some public code does
+    drop_last: bool = False  # skip a last batch that is not full, as some public code does
+
+    def at_round(self, t: int) -> "LocalTraining":
+        """Return the settings of round t, from 0, with the decayed learning rate."""
+        return replace(self, sgd=self.sgd.at_round(t))
 
 
 def batches(
     n: int, training: LocalTraining, rng: Generator, *, needs_pairs: bool = False
 ) -> Iterator[tuple[int, Tensor]]:
-    """(epoch, rows) of every mini-batch of a round; a batch of one is skipped where the network forbids it."""
-    least = training.batch if training.drop_last else 2 if needs_pairs else 1
+    """Yield (epoch, rows) of every mini-batch. With `needs_pairs` a batch of one example is skipped."""
+    smallest = training.batch if training.drop_last else 2 if needs_pairs else 1
     for epoch in range(training.epochs):
         order = torch.randperm(n, generator=rng)
-        pieces = (order[start : start + training.batch] for start in range(0, n, training.batch))
-        yield from ((epoch, rows) for rows in pieces if len(rows) >= least)
+        chunks = (order[start : start + training.batch] for start in range(0, n, training.batch))
+        yield from ((epoch, rows) for rows in chunks if len(rows) >= smallest)
 
 
 class TeacherOutputs:
-    """What the frozen models say.
+    """Outputs of the frozen models.
 
-    Without augmentation they are heard once, on all the client's examples. With it a cached answer would be about
-    another image, and without running statistics about another batch: then they are heard on the very batch that the
-    student sees.
+    If inputs are deterministic, a frozen model is evaluated once, on all examples of the client. With augmentation it
+    sees other images in every epoch, and with batch statistics its outputs depend on the batch: then it is evaluated on
+    every batch of the student.
     """
 
     def __init__(self, method: Method, r: Local) -> None:
-        self._r, self._by_batch = r, method.teacher_mode == "batch"
+        self._r, self._by_batch = r, method.traits.teacher_batch_norm == "batch"
         self._states = {name: w if len(w) > len(r.w) else r.f.join(w, r.b) for name, w in method.frozen(r).items()}
         self._cached: dict[str, Output] = {}
         self._live: dict[str, nn.Module] = {}
 
     def for_all_examples(self, name: str) -> Output:
-        """What one of them says of all the client's examples, as the test-time transforms show them."""
+        """Return the outputs of a frozen model on all examples of the client, with the test-time transforms."""
         if name not in self._cached:
             r, state = self._r, self._states[name]
-            kept = r.f.pop_cached_outputs(r.seed, state, r.data)  # by an earlier task of this client's round
-            self._cached[name] = kept or r.f.outputs(state, r.data, batch_statistics=self._by_batch)
+            earlier = r.f.pop_cached_outputs(r.seed, state, r.data)  # by an earlier task of this client's round
+            self._cached[name] = earlier or r.f.outputs(state, r.data, batch_statistics=self._by_batch)
         return self._cached[name]
 
     def prepare_batches(self) -> None:
-        """Make ready for batches: run over all examples where that answers for every batch."""
+        """Evaluate every frozen model on all examples, or prepare its module if it must see every batch."""
         for name, state in self._states.items():
             if self._r.data.is_augmented or self._by_batch or self._r.f.uses_batch_statistics:
                 self._live[name] = self._r.f.frozen_module(state, slot=name, batch_statistics=self._by_batch)
@@ -67,84 +71,79 @@ class TeacherOutputs:
                 self.for_all_examples(name)
 
     @torch.no_grad()
-    def __call__(self, rows: Tensor, x: Tensor) -> dict[str, Output]:
-        """What they say of these rows, which the student sees as x."""
+    def for_batch(self, rows: Tensor, x: Tensor) -> dict[str, Output]:
+        """Return the outputs on these rows, whose inputs for the student are x."""
         if self._live:
-            return {name: Output(*ear(x)) for name, ear in self._live.items()}
+            return {name: Output(*module(x)) for name, module in self._live.items()}
         return {name: Output(self._cached[name].h[rows], self._cached[name].z[rows]) for name in self._states}
 
 
 class TrainingObserver(Protocol):
-    """Looks on while a client trains, and changes nothing."""
+    """Measures a client's training without changing it."""
 
     def step(self, s: Step, r: Local) -> None:
-        """A batch, before its step."""
+        """Record a batch, before its step."""
         ...
 
     def epoch(self, state: Tensor) -> None:
-        """The model at the end of an epoch."""
+        """Record the model at the end of an epoch."""
         ...
 
     def report(self, state: Tensor) -> Payload:
-        """What there is to say, of the trained model and of the way to it."""
+        """Return the metrics of the training and of the trained model."""
         ...
 
 
-def _gradient(loss: Tensor, leaves: list[Tensor]) -> Sequence[Tensor | None]:
-    """d loss / d leaf, None for a leaf that the loss does not depend on."""
-    return torch.autograd.grad(loss, leaves, allow_unused=True)
+def train(method: Method, r: Local, seed: int, client: int, observer: TrainingObserver | None = None) -> Reply:
+    """Train one client for one round: a fresh optimiser, `epochs` passes over shuffled batches, the method's reply.
 
-
-def train(
-    method: Method, r: Local, how: LocalTraining, seed: int, client: int, observer: TrainingObserver | None = None
-) -> Reply:
-    """A client's round: a fresh optimiser, `epochs` passes over shuffled batches, then the method's reply.
-
-    A pure function of its arguments: the same seed gives the same bits wherever and whenever it runs, observed or not.
-    What an observer says is reported beside the reply.
+    The reply is a function of the arguments: the same seed gives the same bits on every machine, observed or not. The
+    observer's metrics are reported besides the reply.
     """
-    ears = TeacherOutputs(method, r)
-    r = r._replace(down=r.down | method.prepare(r, ears.for_all_examples))
-    ears.prepare_batches()
-    drift = method.step_correction(r)
+    teachers = TeacherOutputs(method, r)
+    r = r._replace(down=r.down | method.prepare(r, teachers.for_all_examples))
+    teachers.prepare_batches()
+    correction = method.step_correction(r)
+    epochs, sgd = r.training.epochs, r.training.sgd
     w, b, counters = r.w.clone(), r.b.clone(), r.down.get("counters", r.f.int_buffers).clone()
     parameters = r.f.attach(w, b, counters)
-    live = w.detach().requires_grad_()  # the same memory, for the losses that speak of w itself
+    live = w.detach().requires_grad_()  # shares memory with w, for losses that depend on the weights themselves
     g, v = torch.empty_like(w), torch.zeros_like(w)
-    total, steps, passed = w.new_zeros(()), 0, 0
+    total, steps, observed_epoch = w.new_zeros(()), 0, 0
     shuffle, augment = (seeds.generator(seed, purpose, r.t, client) for purpose in _STREAMS)
     with seeds.seeded_rng(seed, "module", r.t, client):
-        for epoch, rows in batches(len(r.y), how, shuffle, needs_pairs=r.f.needs_two_examples):
-            if observer is not None and epoch > passed:
+        for epoch, rows in batches(len(r.y), r.training, shuffle, needs_pairs=r.f.needs_two_examples):
+            if observer is not None and epoch > observed_epoch:
                 observer.epoch(r.f.join(w, b))
-                passed = epoch
+                observed_epoch = epoch
             x = r.data.batch(rows, augment).to(w.device)
             out = Output(*r.f.model(x))
-            step = Step(live, out.h, out.z, r.y[rows], ears(rows, x), epoch == how.epochs - 1)
+            step = Step(live, out.h, out.z, r.y[rows], teachers.for_batch(rows, x), epoch == epochs - 1)
             if observer is not None:
                 observer.step(step, r)
             loss = method.loss(step, r)
-            *slopes, penalty = _gradient(loss, [*parameters, live])
+            # None for a tensor that the loss does not depend on
+            *grads, grad_live = torch.autograd.grad(loss, [*parameters, live], allow_unused=True)
             with torch.no_grad():
-                torch.cat([_flatten_grad(slope, p) for slope, p in zip(slopes, parameters, strict=True)], out=g)
-                if penalty is not None:
-                    g += penalty
-                if how.sgd.prox:
-                    g += how.sgd.prox * (w - r.w)
-                how.sgd.step(w, method.correct(g, r), v, r.lr)
-                if drift is not None:
-                    w.sub_(drift, alpha=r.lr)
+                torch.cat([_flatten_grad(grad, p) for grad, p in zip(grads, parameters, strict=True)], out=g)
+                if grad_live is not None:
+                    g += grad_live
+                if sgd.prox:
+                    g += sgd.prox * (w - r.w)
+                sgd.step(w, method.correct(g, r), v)
+                if correction is not None:
+                    w.sub_(correction, alpha=sgd.lr)
                 total += loss
             steps += 1
     up, memory = method.reply(w, steps, r._replace(b=b))
-    report: Payload = {"steps": torch.tensor(float(steps))} | ({"loss": total / steps} if steps else {})
+    metrics: Payload = {"steps": torch.tensor(float(steps))} | ({"loss": total / steps} if steps else {})
     if observer is not None:
         observer.epoch(r.f.join(w, b))
-        report |= observer.report(r.f.join(w, b))
-    if "w" in up:  # buffers go where the weights go
+        metrics |= observer.report(r.f.join(w, b))
+    if "w" in up:  # buffers are sent with the weights
         up |= {name: t for name, t in (("b", b), ("counters", counters)) if len(t)}
-    return Reply(up, len(r.y), memory, report)
+    return Reply(up, len(r.y), memory, metrics)
 
 
-def _flatten_grad(slope: Tensor | None, p: Tensor) -> Tensor:
-    return torch.zeros_like(p).view(-1) if slope is None else slope.reshape(-1)
+def _flatten_grad(grad: Tensor | None, p: Tensor) -> Tensor:
+    return torch.zeros_like(p).view(-1) if grad is None else grad.reshape(-1)

@@ -16,6 +16,7 @@ from fedrecall.errors import UserError
 if TYPE_CHECKING:
     from fedrecall.core.flat_model import FlatModel
     from fedrecall.core.optim import ServerOptimiser
+    from fedrecall.core.training import LocalTraining
 
 
 Payload = dict[str, Tensor]
@@ -82,13 +83,14 @@ class Local(NamedTuple):
     data: Examples
     y: Tensor  # all its labels [n]
     counts: Tensor  # examples per class [K]
-    lr: float  # of this round, after decay
-    momentum: float
-    prox: float
-    batch: int  # examples a step
+    training: LocalTraining  # settings of this round: its learning rate is after decay
     t: int  # the round, from 0
     seed: int  # of this client's round, for a method that draws
-    scratch: Payload  # a pad that `loss` may write on and `reply` reads; gone with the round
+    scratch: Payload  # values that `loss` may write and `reply` reads; dropped after the round
+
+    def state(self, w: Tensor) -> Tensor:
+        """Return the complete model [d + e] with these weights and the buffers of this round."""
+        return self.f.join(w, self.b)
 
 
 class Reply(NamedTuple):

@@ -38,7 +38,7 @@ def main(grid: Grid, context: Context) -> None:
     try:
         experiment = read_experiment(context.run_config)
         engine, federation = experiment.engine, experiment.federation
-        if experiment.run.start is not None and require(experiment.method).personal:
+        if experiment.run.start is not None and require(experiment.method).traits.personalised:
             raise UserError(
                 "config.conflict",
                 f"run.start = {experiment.run.start}: a file on the server, and personal models start on the nodes",

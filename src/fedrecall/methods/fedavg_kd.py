@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedrecall.constraints import Temperature, UnitInterval, Weight
 from fedrecall.core.losses import kl, soft_targets
 from fedrecall.core.method import Method
 from fedrecall.core.types import Local, Step
@@ -14,8 +15,10 @@ from fedrecall.core.types import Local, Step
 class FedAvgKD(Method):
     """Distils all classes from the received model; with tau = 1 the KL row of FedSSD's Table 3."""
 
-    beta: float = 1.0  # weight of the distillation
-    tau: float = 1.0  # temperature
+    beta: Weight = 1.0
+    """Weight of the distillation."""
+    tau: Temperature = 1.0
+    """Temperature."""
 
     def frozen(self, r: Local) -> dict[str, Tensor]:
         """The received model."""
@@ -31,11 +34,8 @@ class FedAvgKD(Method):
 class FedAvgLS(Method):
     """Cross-entropy with smoothed labels: 1 - smoothing on the label, the rest spread over all classes."""
 
-    smoothing: float = 0.1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._require(self.smoothing <= 1, "smoothing", "smoothing must be <= 1")
+    smoothing: UnitInterval = 0.1
+    """Probability mass that is spread over all classes."""
 
     def loss(self, s: Step, r: Local) -> Tensor:
         """Cross-entropy with (1 - smoothing) onehot + smoothing / C."""

@@ -7,7 +7,11 @@ Public code differs in how the momentum is written; the variants are fields.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Annotated
 
+from annotated_types import Ge, Lt
+
+from fedrecall.constraints import Weight
 from fedrecall.core.method import Method
 from fedrecall.core.optim import ServerSGD
 from fedrecall.core.types import Cohort, Reply, Server
@@ -17,14 +21,14 @@ from fedrecall.core.types import Cohort, Reply, Server
 class FedAvgM(Method):
     """FedAvg with momentum at the server; to add it to another method, set server.momentum."""
 
-    beta_s: float = 0.9  # momentum
-    eta_s: float = 1.0  # server learning rate
-    damped: bool = False  # v <- beta_s v + (1 - beta_s)(w - wbar)
-    nesterov: bool = False  # step with (w - wbar) + beta_s v
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._require(self.beta_s < 1, "beta_s", "beta_s must be < 1")
+    beta_s: Annotated[float, Ge(0), Lt(1)] = 0.9
+    """Momentum."""
+    eta_s: Weight = 1.0
+    """Server learning rate."""
+    damped: bool = False
+    """v <- beta_s v + (1 - beta_s)(w - wbar)."""
+    nesterov: bool = False
+    """Step with (w - wbar) + beta_s v."""
 
     def aggregate(self, server: Server, replies: Iterable[Reply], cohort: Cohort) -> Server:
         """v <- beta_s v + (w - wbar), w <- w - eta_s v."""

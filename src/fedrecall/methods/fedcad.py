@@ -13,8 +13,10 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedrecall.constraints import Temperature, UnitInterval
 from fedrecall.core.losses import class_mean, convex_combination, kd_factor, label_probability, soft_ce, soft_targets
-from fedrecall.core.method import Method, TeacherOutputFn
+from fedrecall.core.method import Method
+from fedrecall.core.method_extensions import TeacherOutputFn, Traits
 from fedrecall.core.types import Local, Payload, Server, Step
 
 
@@ -22,21 +24,27 @@ from fedrecall.core.types import Local, Payload, Server, Step
 class FedCAD(Method):
     """Distils each label with the weight that the teacher has earned on it."""
 
-    beta: float = 0.25  # least trust in the teacher, Eq. (6); the full version's grid is 0, 0.3, 0.5, 0.7
-    gamma: float = 0.5  # most trust in the teacher, Eq. (6)
-    tau: float = 2.0  # temperature, Eq. (2)
-    estimate: Literal["aux", "local"] = "aux"  # whose data shows what the teacher knows
-    kd_scale: Literal["none", "T2"] = "none"  # "T2": times tau^2
-    phi_tau: float | None = None  # temperature inside phi; None: tau
+    beta: UnitInterval = 0.25
+    """Smallest trust in the teacher, Eq. (6); the full version's grid is 0, 0.3, 0.5, 0.7."""
+    gamma: UnitInterval = 0.5
+    """Largest trust in the teacher, Eq. (6)."""
+    tau: Temperature = 2.0
+    """Temperature, Eq. (2)."""
+    estimate: Literal["aux", "local"] = "aux"
+    """Data on which the trust is estimated: the server's auxiliary examples, or the client's own."""
+    kd_scale: Literal["none", "T2"] = "none"
+    """Factor of the distillation: "T2" is tau^2."""
+    phi_tau: Temperature | None = None
+    """Temperature inside phi. None: tau."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._require(self.beta <= self.gamma <= 1, "gamma", "beta <= gamma <= 1 must hold")
+        self._check(self.beta <= self.gamma, "gamma", "beta <= gamma")
 
     @property
-    def needs_aux(self) -> bool:
-        """For the estimate of the full version."""
-        return self.estimate == "aux"
+    def traits(self) -> Traits:
+        """The estimate of the full version needs auxiliary data."""
+        return Traits(needs_auxiliary_data=self.estimate == "aux")
 
     def broadcast(self, server: Server) -> Payload:
         """The trust in the teacher per class, from the auxiliary data."""

@@ -16,8 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
+from fedrecall.constraints import Temperature, UnitInterval, Weight
 from fedrecall.core.losses import class_mean, cosine, kl, label_probability, soft_ce, soft_targets
-from fedrecall.core.method import Method, TeacherOutputFn
+from fedrecall.core.method import Method
+from fedrecall.core.method_extensions import TeacherOutputFn, Traits
 from fedrecall.core.reply_validation import Reason
 from fedrecall.core.types import Cohort, Local, Payload, Reply, Server, Step, average_replies
 
@@ -26,33 +28,37 @@ from fedrecall.core.types import Cohort, Local, Payload, Reply, Server, Step, av
 class FedCSD(Method):
     """Distils a moving average of the global models, refined by class prototypes, where it is not plainly wrong."""
 
-    mu: float = 0.001  # weight of the distillation, Eq. (15); 0.5 on Office-Caltech-10
-    tau: float = 10.0  # temperature, Eq. (11); 4 on Office-Caltech-10
-    alpha: float = 0.9  # momentum of the teacher, Eq. (12)
-    use_similarity: bool = True  # refine the teacher by prototypes, Eq. (8)-(10)
-    use_mask: Literal["adaptive", "hard", "none"] = "adaptive"  # Eq. (13); "hard": where the teacher predicts the label
-    use_tma: bool = True  # the moving average; False: the teacher is the received model
-    teacher_at: Literal["server", "client"] = "server"  # who keeps it; a client's misses the rounds the client misses
+    mu: Weight = 0.001
+    """Weight of the distillation, Eq. (15); 0.5 on Office-Caltech-10."""
+    tau: Temperature = 10.0
+    """Temperature, Eq. (11); 4 on Office-Caltech-10."""
+    alpha: UnitInterval = 0.9
+    """Momentum of the teacher, Eq. (12)."""
+    use_similarity: bool = True
+    """Refine the teacher by prototypes, Eq. (8)-(10)."""
+    use_mask: Literal["adaptive", "hard", "none"] = "adaptive"
+    """Mask of samples, Eq. (13); "hard": samples whose label the teacher predicts."""
+    use_tma: bool = True
+    """Teacher is the moving average of global models. False: the received model."""
+    teacher_at: Literal["server", "client"] = "server"
+    """Owner of the moving average; a client's own skips the rounds without the client."""
     prototypes: Literal["global", "local"] = "global"
+    """Mean over the clients, or the client's own."""
     prototype_images: Literal["plain", "augmented"] = "plain"
+    """Images from which prototypes are computed."""
     grad_through_target: bool = False
+    """Differentiate through the refined target; the divergence is KL."""
     mask_on: Literal["raw", "refined"] = "raw"
-    convex: bool = False  # (1 - mu) CE + mu L
+    """Logits that the mask is computed from."""
+    convex: bool = False
+    """(1 - mu) CE + mu L instead of CE + mu L."""
     teacher_bn: Literal["running", "batch"] = "running"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._require(self.alpha <= 1, "alpha", "alpha must be <= 1")
+    """Batch-norm statistics of the teacher."""
 
     @property
-    def teacher_mode(self) -> Literal["running", "batch"]:
-        """The statistics with which the teacher normalises."""
-        return self.teacher_bn
-
-    @property
-    def tasks(self) -> tuple[str, ...]:
-        """Prototypes are asked for before the training."""
-        return ("prototype",)
+    def traits(self) -> Traits:
+        """The task "prototype" runs before training."""
+        return Traits(teacher_batch_norm=self.teacher_bn, extra_tasks=("prototype",))
 
     def memory(self, w: Tensor) -> Payload:
         """The teacher, if clients keep it."""

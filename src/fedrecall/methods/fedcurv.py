@@ -16,7 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedrecall.core.method import Method, TeacherOutputFn
+from fedrecall.constraints import PositiveInt, Weight
+from fedrecall.core.method import Method
+from fedrecall.core.method_extensions import TeacherOutputFn
 from fedrecall.core.types import Cohort, Local, Payload, Reply, Server, Step
 
 
@@ -24,15 +26,12 @@ from fedrecall.core.types import Cohort, Local, Payload, Reply, Server, Step
 class FedCurv(Method):
     """Holds every weight where it matters to the other clients, as their Fisher information says."""
 
-    lam: float = (
-        1e-3  # weight of the penalty; 1e-4 on CIFAR-100, 1e-5 on Tiny-ImageNet (FedSSD); 1.0 per batch (FedLMD)
-    )
+    lam: Weight = 1e-3
+    """Weight of the penalty; 1e-4 on CIFAR-100, 1e-5 on Tiny-ImageNet (FedSSD); 1.0 per batch (FedLMD)."""
     fisher: Literal["per_sample", "per_batch"] = "per_sample"
-    size: int = 500  # samples that the estimate looks at, at most
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._require(self.size >= 1, "size", "size must be >= 1")
+    """Gradients that are squared: of samples, or of batch means."""
+    size: PositiveInt = 500
+    """Largest number of samples in the estimate."""
 
     def init(self, w: Tensor) -> Payload:
         """Sums over clients of u = diag(Fisher) and v = u w."""
@@ -57,8 +56,8 @@ class FedCurv(Method):
 
     def reply(self, w: Tensor, steps: int, r: Local) -> tuple[Payload, Payload]:
         """The weights and the change of u and v."""
-        per = 1 if self.fisher == "per_sample" else r.batch
-        u = r.f.fisher(r.f.join(w, r.b), r.data, self.size, per)
+        per = 1 if self.fisher == "per_sample" else r.training.batch
+        u = r.f.fisher(r.state(w), r.data, self.size, per)
         v = u * w
         return {"w": w, "u": u - r.memory["u"], "v": v - r.memory["v"]}, {"u": u, "v": v}
 

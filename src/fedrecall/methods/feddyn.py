@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedrecall.constraints import Weight
 from fedrecall.core.method import Method
 from fedrecall.core.types import Cohort, Local, Payload, Reply, Server, Step, average_replies
 
@@ -22,8 +23,10 @@ from fedrecall.core.types import Cohort, Local, Payload, Reply, Server, Step, av
 class FedDyn(Method):
     """Gives every client a linear term, so that local optima agree with the global one."""
 
-    alpha: float = 0.1  # strength of the regulariser; 0.01 in the official CIFAR-10 example
-    weights: Literal["uniform", "size"] = "uniform"  # of the clients' mean; FedNTD's code weights by size
+    alpha: Weight = 0.1
+    """Strength of the regulariser; 0.01 in the official CIFAR-10 example."""
+    weights: Literal["uniform", "size"] = "uniform"
+    """Weights of the clients' mean; FedNTD's code weights by size."""
 
     def init(self, w: Tensor) -> Payload:
         """h, the mean of all clients' drift."""

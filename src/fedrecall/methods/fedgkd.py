@@ -12,8 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedrecall.constraints import PositiveInt, Temperature, Weight
 from fedrecall.core.losses import kl, soft_targets
 from fedrecall.core.method import Method
+from fedrecall.core.method_extensions import Traits
 from fedrecall.core.types import Cohort, Local, Payload, Server, Step
 
 
@@ -21,14 +23,14 @@ from fedrecall.core.types import Cohort, Local, Payload, Server, Step
 class FedGKD(Method):
     """Distils from the mean of the last global models."""
 
-    buffer: int = 5  # M: how many global models are fused
-    coef: float = 0.1  # weight of the distillation, gamma / 2
-    tau: float = 1.0  # temperature
-    vote: bool = False  # send all M models, each weighted by its loss on the auxiliary data
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._require(self.buffer >= 1, "buffer", "buffer must be >= 1")
+    buffer: PositiveInt = 5
+    """M: number of global models that are fused."""
+    coef: Weight = 0.1
+    """Weight of the distillation, gamma / 2."""
+    tau: Temperature = 1.0
+    """Temperature."""
+    vote: bool = False
+    """Send all M models, each weighted by its loss on the auxiliary data."""
 
     def round(self, server: Server, cohort: Cohort) -> Server:
         """Take the model about to be sent into the buffer, then as always; the initial model is no aggregate."""
@@ -38,9 +40,9 @@ class FedGKD(Method):
         return super().round(server, cohort)
 
     @property
-    def needs_aux(self) -> bool:
-        """For the vote."""
-        return self.vote
+    def traits(self) -> Traits:
+        """The vote needs auxiliary data."""
+        return Traits(needs_auxiliary_data=self.vote)
 
     def broadcast(self, server: Server) -> Payload:
         """The fused teacher; nothing where it is the model that is sent anyway."""

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedrecall.constraints import NonNegativeInt, Temperature, Weight
 from fedrecall.core.losses import kl, mask_logits, one_hot_mask, soft_targets
 from fedrecall.core.method import Method
 from fedrecall.core.types import Local, Step
@@ -33,8 +34,10 @@ def not_true_kl(s: Step, q: Tensor, tau: float) -> Tensor:
 class FedLMD(Method):
     """Distils only the labels of which the client has few."""
 
-    beta: float = 1.0  # weight of the distillation, Eq. (5)
-    tau: float = 1.0  # temperature, Eq. (3), (4)
+    beta: Weight = 1.0
+    """Weight of the distillation, Eq. (5)."""
+    tau: Temperature = 1.0
+    """Temperature, Eq. (3), (4)."""
 
     def frozen(self, r: Local) -> dict[str, Tensor]:
         """The received model."""
@@ -50,9 +53,12 @@ class FedLMD(Method):
 class FedLMDTf(Method):
     """FedLMD without a teacher: the labels of which the client has few are to be equally likely."""
 
-    beta: float = 1.0  # weight of the distillation, Eq. (7)
-    tau: float = 1.0  # temperature
-    switch: int | None = None  # the round, from 0, at which FedLMD takes over (its Figure 8); None: never
+    beta: Weight = 1.0
+    """Weight of the distillation, Eq. (7)."""
+    tau: Temperature = 1.0
+    """Temperature."""
+    switch: NonNegativeInt | None = None
+    """Round, from 0, at which FedLMD replaces the uniform target (Figure 8). None: never."""
 
     def frozen(self, r: Local) -> dict[str, Tensor]:
         """None, until the switch."""
@@ -60,13 +66,6 @@ class FedLMDTf(Method):
 
     def loss(self, s: Step, r: Local) -> Tensor:
         """CE + beta tau^2 L_lmd with equal logits for a teacher."""
-        z_g = s.frozen["global"].z if "global" in s.frozen else None
-        q = self._uniform_targets(s.z, r)[s.y] if z_g is None else minority_targets(z_g, s.y, r, self.tau)
-        return F.cross_entropy(s.z, s.y) + self.beta * self.tau**2 * not_true_kl(s, q, self.tau).mean()  # Eq. (7)
-
-    def _uniform_targets(self, z: Tensor, r: Local) -> Tensor:
-        """The target of each true label [K, K], Eq. (8): the same in all of a client's round, so worked out once."""
-        if "equal" not in r.scratch:
-            y = torch.arange(z.shape[-1], device=z.device)
-            r.scratch["equal"] = minority_targets(z.new_zeros(len(y), len(y)), y, r, self.tau)
-        return r.scratch["equal"]
+        z_g = s.frozen["global"].z if "global" in s.frozen else torch.zeros_like(s.z)  # Eq. (8)
+        lmd = not_true_kl(s, minority_targets(z_g, s.y, r, self.tau), self.tau)
+        return F.cross_entropy(s.z, s.y) + self.beta * self.tau**2 * lmd.mean()  # Eq. (7)

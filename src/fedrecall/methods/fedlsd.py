@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedrecall.constraints import Temperature, UnitInterval
 from fedrecall.core.losses import convex_combination, kd_factor, soft_ce, soft_targets
 from fedrecall.core.method import Method
 from fedrecall.core.types import Local, Step
@@ -22,13 +23,12 @@ from fedrecall.core.types import Local, Step
 class FedLSD(Method):
     """Distils from the received model with one weight for all labels."""
 
-    alpha: float = 0.3  # weight of the distillation; the paper's grid is 0.1, 0.3, 0.5
-    tau: float = 2.0  # temperature
-    kd_scale: Literal["none", "T2"] = "none"  # "T2": times tau^2
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._require(self.alpha <= 1, "alpha", "alpha must be <= 1")
+    alpha: UnitInterval = 0.3
+    """Weight of the distillation; the paper's grid is 0.1, 0.3, 0.5."""
+    tau: Temperature = 2.0
+    """Temperature."""
+    kd_scale: Literal["none", "T2"] = "none"
+    """Factor of the distillation: "T2" is tau^2."""
 
     def frozen(self, r: Local) -> dict[str, Tensor]:
         """The received model."""

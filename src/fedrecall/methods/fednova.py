@@ -22,7 +22,8 @@ from fedrecall.core.types import Cohort, Local, Payload, Reply, Server
 class FedNova(Method):
     """Normalises every client's update by how far its steps could carry it."""
 
-    ccvr_code: bool = False  # only to see what the public code does
+    ccvr_code: bool = False
+    """Variance reduction of the public code, for comparison only."""
 
     def memory(self, w: Tensor) -> Payload:
         """The client's last normalised direction, for ccvr_code."""
@@ -34,8 +35,9 @@ class FedNova(Method):
 
     def reply(self, w: Tensor, steps: int, r: Local) -> tuple[Payload, Payload]:
         """The weights and a_k = ||a_k||_1, Section 3."""
-        a = effective_steps(steps, r.lr, r.momentum, r.prox)
-        memory = {"d": (r.w - w) / (r.lr * a)} if self.ccvr_code and steps else r.memory
+        sgd = r.training.sgd
+        a = effective_steps(steps, sgd.lr, sgd.momentum, sgd.prox)
+        memory = {"d": (r.w - w) / (sgd.lr * a)} if self.ccvr_code and steps else r.memory
         return {"w": w, "a": w.new_tensor(a)}, memory
 
     def validate_reply(self, reply: Reply) -> str | None:

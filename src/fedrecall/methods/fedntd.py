@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedrecall.constraints import Temperature, Weight
 from fedrecall.core.losses import kl, mask_logits, one_hot_mask, soft_targets
 from fedrecall.core.method import Method
 from fedrecall.core.types import Local, Step
@@ -20,9 +21,12 @@ from fedrecall.core.types import Local, Step
 class FedNTD(Method):
     """Distils what the teacher says of the classes other than the label."""
 
-    beta: float = 1.0  # weight of the distillation
-    tau: float = 1.0  # temperature
-    teacher: bool = True  # False: a uniform target on the not-true classes (FedNTD-Tf)
+    beta: Weight = 1.0
+    """Weight of the distillation."""
+    tau: Temperature = 1.0
+    """Temperature."""
+    teacher: bool = True
+    """Use the received model. False: a uniform target on the not-true classes (FedNTD-Tf)."""
 
     def frozen(self, r: Local) -> dict[str, Tensor]:
         """The received model."""

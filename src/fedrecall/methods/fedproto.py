@@ -15,8 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedrecall.constraints import Weight
 from fedrecall.core.losses import class_mean, class_sum
 from fedrecall.core.method import Method
+from fedrecall.core.method_extensions import Traits
 from fedrecall.core.reply_validation import Reason
 from fedrecall.core.types import Cohort, Local, Output, Payload, Reply, Server, Step
 
@@ -25,16 +27,21 @@ from fedrecall.core.types import Cohort, Local, Output, Payload, Reply, Server, 
 class FedProto(Method):
     """Pulls features towards the mean feature that all clients have of the label."""
 
-    lam: float = 1.0  # weight of the pull; the official code has 0.1 on CIFAR-10
-    share_weights: bool = True  # False: personal models, only prototypes travel
-    weighting: Literal["uniform", "size"] = "uniform"  # of the clients' prototypes; "size": by class counts
-    collect: Literal["after", "last_epoch"] = "after"  # features of the trained model, or those seen while training
-    absent: Literal["keep", "drop"] = "keep"  # a class that nobody held in a round
+    lam: Weight = 1.0
+    """Weight of the distance to the prototype; the official code has 0.1 on CIFAR-10."""
+    share_weights: bool = True
+    """Average the weights. False: personal models, only prototypes are sent."""
+    weighting: Literal["uniform", "size"] = "uniform"
+    """Weights of the clients' prototypes; "size": class counts."""
+    collect: Literal["after", "last_epoch"] = "after"
+    """Features of the trained model, or those of the last epoch of training."""
+    absent: Literal["keep", "drop"] = "keep"
+    """Prototype of a class that no client of the round holds."""
 
     @property
-    def personal(self) -> bool:
+    def traits(self) -> Traits:
         """Without shared weights there is no global model."""
-        return not self.share_weights
+        return Traits(personalised=not self.share_weights)
 
     def round(self, server: Server, cohort: Cohort) -> Server:
         """As always, but that personal models stay where they are."""
@@ -68,12 +75,12 @@ class FedProto(Method):
             prototypes = r.scratch["sum"] / seen[:, None].clamp(min=1)
         else:
             seen = r.counts
-            prototypes = class_mean(r.f.outputs(r.f.join(w, r.b), r.data).h, r.y, len(seen))
+            prototypes = class_mean(r.f.outputs(r.state(w), r.data).h, r.y, len(seen))
         # A row of zeros says "none": that a class is there must show even where all its features are dead.
         up = {"G": torch.where(seen[:, None] > 0, prototypes + 1e-30, 0.0)}
         if self.weighting == "size":
             up["counts"] = seen.to(w.dtype)
-        return (up | {"w": w}, r.memory) if self.share_weights else (up, {"own": r.f.join(w, r.b)})
+        return (up | {"w": w}, r.memory) if self.share_weights else (up, {"own": r.state(w)})
 
     def validate_reply(self, reply: Reply) -> str | None:
         """A client has no class fewer than 0 times, and all of them together no more often than it has examples."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedrecall.constraints import Weight
 from fedrecall.core.method import Method
 from fedrecall.core.types import Local, Step
 
@@ -18,7 +19,8 @@ from fedrecall.core.types import Local, Step
 class FedProx(Method):
     """Cross-entropy and a pull towards the global weights; to add the pull to another method, set local.prox."""
 
-    mu: float = 0.001  # weight of the proximal term, Eq. (2)
+    mu: Weight = 0.001
+    """Weight of the proximal term, Eq. (2)."""
 
     def loss(self, s: Step, r: Local) -> Tensor:
         """CE + mu/2 ||w - w^t||^2."""

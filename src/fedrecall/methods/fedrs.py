@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedrecall.constraints import UnitInterval
 from fedrecall.core.method import Method
 from fedrecall.core.types import Local, Step
 
@@ -20,12 +21,10 @@ from fedrecall.core.types import Local, Step
 class FedRS(Method):
     """Holds back the logits of classes that the client lacks, so that it does not unlearn them."""
 
-    alpha: float = 0.5  # scale of a missing class's logit, in [0, 1]
-    soft: bool = False  # scale by relative frequency
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._require(self.alpha <= 1, "alpha", "alpha must be <= 1")
+    alpha: UnitInterval = 0.5
+    """Scale of a missing class's logit."""
+    soft: bool = False
+    """Scale by relative frequency."""
 
     def loss(self, s: Step, r: Local) -> Tensor:
         """CE on the restricted logits."""

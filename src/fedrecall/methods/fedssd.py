@@ -12,8 +12,10 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedrecall.constraints import Weight
 from fedrecall.core.losses import class_mean, confusion_matrix, credibility, label_probability
 from fedrecall.core.method import Method
+from fedrecall.core.method_extensions import Traits
 from fedrecall.core.types import Local, Payload, Server, Step
 
 
@@ -21,15 +23,19 @@ from fedrecall.core.types import Local, Payload, Server, Step
 class FedSSD(Method):
     """Distils each logit with the teacher's credibility on that class and that sample."""
 
-    m_max: float = 0.01  # upper bound of the weights, Eq. (4); 0.001 on CIFAR-100 and Tiny-ImageNet
-    weighting: Literal["squared", "linear"] = "squared"  # (M (z_g - z))^2 as printed, or M (z_g - z)^2
-    reduction: Literal["sum", "mean"] = "sum"  # over the logits
-    matrix: Literal["hard", "soft"] = "hard"  # counts of predictions, or mean probabilities
+    m_max: Weight = 0.01
+    """Upper bound of the weights, Eq. (4); 0.001 on CIFAR-100 and Tiny-ImageNet."""
+    weighting: Literal["squared", "linear"] = "squared"
+    """(M (z_g - z))^2 as printed, or M (z_g - z)^2."""
+    reduction: Literal["sum", "mean"] = "sum"
+    """Reduction over the logits."""
+    matrix: Literal["hard", "soft"] = "hard"
+    """Counts of predictions, or mean probabilities."""
 
     @property
-    def needs_aux(self) -> bool:
-        """For the credibility matrix."""
-        return True
+    def traits(self) -> Traits:
+        """The credibility matrix needs auxiliary data."""
+        return Traits(needs_auxiliary_data=True)
 
     def broadcast(self, server: Server) -> Payload:
         """The credibility matrix A[k1, k2]: how often class k1 is taken for k2, on the auxiliary data."""
@@ -42,10 +48,9 @@ class FedSSD(Method):
 
     def logit_weights(self, s: Step, r: Local) -> Tensor:
         """M [B, K]: the teacher's credibility on each class and each sample."""
-        if "m_class" not in r.scratch:
-            r.scratch["m_class"] = credibility(r.down["A"])
+        m_class = credibility(r.down["A"])
         m_sample = 1 - (1 - label_probability(s.frozen["global"].z, s.y)).clamp_min(0).sqrt()
-        return self.m_max * F.relu(r.scratch["m_class"] * m_sample[:, None] - 0.1)  # Eq. (4)
+        return self.m_max * F.relu(m_class * m_sample[:, None] - 0.1)  # Eq. (4)
 
     def sample_metrics(self, s: Step, r: Local) -> Payload:
         """The mean weight of a sample's logits."""

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedrecall.constraints import Temperature, UnitInterval, Weight
 from fedrecall.core.losses import (
     class_mean,
     confusion_matrix,
@@ -23,6 +24,7 @@ from fedrecall.core.losses import (
     soft_targets,
 )
 from fedrecall.core.method import Method
+from fedrecall.core.method_extensions import Traits
 from fedrecall.core.types import Local, Output, Payload, Server, Step
 
 
@@ -71,24 +73,34 @@ class Grid(Method):
     """Any combination of teacher, trust, mask and divergence, for ablation tables."""
 
     teacher: Literal["global", "uniform"] = "global"
+    """Received model, or equal logits."""
     trust: Literal["one", "class", "sample", "channel", "gate"] = "one"
+    """Weight of the teacher: constant, per class (FedCAD), per sample, per logit (FedSSD), or a gate (FedCSD)."""
     mask: Literal["all", "not-true", "minority"] = "all"
-    divergence: Literal["kl", "ce", "l2", "features"] = "kl"  # "features": squared distance, mean over dimensions
-    convex: bool = False  # (1 - a) CE + a KD instead of CE + a KD
-    beta: float = 1.0  # weight of the distillation, times the trust
-    tau: float = 1.0  # temperature of "kl" and "ce"
-    kd_scale: Literal["none", "T2"] = "T2"  # "T2": "kl" and "ce" times tau^2
-    low: float = 0.0  # trust "class": FedCAD's beta
-    high: float = 1.0  # trust "class": FedCAD's gamma
+    """Classes that are distilled."""
+    divergence: Literal["kl", "ce", "l2", "features"] = "kl"
+    """Distance; "features": squared distance of features, mean over dimensions."""
+    convex: bool = False
+    """(1 - a) CE + a KD instead of CE + a KD."""
+    beta: Weight = 1.0
+    """Weight of the distillation, times the trust."""
+    tau: Temperature = 1.0
+    """Temperature of "kl" and "ce"."""
+    kd_scale: Literal["none", "T2"] = "T2"
+    """Factor of "kl" and "ce": "T2" is tau^2."""
+    low: UnitInterval = 0.0
+    """Trust "class": FedCAD's beta."""
+    high: UnitInterval = 1.0
+    """Trust "class": FedCAD's gamma."""
 
     @property
-    def needs_aux(self) -> bool:
-        """For a trust that is measured."""
-        return self.trust in {"class", "channel"}
+    def traits(self) -> Traits:
+        """A measured trust needs auxiliary data."""
+        return Traits(needs_auxiliary_data=self.trust in {"class", "channel"})
 
     def broadcast(self, server: Server) -> Payload:
         """What the trust needs of the auxiliary data."""
-        if not self.needs_aux:
+        if not self.traits.needs_auxiliary_data:
             return {}
         z, y = server.f.outputs(server.state, server.require_auxiliary).z, server.require_auxiliary.y
         if self.trust == "channel":

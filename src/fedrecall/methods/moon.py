@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedrecall.constraints import Temperature, Weight
 from fedrecall.core.method import Method
 from fedrecall.core.types import Local, Payload, Step
 
@@ -21,8 +22,10 @@ from fedrecall.core.types import Local, Payload, Step
 class Moon(Method):
     """Pulls features towards the global model's and pushes them from the client's own previous model's."""
 
-    mu: float = 1.0  # weight of the contrast, Eq. (4); the paper's grid is 0.1, 1, 5, 10
-    tau: float = 0.5  # temperature, Eq. (3)
+    mu: Weight = 1.0
+    """Weight of the contrast, Eq. (4); the paper's grid is 0.1, 1, 5, 10."""
+    tau: Temperature = 0.5
+    """Temperature, Eq. (3)."""
 
     def memory(self, w: Tensor) -> Payload:
         """No previous model yet."""
@@ -45,4 +48,4 @@ class Moon(Method):
 
     def reply(self, w: Tensor, steps: int, r: Local) -> tuple[Payload, Payload]:
         """The trained model goes up and stays."""
-        return {"w": w}, {"previous": r.f.join(w, r.b)}
+        return {"w": w}, {"previous": r.state(w)}

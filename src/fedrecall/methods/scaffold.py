@@ -25,6 +25,7 @@ class Scaffold(Method):
     """Corrects every local step by how the client's gradients differ from everyone's."""
 
     mode: Literal["grad", "post_step"] = "grad"
+    """Correct the gradient, or the weights after the step."""
 
     def init(self, w: Tensor) -> Payload:
         """The global control variate."""
@@ -50,8 +51,9 @@ class Scaffold(Method):
         """The weights and the change of the variate; without a step nothing changes."""
         if steps == 0:
             return {"w": w, "dc": torch.zeros_like(w)}, r.memory
-        k_eff = effective_steps(steps, r.lr, r.momentum) if self.mode == "grad" else steps
-        dc = (r.w - w) / (r.lr * k_eff) - r.down["c"]  # line 12, option II
+        sgd = r.training.sgd
+        k_eff = effective_steps(steps, sgd.lr, sgd.momentum) if self.mode == "grad" else steps
+        dc = (r.w - w) / (sgd.lr * k_eff) - r.down["c"]  # line 12, option II
         return {"w": w, "dc": dc}, {"c": r.memory["c"] + dc}
 
     def aggregate(self, server: Server, replies: Iterable[Reply], cohort: Cohort) -> Server:

@@ -47,7 +47,7 @@ class Result:
     def model(self) -> nn.Module:
         """The global model after the last round; its forward gives (features, logits)."""
         method = self.experiment.method
-        if isinstance(method, Method) and method.personal:
+        if isinstance(method, Method) and method.traits.personalised:
             raise UserError(
                 "method.no_global_model",
                 f"method = {type(method).__name__}: it trains personal models, which stay with their "

@@ -213,7 +213,7 @@ class Run:
         if error is not None:
             result.summary["failed"] = str(error)
         if directory is not None:
-            if not self._setup.clients.method.personal:
+            if not self._setup.clients.method.traits.personalised:
                 directory.write_tensors(MODEL_FILE, {k: t.clone() for k, t in result.model().state_dict().items()})
             if "features" in self._setup.experiment.run.probes and error is None and self._last_round is not None:
                 features = feature_tensors(self._probe_context, self._last_round)

@@ -69,7 +69,7 @@ def prepare_run(
 def build_setup(experiment: Experiment, dealt: FederatedData, model: UserModel | None = None) -> Setup:
     """Build the model and the server for examples that have been dealt out."""
     method = require(experiment.method)
-    if method.needs_aux and not len(dealt.auxiliary):
+    if method.traits.needs_auxiliary_data and not len(dealt.auxiliary):
         raise UserError(
             "config.conflict",
             f"data.aux_per_class = {experiment.data.aux_per_class}: {type(method).__name__} needs auxiliary "

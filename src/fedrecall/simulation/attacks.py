@@ -1,13 +1,12 @@
 """Clients that lie, for the researcher who wants to see what it does: which ones is a matter of the seed."""
 
 from dataclasses import dataclass
-from math import isfinite
 from typing import Protocol, runtime_checkable
 
+from fedrecall.constraints import OpenUnitInterval, check_constraints
 from fedrecall.core import seeds
 from fedrecall.core.types import Payload
 from fedrecall.data.examples import Examples
-from fedrecall.errors import UserError
 
 
 @runtime_checkable
@@ -36,13 +35,13 @@ class Scaling:
     https://arxiv.org/abs/1807.00459
     """
 
-    share: float = 0.2
+    share: OpenUnitInterval = 0.2
     """Fraction of all clients that are malicious."""
     scale: float = 10.0
     """Factor applied to the update of the weights."""
 
     def __post_init__(self) -> None:
-        _require(self.share, self.scale)
+        check_constraints(self, "federation.attack")
 
     def poison_data(self, data: Examples, classes: int) -> Examples:
         """Train on what there is."""
@@ -61,13 +60,13 @@ class SignFlip:
     Li, Xu, Chen, Giannakis, Ling. AAAI 2019. https://arxiv.org/abs/1811.03761
     """
 
-    share: float = 0.2
+    share: OpenUnitInterval = 0.2
     """Fraction of all clients that are malicious."""
     scale: float = 1.0
     """Length of the reversed update, relative to the honest one."""
 
     def __post_init__(self) -> None:
-        _require(self.share, self.scale)
+        check_constraints(self, "federation.attack")
 
     def poison_data(self, data: Examples, classes: int) -> Examples:
         """Train on what there is."""
@@ -86,11 +85,11 @@ class LabelFlip:
     https://arxiv.org/abs/1911.11815
     """
 
-    share: float = 0.2
+    share: OpenUnitInterval = 0.2
     """Fraction of all clients that are malicious."""
 
     def __post_init__(self) -> None:
-        _require(self.share)
+        check_constraints(self, "federation.attack")
 
     def poison_data(self, data: Examples, classes: int) -> Examples:
         """The same inputs with other labels."""
@@ -124,12 +123,3 @@ def _scale_update(up: Payload, down: Payload, factor: float) -> Payload:
     if "w" not in up or "w" not in down:
         return up
     return {**up, "w": down["w"] + factor * (up["w"] - down["w"])}
-
-
-def _require(share: float, scale: float = 1.0) -> None:
-    if not 0 < share < 1:
-        key = "federation.attack.share"
-        raise UserError("config.invalid_value", f"{key} = {share}: it must be between 0 and 1", key)
-    if not isfinite(scale):
-        key = "federation.attack.scale"
-        raise UserError("config.invalid_value", f"{key} = {scale}: it must be finite", key)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from fedrecall.constraints import NonNegativeFloat, NonNegativeInt, PositiveFloat, check_constraints
 from fedrecall.core import seeds
 from fedrecall.core.types import Engine, EngineCohort, Payload, Reply, Score
-from fedrecall.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -20,32 +20,23 @@ class StragglerModel:
     comes too late is not used.
     """
 
-    spread: float = 0.5
+    spread: NonNegativeFloat = 0.5
     """Standard deviation of the logarithm of the clients' speeds, constant over the run."""
-    jitter: float = 0.1
+    jitter: NonNegativeFloat = 0.1
     """Standard deviation of the logarithm of a client's time in one round."""
-    deadline: float | None = None
+    deadline: PositiveFloat | None = None
     """Time after which the server closes the round. None: wait for every requested reply."""
-    over: int = 0
+    over: NonNegativeInt = 0
     """Number of clients sampled beyond those needed. The first replies are used."""
 
     def __post_init__(self) -> None:
-        for name in ("spread", "jitter"):
-            _require(0 <= getattr(self, name) < math.inf, name, getattr(self, name), "it must be at least 0 and finite")
-        _require(self.over >= 0, "over", self.over, "it must be at least 0")
-        _require(self.deadline is None or self.deadline > 0, "deadline", self.deadline, "it must be above 0")
+        check_constraints(self, "federation.straggler")
 
     def response_time(self, seed: int, t: int, client: int, size: float) -> float:
         """When a client of so many examples, in units of the average, answers in round t."""
         speed = seeds.numpy_generator(seed, "absence", client).standard_normal()
         luck = seeds.numpy_generator(seed, "absence", client, t).standard_normal()
         return float(size * math.exp(self.spread * speed + self.jitter * luck))
-
-
-def _require(holds: bool, name: str, value: float | None, what: str) -> None:
-    if not holds:
-        key = f"federation.straggler.{name}"
-        raise UserError("config.invalid_value", f"{key} = {value}: {what}", key)
 
 
 STRAGGLER_MODELS: dict[str, type[StragglerModel]] = {"lognormal": StragglerModel}

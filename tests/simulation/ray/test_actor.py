@@ -16,6 +16,7 @@ import fedrecall as fr
 from fedrecall.core.client_report import ReportRequest
 from fedrecall.core.exchange import Diverged
 from fedrecall.core.flat_model import EVAL_BATCH
+from fedrecall.core.method_extensions import Traits
 from fedrecall.core.types import Local, Payload, Step
 from fedrecall.simulation import ClientFailure, ClientStateStore, FailurePolicy, SerialEngine
 from fedrecall.simulation.clients import SimulatedClients
@@ -39,8 +40,8 @@ def eventful(folder: Path) -> fr.Method:
         folder: str
 
         @property
-        def tasks(self) -> tuple[str, ...]:
-            return ("labels", "vandal", "dawdle", "fatal", "picky", "refuse", "diverge")
+        def traits(self) -> Traits:
+            return Traits(extra_tasks=("labels", "vandal", "dawdle", "fatal", "picky", "refuse", "diverge"))
 
         def memory(self, w: Tensor) -> Payload:
             return {"last": torch.zeros_like(w), "rounds": torch.tensor(0)}

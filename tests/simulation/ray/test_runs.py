@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 import fedrecall as fr
+from fedrecall.core.method_extensions import Traits
 from fedrecall.core.types import Local, Payload
 from fedrecall.simulation import ENGINES, SerialEngine
 from fedrecall.simulation.ray import RayEngine
@@ -120,8 +121,8 @@ def waiting(folder: Path, node: str) -> fr.Method:
         node: str
 
         @property
-        def tasks(self) -> tuple[str, ...]:
-            return ("place",)
+        def traits(self) -> Traits:
+            return Traits(extra_tasks=("place",))
 
         def place(self, r: Local) -> Payload:
             import time

@@ -1,0 +1,74 @@
+"""Hooks that few methods need, and the constant properties of a method."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from fedrecall.constraints import check_constraints
+from fedrecall.core.types import Local, Output, Payload, Reply, Step
+from fedrecall.errors import UserError
+
+TeacherOutputFn = Callable[[str], Output]  # name of a frozen model -> its outputs on all examples of the client
+
+
+@dataclass(frozen=True)
+class Traits:
+    """Constant properties of a configured method."""
+
+    needs_auxiliary_data: bool = False
+    """The server needs labelled examples of its own (`Server.require_auxiliary`)."""
+    personalised: bool = False
+    """Clients keep their own models; there is no global model to evaluate."""
+    teacher_batch_norm: Literal["running", "batch"] = "running"
+    """Statistics with which frozen models normalise: their own running ones, or those of the current batch."""
+    extra_tasks: tuple[str, ...] = ()
+    """Names of methods `(Local) -> Payload` that `cohort.run` may call besides "train"."""
+
+
+class MethodExtensions:
+    """Hooks that few methods need. Each has a default that does nothing."""
+
+    def __post_init__(self) -> None:
+        """Check the hyper-parameters against the constraints in their annotations."""
+        check_constraints(self, "method")
+
+    def _check(self, holds: bool, name: str, condition: str) -> None:
+        """Raise an error for the hyper-parameter `name` if a condition on several fields does not hold."""
+        if not holds:
+            key = f"method.{name}"
+            message = f"{key} = {getattr(self, name)}: {condition} must hold in {self}"
+            raise UserError("config.invalid_value", message, key)
+
+    @property
+    def traits(self) -> Traits:
+        """Constant properties of the method."""
+        return Traits()
+
+    def prepare(self, r: Local, teacher_outputs: TeacherOutputFn) -> Payload:
+        """Compute tensors once per client and round, before the first step; `loss` finds them in `r.down`.
+
+        `teacher_outputs(name)` returns the outputs of a frozen model on all examples of the client.
+        """
+        return {}
+
+    def step_correction(self, r: Local) -> Tensor | None:
+        """Return a constant direction d [d], or None: every step ends with w <- w - lr d."""
+        return None
+
+    def scoring_logits(self, out: Output, down: Payload) -> Tensor:
+        """Return the logits by which a client's model is evaluated."""
+        return out.z
+
+    def sample_metrics(self, s: Step, r: Local) -> Payload:
+        """Return values per sample [B] by name, NaN where a sample has none, for the probe "distillation"."""
+        return {}
+
+    def validate_reply(self, reply: Reply) -> str | None:
+        """Return an error message if a reply violates a rule of the method, or None if the reply is valid.
+
+        Names, types, shapes, finiteness and norms are validated before. Called only where a round may continue without
+        a reply, or where replies come from other machines. A `Reason` has a code; a plain text gets `reply.rejected`.
+        """
+        return None
