@@ -181,7 +181,7 @@ def environment_table(results: StudyResults) -> dict[str, str]:
     for path in dict.fromkeys(run.path for run in results.finished_runs()):
         file = path / "environment.json"
         for key, value in (read_json(file) if file.exists() else {}).items():
-            if key != "config":  # the page has a section for it
+            if key != "config" and value is not None:  # the configuration has a section of its own
                 text = str(value)[:HASH_DIGITS] if key in ("data", "partition") else str(value)
                 seen.setdefault(key, {})[text] = None
     order = sorted(seen, key=[*ENVIRONMENT_LABELS, *seen].index)

@@ -1,4 +1,4 @@
-// What a reader can do with the page. Text from the runs is only ever set as text, never as markup.
+// Interaction of the report: theme, sorting, copying, charts. Text of the runs is inserted as text, never as markup.
 "use strict";
 (() => {
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
@@ -17,20 +17,21 @@
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const theme = document.getElementById("theme");
   const isDark = () => (root.dataset.theme || (dark.matches ? "dark" : "light")) === "dark";
-  const name = () => { theme.textContent = isDark() ? "Light" : "Dark"; };
-  theme.addEventListener("click", () => { root.dataset.theme = isDark() ? "light" : "dark"; name(); });
-  dark.addEventListener("change", name);
+  const labelTheme = () => { theme.textContent = isDark() ? "Light" : "Dark"; };
+  theme.addEventListener("click", () => { root.dataset.theme = isDark() ? "light" : "dark"; labelTheme(); });
+  dark.addEventListener("change", labelTheme);
   theme.hidden = false;
-  name();
+  labelTheme();
 
-  // On paper nothing can be opened: what a reader must know is.
+  // Warnings are printed in full: a reader of paper cannot open them.
   addEventListener("beforeprint", () => { for (const part of all(".warning details")) part.open = true; });
 
   // --- tables ---
 
   const value = (cell) => (cell.dataset.value ? Number(cell.dataset.value) : NaN);
 
-  // Numbers fall at first, so that the best is on top; names rise. What has no number stays below.
+  // The first click sorts numbers in descending order (best on top) and names in ascending order. Cells without a
+  // number stay at the bottom.
   function sort(table, heading) {
     const at = [...heading.parentNode.children].indexOf(heading);
     const body = table.tBodies[0];
@@ -72,7 +73,7 @@
         await navigator.clipboard.writeText(text);
         button.textContent = "Copied";
       } catch {
-        button.textContent = "The browser refused";
+        button.textContent = "Not permitted";
       }
       setTimeout(() => { button.textContent = label; }, 2000);
     });
@@ -93,7 +94,7 @@
 
   const short = (number) => String(Number(number.toPrecision(6)));
 
-  // One panel: `lines` are {row, name, colour, dash, x, y, spread}, `unit` is said behind each value.
+  // One panel. `lines` are {row, name, colour, dash, x, y, spread}; the unit of the measure follows each value.
   class Chart {
     constructor(figure, label) {
       this.figure = figure;
@@ -102,11 +103,11 @@
       this.tip.hidden = true;
       figure.tabIndex = 0;
       figure.setAttribute("role", "group");
-      figure.addEventListener("pointermove", (event) => this.point(event));
-      figure.addEventListener("pointerdown", (event) => this.point(event));
-      figure.addEventListener("pointerleave", () => this.leave());
-      figure.addEventListener("blur", () => this.leave());
-      figure.addEventListener("keydown", (event) => this.key(event));
+      figure.addEventListener("pointermove", (event) => this.onPointer(event));
+      figure.addEventListener("pointerdown", (event) => this.onPointer(event));
+      figure.addEventListener("pointerleave", () => this.clearRound());
+      figure.addEventListener("blur", () => this.clearRound());
+      figure.addEventListener("keydown", (event) => this.onKey(event));
       new ResizeObserver(() => { if (figure.clientWidth !== this.width) this.draw(); }).observe(figure);
     }
 
@@ -121,27 +122,29 @@
       this.width = this.figure.clientWidth || 640;
       this.height = Math.round(Math.min(380, Math.max(240, this.width * 0.6)));
       this.xs = [...new Set(this.lines.flatMap((line) => line.x))].sort((a, b) => a - b);
-      const seen = this.lines.flatMap((l) => l.y.flatMap((y, i) => [y - l.spread[i], y + l.spread[i]]));
-      let [low, high] = seen.length ? [Math.min(...seen), Math.max(...seen)] : [0, 1];
+      const values = this.lines.flatMap((l) => l.y.flatMap((y, i) => [y - l.spread[i], y + l.spread[i]]));
+      let [low, high] = values.length ? [Math.min(...values), Math.max(...values)] : [0, 1];
       if (high - low < 1e-9) [low, high] = [low - 0.5, high + 0.5];
       const gap = 0.04 * (high - low);
       [low, high] = [low >= 0 ? Math.max(0, low - gap) : low - gap, high + gap];
       const [first, last] = this.xs.length > 1 ? [this.xs[0], this.xs[this.xs.length - 1]] : [0, (this.xs[0] ?? 1) * 2];
-      const wide = this.width - MARGIN.left - MARGIN.right;
-      const tall = this.height - MARGIN.top - MARGIN.bottom;
-      this.px = (x) => MARGIN.left + (wide * (x - first)) / (last - first);
-      this.py = (y) => MARGIN.top + tall * (1 - (y - low) / (high - low));
-      const svg = make("svg", { viewBox: `0 0 ${this.width} ${this.height}`, role: "img", "aria-label": this.say() });
-      for (const y of ticks(low, high, tall / 35)) {
+      const plotWidth = this.width - MARGIN.left - MARGIN.right;
+      const plotHeight = this.height - MARGIN.top - MARGIN.bottom;
+      this.px = (x) => MARGIN.left + (plotWidth * (x - first)) / (last - first);
+      this.py = (y) => MARGIN.top + plotHeight * (1 - (y - low) / (high - low));
+      const viewBox = `0 0 ${this.width} ${this.height}`;
+      const svg = make("svg", { viewBox, role: "img", "aria-label": this.description() });
+      for (const y of ticks(low, high, plotHeight / 35)) {
         const at = this.py(y);
         svg.append(make("line", { class: "rule", x1: MARGIN.left, x2: this.width - MARGIN.right, y1: at, y2: at }));
         svg.append(make("text", { x: MARGIN.left - 6, y: at + 4, "text-anchor": "end" }, short(y)));
       }
-      for (const x of ticks(first, last, wide / 70).filter(Number.isInteger)) {
+      for (const x of ticks(first, last, plotWidth / 70).filter(Number.isInteger)) {
         svg.append(make("text", { x: this.px(x), y: this.height - 18, "text-anchor": "middle" }, short(x)));
       }
       svg.append(make("text", { x: 0, y: 12 }, `${this.measure.name}${this.measure.unit && `,${this.measure.unit}`}`));
-      svg.append(make("text", { x: MARGIN.left + wide / 2, y: this.height - 3, "text-anchor": "middle" }, "round"));
+      const middle = MARGIN.left + plotWidth / 2;
+      svg.append(make("text", { x: middle, y: this.height - 3, "text-anchor": "middle" }, "round"));
       for (const line of this.lines) svg.append(this.series(line));
       this.marks = make("g");
       svg.append(this.marks);
@@ -166,34 +169,34 @@
       return make("circle", { class: "dot", r: 4, cx: this.px(line.x[i]), cy: this.py(line.y[i]) });
     }
 
-    say() {
+    description() {
       const ends = this.lines.map((l) => `${l.name} ${this.number(l.y[l.y.length - 1])}`);
-      return `${this.label}: ${this.measure.name} by round; at the end ${ends.join(", ") || "nothing is shown"}`;
+      return `${this.label}: ${this.measure.name} by round; at the end ${ends.join(", ") || "no line is shown"}`;
     }
 
     number(y) {
       return y.toFixed(this.measure.digits) + this.measure.unit;
     }
 
-    point(event) {
+    onPointer(event) {
       const x = event.clientX - this.figure.getBoundingClientRect().left;
       let best = null;
       for (const round of this.xs) {
         if (best === null || Math.abs(this.px(round) - x) < Math.abs(this.px(best) - x)) best = round;
       }
-      this.mark(best);
+      this.showRound(best);
     }
 
-    key(event) {
+    onKey(event) {
       const step = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity }[event.key];
-      if (event.key === "Escape") this.leave();
+      if (event.key === "Escape") this.clearRound();
       if (step === undefined) return;
       event.preventDefault();
       const now = this.round === undefined ? -1 : this.xs.indexOf(this.round);
-      this.mark(this.xs[Math.max(0, Math.min(this.xs.length - 1, now + step))]);
+      this.showRound(this.xs[Math.max(0, Math.min(this.xs.length - 1, now + step))]);
     }
 
-    mark(round) {
+    showRound(round) {
       if (round === null || round === undefined) return;
       this.round = round;
       const found = this.lines.map((line) => [line, line.x.indexOf(round)]).filter(([, i]) => i >= 0);
@@ -201,20 +204,20 @@
       const at = this.px(round);
       const guide = { class: "guide", x1: at, x2: at, y1: MARGIN.top, y2: this.height - MARGIN.bottom };
       this.marks.replaceChildren(make("line", guide));
-      const said = found.map(([line, i]) => {
+      const values = found.map(([line, i]) => {
         const group = make("g", { class: "series", style: `--colour:${line.colour}` }, this.dot(line, i));
         this.marks.append(group);
         const spread = line.spread[i] > 0 ? ` \u00b1 ${line.spread[i].toFixed(this.measure.digits)}` : "";
         return make("p", {}, make("span", {}, line.name), make("b", {}, this.number(line.y[i]) + spread));
       });
-      this.tip.replaceChildren(make("p", {}, `Round ${round}`), ...said);
+      this.tip.replaceChildren(make("p", {}, `Round ${round}`), ...values);
       this.tip.hidden = false;
       const right = at > this.width / 2;
       this.tip.style.left = right ? "" : `${at + 12}px`;
       this.tip.style.right = right ? `${this.width - at + 12}px` : "";
     }
 
-    leave() {
+    clearRound() {
       this.round = undefined;
       this.marks.replaceChildren();
       this.tip.hidden = true;
@@ -231,16 +234,16 @@
     const refresh = () => {
       const hidden = new Set(boxes.filter((box) => !box.checked).map((box) => box.value));
       for (const element of all("[data-row]", article)) element.hidden = hidden.has(element.dataset.row);
-      const wanted = data.measures[Number(measures.find((radio) => radio.checked)?.value ?? 0)];
+      const measure = data.measures[Number(measures.find((radio) => radio.checked)?.value ?? 0)];
       charts.forEach((chart, i) => {
-        const lines = data.panels[i].lines[wanted.key] ?? [];
+        const lines = data.panels[i].lines[measure.key] ?? [];
         const shown = lines.filter((line) => !hidden.has(String(line.row)));
-        chart.show(shown.map((line) => ({ ...data.rows[line.row], ...line, x: data.rounds[line.x] })), wanted);
+        chart.show(shown.map((line) => ({ ...data.rows[line.row], ...line, x: data.rounds[line.x] })), measure);
       });
     };
     for (const input of [...boxes, ...measures]) input.addEventListener("change", refresh);
     for (const part of all(".toggles, .live", article)) part.hidden = false;
-    for (const still of all(".static", article)) still.remove();
+    for (const figure of all(".static", article)) figure.remove();
     refresh();
   }
 })();
