@@ -11,11 +11,11 @@ METHOD ?=
 
 .PHONY: setup demo quick test lint types docs pytest test-slow test-flower test-ray test-faults bench bench-peers clean
 
-# What running needs: no extra, no development tool.
+# What running needs: no extra, no development tool. Python compiles the modules that it imports; all of them take 30 s.
 .venv/core: pyproject.toml
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "fedrecall needs Python 3.11 or newer: make PYTHON=python3.11"'
 	$(PYTHON) -m venv .venv
-	$(PIP) --editable .
+	$(PIP) --no-compile --editable .
 	touch $@
 
 # The rest: extras, linters, test and documentation tools.
