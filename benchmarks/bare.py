@@ -62,7 +62,7 @@ class Bare:
         for process in self._all:
             print("go", file=process.stdin, flush=True)
         for process in self._all:
-            process.stdout.readline()  # type: ignore[union-attr]  # a pipe, as asked for
+            process.stdout.readline()  # type: ignore[union-attr]
 
     def close(self) -> None:
         """Stop the processes."""

@@ -36,8 +36,8 @@ def _shares(work: Work) -> dict[str, float]:
     for event in seen.key_averages():
         kind = next((k for k, parts in KINDS.items() if any(part in event.key for part in parts)), "the rest")
         spent[kind] += event.self_cpu_time_total
-    whole = sum(spent.values())
-    return {kind: 100 * time / whole for kind, time in spent.items()}
+    total = sum(spent.values())
+    return {kind: 100 * time / total for kind, time in spent.items()}
 
 
 if __name__ == "__main__":

@@ -88,13 +88,13 @@ def processes() -> dict[int, Process]:
     return found
 
 
-def tree(root: int, everyone: dict[int, Process]) -> set[int]:
+def tree(root: int, running: dict[int, Process]) -> set[int]:
     """Return a process and all its descendants, without the current process."""
     found, fresh = {root}, {root}
     while fresh:
-        fresh = {pid for pid, process in everyone.items() if process.parent in fresh} - found
+        fresh = {pid for pid, process in running.items() if process.parent in fresh} - found
         found |= fresh
-    return found & everyone.keys() - {os.getpid()}
+    return found & running.keys() - {os.getpid()}
 
 
 def megabytes(pid: int) -> float:
@@ -122,8 +122,8 @@ class Mark(NamedTuple):
     @classmethod
     def now(cls, root: int) -> "Mark":
         """Read the clocks."""
-        everyone = processes()
-        return cls(time.perf_counter(), busy(), sum(everyone[pid].cpu for pid in tree(root, everyone)))
+        running = processes()
+        return cls(time.perf_counter(), busy(), sum(running[pid].cpu for pid in tree(root, running)))
 
     def others(self, before: "Mark") -> float:
         """Return the cores that programs outside the tree have used since then."""

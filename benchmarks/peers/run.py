@@ -38,14 +38,14 @@ def one(peer: str, job: Job, folder: Path) -> Found:
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     try:
-        said, complaints = process.communicate(timeout=LIMIT)
+        output, errors = process.communicate(timeout=LIMIT)
     except (subprocess.TimeoutExpired, KeyboardInterrupt):
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         raise
-    lines = [line for line in said.splitlines() if line.startswith("{")]
+    lines = [line for line in output.splitlines() if line.startswith("{")]
     if process.returncode or not lines:
-        raise RuntimeError(f"{peer} failed with exit code {process.returncode}:\n{complaints[-4000:]}")
+        raise RuntimeError(f"{peer} failed with exit code {process.returncode}:\n{errors[-4000:]}")
     return json.loads(lines[-1])
 
 
@@ -76,18 +76,18 @@ def check(peers: list[str], methods: list[str]) -> list[Found]:
         job.save(**repeated(job.clients, job.images))
         job.save(init=ours.initial_weights(job))
         for method in methods:
-            asked = job.but(method=method)
-            reference = asked.but(out=str(folder / "fedrecall.npy"))
+            variant = job.but(method=method)
+            reference = variant.but(out=str(folder / "fedrecall.npy"))
             one("fedrecall", reference, folder)
             moved = float((weights(reference) - torch.from_numpy(np.array(job.array("init")))).abs().max())
             for peer in [peer for peer in peers if peer != "fedrecall"]:
-                there = asked.but(out=str(folder / f"{peer}.npy"))
-                said = one(peer, there, folder)
-                far = float((weights(there) - weights(reference)).abs().max())
-                if far > 5e-3 * moved or said["steps"] not in (None, job.steps):
-                    raise RuntimeError(f"{peer} does not do the same {method} as fedrecall: it is {far} away, {said}")
+                target = variant.but(out=str(folder / f"{peer}.npy"))
+                found = one(peer, target, folder)
+                far = float((weights(target) - weights(reference)).abs().max())
+                if far > 5e-3 * moved or found["steps"] not in (None, job.steps):
+                    raise RuntimeError(f"{peer} does not do the same {method} as fedrecall: it is {far} away, {found}")
                 rows.append(
-                    {"peer": peer, "method": method, "steps": said["steps"], "weights moved": moved, "far": far}
+                    {"peer": peer, "method": method, "steps": found["steps"], "weights moved": moved, "far": far}
                 )
     return rows
 
@@ -105,13 +105,13 @@ def measure(peers: list[str], methods: list[str], turns: int, patience: float, *
         for turn in range(turns):
             for method in methods:
                 for peer in peers:
-                    asked = job.but(method=method, out=str(folder / f"{peer}.npy"))
+                    variant = job.but(method=method, out=str(folder / f"{peer}.npy"))
                     wait_for_quiet(patience)
-                    said = one(peer, asked, folder) | {"train_loss": train_loss(asked)}
-                    pairs = zip(said["laps"], said["others"], strict=True)
+                    found = one(peer, variant, folder) | {"train_loss": train_loss(variant)}
+                    pairs = zip(found["laps"], found["others"], strict=True)
                     laps = ", ".join(f"{lap:.2f} s ({others:.2f})" for lap, others in pairs)
                     print(f"turn {turn + 1}: {peer} {method} {laps}", file=sys.stderr)
-                    best[method, peer] = better(best.get((method, peer)), said)
+                    best[method, peer] = better(best.get((method, peer)), found)
     return list(best.values())
 
 

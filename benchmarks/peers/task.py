@@ -52,8 +52,8 @@ def not_true(z: Tensor, y: Tensor) -> Tensor:
 
 def ntd_loss(z: Tensor, z_g: Tensor, y: Tensor, job: Job) -> Tensor:
     """Return the cross-entropy plus beta times the divergence from the teacher on the not-true classes."""
-    said, taught = (not_true(logits, y) / job.tau for logits in (z, z_g))
-    divergence = F.kl_div(F.log_softmax(said, 1), F.softmax(taught, 1), reduction="batchmean")
+    student, teacher = (not_true(logits, y) / job.tau for logits in (z, z_g))
+    divergence = F.kl_div(F.log_softmax(student, 1), F.softmax(teacher, 1), reduction="batchmean")
     return F.cross_entropy(z, y) + job.beta * job.tau**2 * divergence
 
 

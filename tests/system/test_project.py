@@ -65,3 +65,11 @@ def test_the_wheel_has_every_file_of_the_package(tmp_path: Path) -> None:
     files = {file for file in files if "__pycache__" not in file}
     assert {"fedrecall/py.typed", "fedrecall/error_codes.toml"} <= files
     assert files <= set(zipfile.ZipFile(wheel).namelist())
+
+
+def test_every_benchmark_can_be_imported() -> None:
+    paths = sorted((ROOT / "benchmarks").rglob("*.py"))
+    needs_flower = {"benchmarks.peers.flower_app"}
+    names = {".".join(p.relative_to(ROOT).with_suffix("").parts) for p in paths if not p.stem.startswith("__")}
+    code = "; ".join(f"import {name}" for name in sorted(names - needs_flower))
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
