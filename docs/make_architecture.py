@@ -16,6 +16,7 @@ BOX_WIDTH, BOX_HEIGHT, ROW = 216, 46, 76
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 MONO = "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 BASE = "errors, files"  # drawn as one box
+BASE_MODULES = {"errors", "files", "constraints"}
 SKIPPED = {"__init__", "__main__", "_version"}
 UPWARD = ("runs", "reporting")  # one function, Result.plot: drawn as a dashed line
 
@@ -42,7 +43,7 @@ PLACES = {
     "core": Place(1, 7, "hooks, training, rounds"),
     "data": Place(2, 7, "data sets, partitions"),
     "models": Place(0, 7, "networks"),
-    BASE: Place(1, 8, "UserError, atomic writes"),
+    BASE: Place(1, 8, "and the constraints of fields"),
 }
 
 
@@ -81,7 +82,7 @@ def package_imports() -> dict[str, set[str]]:
 
 def box_of(name: str) -> str:
     """Return the box that shows a package or top-level module."""
-    return BASE if name in BASE.split(", ") else name
+    return BASE if name in BASE_MODULES else name
 
 
 def without_implied(imports: dict[str, set[str]]) -> list[tuple[str, str]]:

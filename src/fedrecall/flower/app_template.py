@@ -18,7 +18,7 @@ APP_NAME_PATTERN = re.compile(r"[a-z][a-z0-9-]{0,39}")
 
 SHOWN_NODES = 3  # nodes whose command is in the README
 
-TEMPLATES = {"pyproject.toml": "pyproject.toml.j2", "README.md": "README.md.j2"}
+APP_TEMPLATES = {"pyproject.toml": "pyproject.toml.j2", "README.md": "README.md.j2"}
 
 
 def write_app(folder: Path, config: Path | None, overrides: Sequence[str] = ()) -> Experiment:
@@ -63,7 +63,7 @@ def write_app(folder: Path, config: Path | None, overrides: Sequence[str] = ()) 
     templates = Environment(loader=loader, undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for file, template in TEMPLATES.items():
+        for file, template in APP_TEMPLATES.items():
             write_atomic(folder / file, templates.get_template(template).render(values).encode())
     except OSError as error:
         raise UserError(
