@@ -1,4 +1,4 @@
-"""The documentation of the methods says what the code does: names, defaults, costs, snippets, links."""
+"""Tests of the method pages against the code: names, defaults, costs, snippets, links."""
 
 import importlib.util
 import re
@@ -45,7 +45,7 @@ methods = pytest.mark.parametrize("name", METHODS)
 
 
 def value(cell: str) -> Any:
-    """A default, as a table writes it: a TOML value in backticks, or the word unset."""
+    """Return the default that a table cell contains: a TOML value in backticks, or "unset"."""
     return None if cell == "unset" else tomllib.loads(f"value = {cell.strip('`')}")["value"]
 
 
@@ -114,17 +114,17 @@ def test_points_of_the_grid_are_the_methods(row: list[str]) -> None:
     named, point = map(value, row)
 
     def weights(method: dict[str, Any]) -> torch.Tensor:
-        trains = SMALL | {"local": {"epochs": 5, "lr": 0.1}}  # enough for a teacher that knows something
+        trains = SMALL | {"local": {"epochs": 5, "lr": 0.1}}  # enough for a teacher above chance
         return fedrecall.run(Experiment(method=method, **trains, run={"rounds": 2})).server.w
 
     ours = weights(named)
     torch.testing.assert_close(weights({"name": "grid"} | point), ours, rtol=1e-4, atol=1e-5)
-    assert (ours - weights({"name": "fedavg"})).abs().max() > 1e-3  # else any method would do
+    assert (ours - weights({"name": "fedavg"})).abs().max() > 1e-3  # otherwise any method would pass
 
 
 @pytest.fixture
 def example(tmp_path: Path) -> Iterator[ModuleType]:
-    """The first Python block of the vocabulary, as a module."""
+    """First Python block of the vocabulary, as a module."""
     file = tmp_path / "documented_method.py"
     file.write_text(blocks(VOCABULARY, "python")[0].text)
     spec = importlib.util.spec_from_file_location(file.stem, file)
@@ -141,7 +141,7 @@ def example(tmp_path: Path) -> Iterator[ModuleType]:
 
 def test_the_new_method_runs(example: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {"MyMethod": example.MyMethod}
-    exec(blocks(VOCABULARY, "python")[1].text, names)  # what a reader would paste next
+    exec(blocks(VOCABULARY, "python")[1].text, names)  # the block that a reader would run next
     result = names["result"]
     assert [r["round"] for r in result.rounds] == [1, 2]
     assert result.rounds[-1]["bytes_down"] == 2 * result.rounds[-1]["bytes_up"]  # the weights and their slow copy
@@ -178,7 +178,7 @@ def test_hooks_are_called_in_the_documented_order() -> None:
         for cls in (Method, MethodExtensions)
     )
     recorder = type("Recorder", (Method,), {name: noted(name, hook) for name, hook in (nine | rare).items()})
-    some = SMALL | {"engine": {"name": "serial", "min_replies": 1}}  # then replies may be doubted
+    some = SMALL | {"engine": {"name": "serial", "min_replies": 1}}  # then replies are validated
     fedrecall.run(Experiment(method=recorder(), **some, run={"rounds": 1, "probes": ["local", "distillation"]}))
     documented = re.findall(r"^\d+\. `(\w+)\(", prose(VOCABULARY), flags=re.MULTILINE)
     assert [name for name in dict.fromkeys(order) if name in nine] == documented

@@ -1,4 +1,4 @@
-"""The documentation is true: its code runs, its commands parse, its links lead somewhere, its site builds."""
+"""Tests of the documentation: its code runs, its commands parse, its links have targets, its site builds."""
 
 import re
 import shlex
@@ -17,13 +17,13 @@ from support.browser import IS_INSTALLED, REQUIREMENT, start_browser, visit
 from support.markdown import DOCS, PAGES, ROOT, anchor, blocks, commands, execute, headings, links, script
 
 TUTORIAL, FAQ = DOCS / "getting-started.md", DOCS / "faq.md"
-METHODS = {DOCS / "vocabulary.md", *(DOCS / "methods").glob("*.md")}  # tested by test_docs_methods.py
+METHODS = {DOCS / "vocabulary.md", *(DOCS / "methods").glob("*.md")}  # tested by test_methods.py
 
 pages = pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 
 
 def with_code(language: str, *others: Path) -> pytest.MarkDecorator:
-    """Pages that have such blocks, but for those that other tests run."""
+    """Return a parameter for the pages with code blocks in this language, except the pages of other tests."""
     found = [path for path in PAGES if path not in METHODS | {*others} and blocks(path, language)]
     return pytest.mark.parametrize("path", found, ids=lambda path: path.stem)
 
@@ -54,7 +54,7 @@ def test_commands_parse(path: Path) -> None:
 
 
 def parse(args: list[str]) -> None:
-    """What the command line does before it runs anything; what is set must be a configuration."""
+    """Parse a command line without running it; its --set options must be a valid configuration."""
     command = typer.main.get_command(cli.app)
     if args == ["--version"]:
         return
@@ -67,57 +67,55 @@ def parse(args: list[str]) -> None:
 
 
 @pytest.fixture
-def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    """A person at a keyboard in an empty folder: gives what a command says, and how it ends."""
+def command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """Function that runs a command in an empty folder and returns its exit code and output."""
     monkeypatch.chdir(tmp_path)
 
-    def enter(command: str) -> tuple[int, str]:
+    def run(command: str) -> tuple[int, str]:
         program, *args = shlex.split(command)
         assert program == "fedrecall"
         monkeypatch.setattr(sys, "argv", [program, *args])
         with pytest.raises(SystemExit) as end:
             cli.main()
-        said = capsys.readouterr()
-        return int(end.value.code or 0), said.out + said.err
+        output = capsys.readouterr()
+        return int(end.value.code or 0), output.out + output.err
 
-    return enter
+    return run
 
 
-def test_the_tutorial_runs_from_top_to_bottom(typed, tmp_path: Path) -> None:
+def test_the_tutorial_runs_from_top_to_bottom(command_line, tmp_path: Path) -> None:
     configuration, *_ = blocks(TUTORIAL, "toml")
     (tmp_path / "experiment.toml").write_text(configuration.text)
     for command in (command for block in blocks(TUTORIAL, "sh") for command in commands(block)):
         if not command.startswith("pip "):
-            code, said = typed(command)
-            assert code == 0, said
+            code, output = command_line(command)
+            assert code == 0, output
     execute(TUTORIAL)
     assert (tmp_path / "results/two/report.html").exists()
     assert (tmp_path / "results/one/model.safetensors").exists()
 
 
-def test_the_errors_of_the_faq_are_those_that_people_meet(typed) -> None:
-    answered = 0
-    found = blocks(FAQ, "sh", "text")
-    for question, answer in zip(found[::2], found[1::2], strict=True):
-        assert (question.language, answer.language) == ("sh", "text")
-        *before, last = commands(question)
+def test_the_errors_of_the_faq_are_those_of_the_commands(command_line) -> None:
+    pairs = blocks(FAQ, "sh", "text")
+    assert len(pairs) >= 20
+    for shell, message in zip(pairs[::2], pairs[1::2], strict=True):
+        assert (shell.language, message.language) == ("sh", "text")
+        *before, last = commands(shell)
         for command in before:
-            assert typed(command)[0] == 0
-        code, said = typed(last)
-        assert (code, script("make_faq").shortened(said)) == (2, answer.text), "python docs/make_faq.py writes them"
-        answered += 1
-    assert answered >= 10
+            assert command_line(command)[0] == 0
+        code, output = command_line(last)
+        assert (code, script("make_faq").shortened(output)) == (2, message.text), "python docs/make_faq.py writes them"
 
 
 @pages
-def test_links_lead_somewhere(path: Path) -> None:
+def test_links_have_targets(path: Path) -> None:
     for target in links(path):
         if target.startswith("https://"):
             continue
         file, _, fragment = target.partition("#")
-        there = (path.parent / file).resolve() if file else path
-        assert there.is_file(), target
-        assert not fragment or fragment in map(anchor, headings(there)), target
+        page = (path.parent / file).resolve() if file else path
+        assert page.is_file(), target
+        assert not fragment or fragment in map(anchor, headings(page)), target
 
 
 def test_every_example_is_shown() -> None:
@@ -136,7 +134,7 @@ def test_the_configuration_page_has_every_key() -> None:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built site."""
+    """Folder of the built site."""
     folder = tmp_path_factory.mktemp("site")
     build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
@@ -144,7 +142,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_every_page_is_in_the_site_and_asks_nobody_else(site: Path) -> None:
+def test_every_page_is_in_the_site_and_loads_nothing_from_other_servers(site: Path) -> None:
     built = {str(page.relative_to(site).with_suffix(".md")) for page in site.rglob("*.html")}
     assert {str(path.relative_to(DOCS)) for path in PAGES if path.is_relative_to(DOCS)} < built
     assert {"index.md", "changelog.md", "contributing.md"} < built
@@ -154,7 +152,7 @@ def test_every_page_is_in_the_site_and_asks_nobody_else(site: Path) -> None:
         assert not re.search(r"<link[^>]+rel=\"?(?:stylesheet|preconnect|preload)[^>]+href=\"?(?:https?:)?//", text), (
             page
         )
-        assert "arithmatex" not in text, f"an equation of {page} was not made MathML"
+        assert "arithmatex" not in text, f"an equation of {page} is not MathML"
         assert "--8&lt;--" not in text, page
 
 
@@ -166,13 +164,13 @@ def test_pages_fit_a_phone_and_load_without_a_network(site: Path) -> None:
                 assert opened.page.evaluate("document.documentElement.scrollWidth") <= 360, page
                 assert [url for url in opened.requests if not url.startswith(("file:", "data:"))] == []
                 missing = "[...document.querySelectorAll('img')].filter(i => i.complete && !i.naturalWidth).length"
-                assert opened.page.evaluate(missing) == 0, f"{page} has a picture that is not there"
+                assert opened.page.evaluate(missing) == 0, f"{page} has a missing picture"
 
 
-def test_the_api_has_all_that_is_public_and_its_examples_are_code(site: Path) -> None:
+def test_the_api_page_has_all_public_names_and_its_examples_are_code(site: Path) -> None:
     text = (site / "api.html").read_text()
     assert [name for name in fr.__all__ if f'id="fedrecall.{name}"' not in text] == []
     assert '<span class="gp">&gt;&gt;&gt; </span>' in text
     assert "<p>&gt;&gt;&gt;" not in text
     assert "<blockquote>" not in text
-    assert "path/&lt;class&gt;/" in text, "the docstring of from_folder was taken for HTML"
+    assert "path/&lt;class&gt;/" in text, "the docstring of from_folder is rendered as HTML"

@@ -1,4 +1,4 @@
-"""What the README says beside its code, which test_docs.py runs: true as well."""
+"""Tests of the README's statements. test_pages.py runs its commands."""
 
 import re
 from typing import Any
@@ -11,26 +11,26 @@ from support.markdown import DOCS, ROOT, blocks, commands, execute, links, table
 README = ROOT / "README.md"
 
 
-def test_python_gives_what_its_comment_says(capsys: pytest.CaptureFixture[str]) -> None:
+def test_python_has_the_result_of_its_comment(capsys: pytest.CaptureFixture[str]) -> None:
     side: Any = execute(README)["side"]
     assert "last 10 less fedavg" in capsys.readouterr().out
-    said = re.findall(r"(\d+) points .* (\d+) to (\d+);", README.read_text())[0]
+    stated = re.findall(r"(\d+) points .* (\d+) to (\d+);", README.read_text())[0]
     found = side.to_dict()["fedlmd"]["last 10 less fedavg"]
-    for words, value in zip(said, (found["mean"], found["low"], found["high"]), strict=True):
-        assert abs(int(words) - value) < 3, "another processor may round otherwise, but not so much"
+    for number, value in zip(stated, (found["mean"], found["low"], found["high"]), strict=True):
+        assert abs(int(number) - value) < 3, "another processor may round differently, but not by this much"
 
 
 def test_it_is_one_screen() -> None:
     assert len(README.read_text().splitlines()) < 100
-    said = [command for block in blocks(README, "sh") for command in commands(block)]
-    assert said[:2] == ["make demo", "make test"]
+    shown = [command for block in blocks(README, "sh") for command in commands(block)]
+    assert shown[:2] == ["make demo", "make test"]
 
 
 def test_every_method_is_listed() -> None:
     assert all(f"`{name}`" in README.read_text() for name in fr.METHODS)
 
 
-def test_what_the_methods_add_and_cost_is_what_their_index_says() -> None:
+def test_the_costs_of_the_methods_are_those_of_the_index() -> None:
     index = {row[0].split("]")[0].strip("["): row for row in table(DOCS / "methods" / "index.md", "Method")}
     rows = table(README, "Method")
     assert len(rows) >= 8

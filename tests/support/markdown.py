@@ -1,4 +1,4 @@
-"""The documentation as text: its pages, and what is in them."""
+"""Pages of the documentation, their code blocks, tables, headings and links."""
 
 import importlib.util
 import re
@@ -13,54 +13,54 @@ FENCED = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```$", flags=re.MULTILINE | r
 
 
 class Block(NamedTuple):
-    """A block of code."""
+    """Code block of a page."""
 
     language: str
     text: str
 
 
 def prose(path: Path) -> str:
-    """The page without its blocks of code."""
+    """Return the page without its code blocks."""
     return FENCED.sub("", path.read_text())
 
 
 def blocks(path: Path, *languages: str) -> list[Block]:
-    """The blocks of code of a page, in these languages."""
+    """Return the code blocks of a page in these languages."""
     found = (Block(match[2], match[3]) for match in FENCED.finditer(path.read_text()))
     return [block for block in found if block.language in languages]
 
 
 def commands(block: Block) -> list[str]:
-    """The lines of a shell block, without comments, continued lines in one."""
+    """Return the commands of a shell block, without comments and with continuation lines joined."""
     joined = re.sub(r"\\\n\s*", " ", block.text)
     return [line for line in (re.sub(r"\s+#\s.*", "", line).strip() for line in joined.splitlines()) if line]
 
 
 def table(path: Path, first: str) -> list[list[str]]:
-    """Rows of the one table of a page whose first column has this title; none if there is no such table."""
+    """Return the rows of the table whose first column has this title; an empty list if there is no such table."""
     found = re.findall(rf"^\| {re.escape(first)} \|.*\n\|[-|]+\|\n((?:\|.*\n?)*)", prose(path), flags=re.MULTILINE)
     assert len(found) <= 1, f"{path.name} has several tables of {first}"
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in "".join(found).splitlines()]
 
 
 def headings(path: Path) -> list[str]:
-    """All headings, of whatever level."""
+    """Return the headings of all levels."""
     return re.findall(r"^#+ (.*)$", prose(path), flags=re.MULTILINE)
 
 
 def anchor(heading: str) -> str:
-    """The fragment that mkdocs and GitHub give a heading."""
+    """Return the fragment of a heading's link in mkdocs and on GitHub."""
     return re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower())
 
 
 def links(path: Path) -> list[str]:
-    """Where the page's links and pictures lead."""
+    """Return the targets of the page's links and pictures."""
     found = re.findall(r"\]\(([^)\s]+)\)|src(?:set)?=\"([^\"]+)\"", prose(path))
     return [link or picture for link, picture in found]
 
 
 def execute(path: Path) -> dict[str, object]:
-    """All Python of a page, as if pasted block by block; what is then defined."""
+    """Run all Python blocks of a page in order and return the defined names."""
     names: dict[str, object] = {"__name__": path.stem}
     for block in blocks(path, "python"):
         exec(compile(block.text, str(path), "exec"), names)
