@@ -7,7 +7,6 @@ from pathlib import Path
 from statistics import fmean
 
 from fedrecall.reporting.figures import draw_all
-from fedrecall.reporting.html.command import repeat
 from fedrecall.reporting.tables import all_tables
 from fedrecall.reporting.tables.cells import run_group
 from fedrecall.reporting.tables.render import to_markdown
@@ -28,7 +27,7 @@ round are from a machine that was busy with other work; [Performance](performanc
 def section(results: StudyResults) -> str:
     """Return the section of one reproduction."""
     study = results.study
-    parts = [f"## {study.title}", study.about.strip(), f"```sh\n{repeat(results)}\n```"]
+    parts = [f"## {study.title}", study.about.strip(), f"```sh\n{results.command}\n```"]
     # a table has headings of level 3, which are of level 4 on the page
     parts += [to_markdown(table).strip().replace("### ", "#### ", 1) for table in all_tables(results)]
     parts += [agreement(results, column) for column in study.columns]

@@ -12,8 +12,12 @@ from typing import TYPE_CHECKING, Any
 from fedrecall._version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from fedrecall.api import compare as compare
     from fedrecall.api import load as load
+    from fedrecall.api import report as report
+    from fedrecall.api import reproduce as reproduce
     from fedrecall.api import run as run
+    from fedrecall.api import tune as tune
     from fedrecall.config.experiment import Experiment as Experiment
     from fedrecall.core import losses as losses
     from fedrecall.core.method import Method as Method
@@ -33,10 +37,7 @@ if TYPE_CHECKING:
     from fedrecall.errors import UserError as UserError
     from fedrecall.methods import METHODS as METHODS
     from fedrecall.reporting.comparison import Comparison as Comparison
-    from fedrecall.reporting.comparison import compare as compare
-    from fedrecall.reporting.comparison import reproduce as reproduce
     from fedrecall.runs.result import Result as Result
-    from fedrecall.studies.tuning import tune as tune
 
 _PUBLIC = {
     "METHODS": "fedrecall.methods",
@@ -53,7 +54,7 @@ _PUBLIC = {
     "Step": "fedrecall.core.types",
     "Traits": "fedrecall.core.method_extensions",
     "UserError": "fedrecall.errors",
-    "compare": "fedrecall.reporting.comparison",
+    "compare": "fedrecall.api",
     "from_arrays": "fedrecall.data.custom",
     "from_folder": "fedrecall.data.custom",
     "from_huggingface": "fedrecall.data.custom",
@@ -61,9 +62,10 @@ _PUBLIC = {
     "from_torch": "fedrecall.data.custom",
     "load": "fedrecall.api",
     "losses": "fedrecall.core.losses",
-    "reproduce": "fedrecall.reporting.comparison",
+    "report": "fedrecall.api",
+    "reproduce": "fedrecall.api",
     "run": "fedrecall.api",
-    "tune": "fedrecall.studies.tuning",
+    "tune": "fedrecall.api",
 }
 
 __all__ = list(_PUBLIC)

@@ -1,22 +1,40 @@
 """The driver of each command, for Python and for the command line."""
 
+import shutil
+import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 from rich.console import Console
 
-from fedrecall.config.experiment import Experiment
+from fedrecall.config.experiment import ConfigLike, Experiment
+from fedrecall.config.tables import Tables, merge_tables
 from fedrecall.core.method import Method
 from fedrecall.data.catalog import DATASETS
+from fedrecall.errors import UserError
 from fedrecall.reporting.comparison import Comparison
+from fedrecall.reporting.html import write_report
 from fedrecall.runs.directory import require_empty
 from fedrecall.runs.progress import RunProgress, progress_console
 from fedrecall.runs.records import RoundRecord
 from fedrecall.runs.result import Result, run_title
 from fedrecall.runs.run import Run
 from fedrecall.runs.setup import UserModel, prepare_run
-from fedrecall.studies.results import load_results
+from fedrecall.studies.compare import DEFAULT_SEEDS, MethodLike, ModelLike, PythonObjects, comparison_study
+from fedrecall.studies.cost import describe_cost
+from fedrecall.studies.progress import StudyProgress
+from fedrecall.studies.reproduce import reproduction_study
+from fedrecall.studies.results import StudyResults, load_results
+from fedrecall.studies.runner import run_study
+from fedrecall.studies.study import Study
+from fedrecall.studies.tuning.progress import TuningProgress
+from fedrecall.studies.tuning.search import Search, TuningEvent, TuningResult
+
+StudyFolder = str | Path | Callable[[Study], Path] | None
+"""A folder, a function that chooses it for a study, or None for a temporary one."""
 
 
 def run(
@@ -76,6 +94,164 @@ def run(
     return active.result
 
 
+def compare(
+    methods: Sequence[MethodLike] | Mapping[str, MethodLike] = (),
+    *,
+    data: object = None,
+    model: ModelLike | None = None,
+    partition: object = None,
+    clients: int | None = None,
+    sample: int | None = None,
+    alpha: float | None = None,
+    rounds: int | None = None,
+    seeds: int = DEFAULT_SEEDS,
+    config: ConfigLike | None = None,
+    overrides: Sequence[str] = (),
+    out: StudyFolder = None,
+    progress: bool | Console | None = None,
+    partial: bool = False,
+) -> Comparison:
+    """Compare methods: each runs with the same federation, cohorts and initial weights, seed by seed.
+
+    `methods` are names, with settings if desired ("fedlmd:tau=3"), tables, or `Method` objects; a dictionary names
+    them. The first method is the reference of the others.
+
+    `data` is (x, y), (x, y, clients), a `Dataset`, a torch or Hugging Face dataset, a folder of images, or a name such
+    as "digits". It is partitioned into `clients` with Dirichlet `alpha`, or by `partition`, a name, a table or an
+    object. Data that names its clients is partitioned by them, unless one of these is set. `sample` clients train in
+    each round.
+
+    `model` is a name, a table, a module (all runs start from its weights), or a class or function that makes one (each
+    seed has its own weights). `config` is a file, tables or an `Experiment` with all other settings, and `overrides`
+    such as "local.lr=0.1" change them.
+
+    `out` is the folder of the run directories, in which an interrupted or smaller comparison is resumed. Without it
+    the folder is temporary and removed with the returned object. `progress` is True, False or a rich console; None
+    displays progress on a terminal and in a notebook. If a run cannot be made, the others are made and its error is
+    raised; with `partial` the error is in `Comparison.rejected` instead.
+
+    >>> import fedrecall as fr
+    >>> x, y = [[0.0, 1.0], [1.0, 0.0], [1.0, 1.0]] * 40, ["left", "right", "both"] * 40
+    >>> methods = ["fedavg", "fedlmd"]
+    >>> comparison = fr.compare(methods, data=(x, y), clients=4, alpha=0.5, rounds=2, seeds=1, progress=False)
+    >>> list(comparison.to_dict()["fedlmd"])[:3]
+    ['final', 'best', 'last 10']
+    """
+    if alpha is not None and partition is not None:
+        raise UserError(
+            "config.conflict",
+            f"alpha = {alpha}: it sets a Dirichlet partition, and partition is set too",
+            "alpha",
+            "remove alpha or partition",
+        )
+    dirichlet = None if alpha is None else {"name": "dirichlet", "alpha": alpha}
+    federation: Tables = {"clients": clients, "sample": sample, "partition": dirichlet}
+    sections: dict[str, Tables] = {"federation": federation, "run": {"rounds": rounds}}
+    settings = {name: {k: v for k, v in section.items() if v is not None} for name, section in sections.items()}
+    study, objects = comparison_study(
+        methods,
+        config,
+        overrides,
+        seeds,
+        data=data,
+        model=model,
+        partition=partition,
+        settings={name: section for name, section in settings.items() if section},
+    )
+    return _run_study(study, objects, out, progress, partial=partial)
+
+
+def reproduce(
+    which: str,
+    *,
+    fraction: float = 1.0,
+    methods: Sequence[str] | str | None = None,
+    cells: Sequence[str] | str | None = None,
+    seeds: int | None = None,
+    overrides: Sequence[str] = (),
+    out: StudyFolder = None,
+    progress: bool | Console | None = None,
+    partial: bool = False,
+) -> Comparison:
+    """Run a paper's table or figure by its ID, or a definition by its path; its tables have the printed values too.
+
+    `fraction` of the rounds are run. `methods` and `cells` select rows and columns. `seeds` is the number of
+    repetitions, by default the paper's. `out`, `progress` and `partial` are those of `compare`.
+
+    >>> import fedrecall as fr
+    >>> fr.reproduce("fedlmd-table-9")
+    Traceback (most recent call last):
+    ...
+    fedrecall.errors.UserError: unknown experiment "fedlmd-table-9" (valid: ...): did you mean ...
+    """
+    rows, columns = (names if isinstance(names, str | None) else ",".join(names) for names in (methods, cells))
+    study = reproduction_study(which, fraction=fraction, rows=rows, columns=columns, seeds=seeds, overrides=overrides)
+    return _run_study(study, PythonObjects(), out, progress, partial=partial, estimate=True)
+
+
+def tune(
+    method: str,
+    config: str | Path | None = None,
+    *,
+    trials: int = 20,
+    over: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    out: str | Path | None = None,
+    watch: Callable[[TuningEvent], None] | None = None,
+    data: object = None,
+    model: UserModel | None = None,
+    partition: object = None,
+    progress: bool | Console | None = None,
+) -> TuningResult:
+    """Try settings of a method until `out` has `trials` trials, or the complete grid has been tried.
+
+    `config` and `overrides` are all other settings. `over` replaces the method's search space, for example
+    ["local.lr=0.001..0.1"]. Every trial trains on the clients' data without a fraction that is held out for validation;
+    the test set is not used. `out` is by default a folder in tuning/, in which an interrupted search is resumed.
+    `watch` is called with every event.
+
+    >>> import tempfile
+    >>> import fedrecall as fr
+    >>> short = ["run.rounds=2", "local.epochs=1"]
+    >>> result = fr.tune("fedprox", trials=2, overrides=short, out=tempfile.mkdtemp())
+    >>> len(result.trials), result.config.name
+    (2, 'best.toml')
+    """
+    search = Search(
+        method,
+        config,
+        trials=trials,
+        over=over,
+        overrides=overrides,
+        out=out,
+        data=data,
+        model=model,
+        partition=partition,
+    )
+    with TuningProgress(search, progress_console(progress)) as display, search:
+        for event in search:
+            display.update(event)
+            if watch is not None:
+                watch(event)
+    return search.result
+
+
+def report(folders: Sequence[str | Path] | str | Path, out: str | Path | None = None) -> list[Path]:
+    """Write an HTML page of studies and runs, and their tables as CSV, LaTeX and Markdown beside it.
+
+    The page is by default report.html in the folder, or in the current one for several folders. Returns the written
+    files, the page first.
+
+    >>> import fedrecall as fr
+    >>> fr.report("no/such/folder")
+    Traceback (most recent call last):
+    ...
+    fedrecall.errors.UserError: no/such/folder: neither a run directory nor the folder of a study...
+    """
+    paths = [Path(folders)] if isinstance(folders, str | Path) else [Path(folder) for folder in folders]
+    return write_report(paths, None if out is None else Path(out))
+
+
 def load(folder: str | Path) -> Comparison:
     """Load the results that `run`, `compare` or `reproduce` wrote into a folder, from Python or the command line.
 
@@ -86,3 +262,45 @@ def load(folder: str | Path) -> Comparison:
     fedrecall.errors.UserError: no/such/folder: neither a run directory nor the folder of a study...
     """
     return Comparison(load_results(Path(folder)))
+
+
+def _run_study(
+    study: Study,
+    objects: PythonObjects,
+    out: StudyFolder,
+    progress: bool | Console | None,
+    *,
+    partial: bool,
+    estimate: bool = False,
+) -> Comparison:
+    """Run a study and load its results; `estimate` adds the expected cost to the progress display."""
+    folder = out(study) if callable(out) else None if out is None else Path(out)
+    path = folder
+    if path is None:  # a temporary folder cannot be resumed: no checkpoints
+        rounds = max(experiment.run.rounds for experiment in study.experiments.values())
+        study = study.model_copy(update={"base": merge_tables(study.base, {"run": {"checkpoint_every": rounds}})})
+        path = Path(mkdtemp(prefix="fedrecall-"))
+    console = progress_console(progress)
+    # measuring the speed of the machine takes a while
+    needed = estimate and not console.quiet and StudyResults(study, path).unfinished
+    notes = [describe_cost(study)] if needed else []
+    rejected: dict[str, UserError] = {}
+    try:
+        with (
+            StudyProgress(study, console, folder, notes) as display,
+            closing(run_study(study, path, objects)) as events,
+        ):
+            for event in events:
+                display.update(event)
+                if event.error is not None:
+                    rejected[event.cell.folder] = event.error
+        if rejected and not partial:
+            raise next(iter(rejected.values()))
+    except BaseException:
+        if folder is None:
+            shutil.rmtree(path, ignore_errors=True)
+        raise
+    comparison = Comparison(load_results(path), objects, rejected)
+    if folder is None:
+        weakref.finalize(comparison, shutil.rmtree, path, ignore_errors=True)
+    return comparison

@@ -7,7 +7,6 @@ import hashlib
 import io
 import json
 import re
-import shlex
 import shutil
 import sys
 from html.parser import HTMLParser
@@ -25,15 +24,11 @@ from fedrecall.errors import UserError
 from fedrecall.reporting.html import charts, environment, notebook_table, svg, write_report
 from fedrecall.reporting.html import page as study_page
 from fedrecall.reporting.html.charts import MAX_POINTS, chart_data, subsample
-from fedrecall.reporting.html.command import repeat
 from fedrecall.reporting.tables import comparison_table
 from fedrecall.reporting.tables.cells import scope_notes
 from fedrecall.reporting.tables.cost import passes_trained
-from fedrecall.studies import papers
-from fedrecall.studies.compare import comparison_study
-from fedrecall.studies.reproduce import reproduction_study
 from fedrecall.studies.results import load_results
-from fedrecall.studies.study import Cell, Study, slug
+from fedrecall.studies.study import Cell, Study
 from support.folders import write_run, write_study
 
 VOID = {"meta", "br", "input"}
@@ -470,46 +465,3 @@ def test_examples_in_docstrings(module: ModuleType) -> None:
     tried = doctest.testmod(module)
     assert tried.attempted > 0
     assert tried.failed == 0
-
-
-def shown(study: Study, folder: Path) -> list[str]:
-    """The command that a report of the study shows, in words, without its --out."""
-    write_study(study, folder, grows, without=[cell.folder for cell in study.cells()])
-    first, *words, option, out = shlex.split(repeat(load_results(folder)))
-    assert (first, option, out) == ("fedrecall", "--out", f"{folder.name}-again")
-    return words
-
-
-def test_a_part_of_a_papers_table_is_told_by_its_id(tmp_path: Path) -> None:
-    whole = papers.load_definition("fedlmd-table-3")
-    columns = list(whole.columns)[:2]
-    part = reproduction_study("fedlmd-table-3", fraction=0.1, seeds=2, rows="FedAvg,FedLMD", columns=",".join(columns))
-    words = shown(part, tmp_path / "part")
-    cells = ",".join(slug(column) for column in columns)
-    assert words == f"reproduce fedlmd-table-3 --fraction 0.1 --methods fedavg,fedlmd --cells {cells} --seeds 2".split()
-    assert shown(whole, tmp_path / "whole") == ["reproduce", "fedlmd-table-3"]
-    other = reproduction_study("fedlmd-table-3", overrides=["local.lr=0.5"])
-    assert shown(other, tmp_path / "other") == ["reproduce", "fedlmd-table-3", "--set", "local.lr=0.5"]
-
-
-def test_what_no_words_can_say_is_told_by_its_file(tmp_path: Path) -> None:
-    whole = papers.load_definition("fedlmd-table-3")
-    odd = whole.model_copy(update={"seeds": (3, 5)})
-    assert shown(odd, tmp_path / "odd") == ["reproduce", str(tmp_path / "odd" / "study.toml")]
-    own = make(id="mine", paper=None, printed={}, errata=())
-    assert shown(own, tmp_path / "own") == ["reproduce", str(tmp_path / "own" / "study.toml"), "--fraction", "0.1"]
-
-
-@pytest.mark.parametrize("kind", ["compare", "reproduce"])
-def test_the_shown_command_does_what_it_says(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    quick = ["run.rounds=1", "local.epochs=1", "federation.partition.s=1"]
-    study = comparison_study(["fedavg", "fedprox:mu=0.5"], None, quick, 1)
-    if kind == "reproduce":
-        study = study.model_copy(update={"id": "mine", "measure": "final", "seeds": (4,)})
-    words = shown(study, tmp_path / "study")
-    assert words[0] == kind
-    monkeypatch.chdir(tmp_path)
-    assert call(monkeypatch, *words, "--out", "again") == 0
-    made = load_results(Path("again"))
-    assert made.study.cells() == study.cells()
-    assert len(made.finished_runs()) == 2

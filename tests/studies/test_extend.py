@@ -25,28 +25,28 @@ def test_parts_of_a_papers_figure_come_together_in_its_own_order(tmp_path: Path)
 
 
 def test_a_method_that_is_added_does_not_move_the_target(tmp_path: Path) -> None:
-    first, added = comparison_study(["fedavg", "fedprox"]), comparison_study(["fedlmd"])
+    (first, _), (added, _) = comparison_study(["fedavg", "fedprox"]), comparison_study(["fedlmd"])
     both = merge_studies(first, added, tmp_path)
     assert list(both.rows) == ["fedavg", "fedprox", "fedlmd"]
     assert both.target == Target(of="fedavg", measure="best")
 
 
 def test_names_that_would_share_a_folder_are_refused_before_anything_is_written(tmp_path: Path) -> None:
-    write_or_extend(comparison_study(["fedprox:mu=0.1"]), tmp_path)
+    write_or_extend(comparison_study(["fedprox:mu=0.1"])[0], tmp_path)
     before = (tmp_path / "study.toml").read_bytes()
     with pytest.raises(UserError) as error:
         write_or_extend(
-            comparison_study(["fedprox:mu= 0.1"]).model_copy(update={"rows": {"fedprox:mu:0.1": {}}}), tmp_path
+            comparison_study(["fedprox:mu= 0.1"])[0].model_copy(update={"rows": {"fedprox:mu:0.1": {}}}), tmp_path
         )
     assert (error.value.code, error.value.key) == ("study.invalid_definition", "rows")
     assert (tmp_path / "study.toml").read_bytes() == before
-    assert list(comparison_study(["fedprox: mu = 0.1"]).rows) == ["fedprox:mu=0.1"], "blanks mean nothing"
+    assert list(comparison_study(["fedprox: mu = 0.1"])[0].rows) == ["fedprox:mu=0.1"], "blanks mean nothing"
 
 
 def test_a_place_that_cannot_be_written_to_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError) as error:
-        write_or_extend(comparison_study(["fedavg"]), tmp_path / "file")
+        write_or_extend(comparison_study(["fedavg"])[0], tmp_path / "file")
     assert (error.value.code, error.value.key) == ("study.cannot_write", str(tmp_path / "file"))
     assert "\n" not in str(error.value)
 

@@ -205,7 +205,8 @@ def facts(e: Experiment) -> Facts:
     return {
         "data": e.data.name, "classes": e.data.classes, "size": e.data.size, "limit": e.data.limit,
         "partition": (law[0], law[1] if len(law) > 1 else None), "model": model["name"],
-        "bn": model.get("bn_stats", "running"), "clients": e.federation.clients, "cohort": e.federation.clients_per_round,
+        "bn": model.get("bn_stats", "running"), "clients": e.federation.clients,
+        "cohort": e.federation.clients_per_round,
         "rounds": e.run.rounds, "epochs": local.epochs, "batch": local.batch, "lr": local.lr, "decay": local.lr_decay,
         "momentum": local.momentum, "weight decay": local.weight_decay, "augment": e.data.augment, "prox": local.prox,
         "aux": e.data.aux_per_class, "overlap": e.data.aux, "weights": e.server.weights,

@@ -208,7 +208,7 @@ def test_ones_own_definition(tmp_path: Path) -> None:
 def test_mistakes_in_ones_own_definition(tmp_path: Path, old: str, new: str, code: str, key: str, fact: str) -> None:
     assert old in OWN
     with pytest.raises(UserError) as refused:
-        own(tmp_path, OWN.replace(old, new))
+        own(tmp_path, OWN.replace(old, new)).experiments  # noqa: B018  (the configurations are validated on access)
     assert (refused.value.code, refused.value.key) == (code, key)
     assert fact in str(refused.value)
 
@@ -250,7 +250,7 @@ def test_an_installed_wheel_has_the_definitions(tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
-    code = "from fedrecall.runs import papers; print(papers.folder(), *papers.ids())"
+    code = "from fedrecall.studies import definitions as d; print(d.definitions_folder(), *d.experiment_ids())"
     environment = {"PYTHONPATH": str(tmp_path / "site"), "PATH": ""}
     found = subprocess.run(
         [sys.executable, "-c", code],
@@ -261,4 +261,7 @@ def test_an_installed_wheel_has_the_definitions(tmp_path: Path) -> None:
         env=environment,
         timeout=60,
     )
-    assert found.stdout.split() == [str(tmp_path / "site" / "fedrecall" / "experiments"), *papers.experiment_ids()]
+    assert found.stdout.split() == [
+        str(tmp_path / "site" / "fedrecall" / "studies" / "definitions"),
+        *papers.experiment_ids(),
+    ]

@@ -1,13 +1,20 @@
 """Finished runs, read back."""
 
 import json
+import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
 
 import fedrecall as fr
-from fedrecall.studies.results import load_results
+from fedrecall.studies import papers
+from fedrecall.studies.compare import comparison_study
+from fedrecall.studies.extend import write_or_extend
+from fedrecall.studies.reproduce import reproduction_study
+from fedrecall.studies.results import load_results, runs_as_study
 from fedrecall.studies.study import Study
+from support.command import call
 from support.folders import write_run, write_study
 
 STUDY = Study(
@@ -140,3 +147,94 @@ def test_other_folders_are_refused(tmp_path: Path) -> None:
     with pytest.raises(fr.UserError) as error:
         load_results(tmp_path)
     assert (error.value.code, error.value.key) == ("study.not_found", str(tmp_path))
+
+
+# --- the command that repeats a study ------------------------------------------------------------
+
+
+def command_of(study: Study, folder: Path) -> list[str]:
+    """Return the command of a study that was written and loaded again, without `fedrecall` and `--out`."""
+    write_study(study, folder, rising, without=[cell.folder for cell in study.cells()])
+    first, *arguments, option, out = shlex.split(load_results(folder).command)
+    assert (first, option, out) == ("fedrecall", "--out", f"{folder.name}-again")
+    return arguments
+
+
+def test_a_reproduction_records_its_command(tmp_path: Path) -> None:
+    cells = ",".join(list(papers.load_definition("fedlmd-table-3").columns)[:2])
+    part = reproduction_study("fedlmd-table-3", fraction=0.1, seeds=2, rows="FedAvg,FedLMD", columns=cells)
+    expected = ["--fraction", "0.1", "--methods", "FedAvg,FedLMD", "--cells", cells, "--seeds", "2"]
+    assert command_of(part, tmp_path / "part") == ["reproduce", "fedlmd-table-3", *expected]
+    assert command_of(reproduction_study("fedlmd-table-3"), tmp_path / "whole") == ["reproduce", "fedlmd-table-3"]
+    other = reproduction_study("fedlmd-table-3", overrides=["local.lr=0.5"])
+    assert command_of(other, tmp_path / "other") == ["reproduce", "fedlmd-table-3", "--set", "local.lr=0.5"]
+
+
+def test_a_comparison_records_its_command(tmp_path: Path) -> None:
+    study, _ = comparison_study(["fedavg", "fedlmd:tau=3"], None, ["run.rounds=2"], 2)
+    assert study.command == "fedrecall compare fedavg fedlmd:tau=3 --seeds 2 --set run.rounds=2"
+    assert comparison_study()[0].command == "fedrecall compare"
+    (tmp_path / "c.toml").write_text("[run]\nrounds = 2\n")
+    assert (
+        comparison_study(config=tmp_path / "c.toml")[0].command == f"fedrecall compare --config {tmp_path / 'c.toml'}"
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"methods": [fr.METHODS["fedavg"]()]},
+        {"methods": {"plain": "fedavg"}},
+        {"config": {"run": {"rounds": 2}}},
+        {"data": "digits"},
+        {"model": "mlp"},
+        {"settings": {"run": {"rounds": 2}}},
+    ],
+    ids=str,
+)
+def test_a_comparison_that_needs_python_has_no_command(arguments: dict[str, object]) -> None:
+    assert comparison_study(**arguments)[0].command == ""  # type: ignore[arg-type]
+
+
+def test_a_study_without_a_recorded_command_is_repeated_from_its_file(tmp_path: Path) -> None:
+    study = STUDY.model_copy(update={"fraction": 0.5})
+    expected = ["reproduce", str(tmp_path / "s" / "study.toml"), "--fraction", "0.5"]
+    assert command_of(study, tmp_path / "s") == expected
+    assert "command" not in tomllib.loads((tmp_path / "s" / "study.toml").read_text())
+
+
+def test_every_command_that_filled_a_folder_is_recorded_once(tmp_path: Path) -> None:
+    for methods in (["fedavg"], ["fedprox"], ["fedavg"]):
+        write_or_extend(comparison_study(methods)[0], tmp_path / "s")
+    assert load_results(tmp_path / "s").command.splitlines() == [
+        "fedrecall compare fedavg --out s-again",
+        "fedrecall compare fedprox --out s-again",
+    ]
+
+
+@pytest.mark.parametrize("kind", ["compare", "reproduce"])
+def test_the_recorded_command_makes_the_same_runs(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quick = ["run.rounds=1", "local.epochs=1", "federation.partition.s=1"]
+    study, _ = comparison_study(["fedavg", "fedprox:mu=0.5"], None, quick, 1)
+    if kind == "reproduce":
+        study = study.model_copy(update={"id": "mine", "measure": "final", "seeds": (4,), "command": ""})
+    arguments = command_of(study, tmp_path / "study")
+    assert arguments[0] == kind
+    monkeypatch.chdir(tmp_path)
+    assert call(monkeypatch, capsys, *arguments, "--out", "again")[0] == 0
+    made = load_results(Path("again"))
+    assert made.study.cells() == study.cells()
+    assert len(made.finished_runs()) == 2
+
+
+def test_the_commands_of_run_directories(tmp_path: Path) -> None:
+    folders = [tmp_path / "a b", tmp_path / "c"]
+    for seed, folder in enumerate(folders):
+        write_run(fr.Experiment(run={"rounds": 2, "seed": seed}), folder, lambda r: 0.5)
+    commands = [shlex.split(line) for line in runs_as_study(folders).command.splitlines()]
+    assert commands == [
+        ["fedrecall", "run", str(folder / "config.toml"), "--out", f"{folder.name}-again"] for folder in folders
+    ]
+    assert shlex.split(load_results(folders[0]).command) == commands[0]

@@ -13,8 +13,8 @@ import torch
 import fedrecall as fr
 from fedrecall.studies.extend import write_or_extend
 from fedrecall.studies.results import load_results
-from fedrecall.studies.runner import Watch, run_study, try_lock
-from fedrecall.studies.study import Cell, Study
+from fedrecall.studies.runner import run_study, try_lock
+from fedrecall.studies.study import Study
 from support.processes import start, until
 
 BASE = {
@@ -31,27 +31,16 @@ def study(**fields: object) -> Study:
     return Study(**given | fields)
 
 
-class Heard(Watch):
-    """Writes down what it hears."""
+class Events:
+    """All events of a study that is run to the end, by kind."""
 
-    def __init__(self) -> None:
-        self.begun: list[str] = []
-        self.kept: list[str] = []
-        self.rounds = 0
-        self.reasons: dict[str, str] = {}
-
-    def began(self, cell: Cell) -> None:
-        self.begun.append(cell.folder)
-
-    def round(self, cell: Cell, record: dict) -> None:
-        self.rounds += 1
-
-    def ended(self, cell: Cell, summary: dict, here: bool) -> None:
-        if not here:
-            self.kept.append(cell.folder)
-
-    def refused(self, cell: Cell, reason: str) -> None:
-        self.reasons[cell.folder] = reason
+    def __init__(self, *arguments: object) -> None:
+        events = list(run_study(*arguments))  # type: ignore[arg-type]
+        self.started = [event.cell.folder for event in events if event.kind == "started"]
+        self.kept = [event.cell.folder for event in events if event.kind == "kept"]
+        self.finished = [event.cell.folder for event in events if event.kind == "finished"]
+        self.rounds = sum(event.kind == "round" for event in events)
+        self.errors = {event.cell.folder: event.error for event in events if event.error is not None}
 
 
 def files(folder: Path) -> dict[Path, tuple[int, bytes]]:
@@ -65,33 +54,31 @@ def timeless(path: Path) -> list[dict]:
 
 
 def test_every_cell_is_a_run_of_its_own_and_is_run_once(tmp_path: Path) -> None:
-    heard = Heard()
-    assert run_study(study(), tmp_path / "s", heard) == {}
+    events = Events(study(), tmp_path / "s")
     folders = [cell.folder for cell in study().cells()]
-    assert heard.begun == folders
-    assert heard.rounds == 8
+    assert events.started == events.finished == folders
+    assert events.rounds == 8
+    assert events.errors == {}
     assert Study.load(tmp_path / "s") == study()
     for cell in study().cells():
         fr.run(cell.config, out=tmp_path / cell.folder)
         assert timeless(tmp_path / "s" / cell.folder) == timeless(tmp_path / cell.folder), "as if it were run alone"
     assert not list(tmp_path.rglob("*seed*.lock")), "claims are tidied up"
 
-    before, again = files(tmp_path / "s"), Heard()
-    run_study(study(), tmp_path / "s", again)
-    assert again.begun == []
+    before, again = files(tmp_path / "s"), Events(study(), tmp_path / "s")
+    assert again.started == again.finished == []
     assert again.kept == folders
     assert files(tmp_path / "s") == before, "a finished cell is not touched"
 
 
 def test_a_study_that_has_grown_goes_on(tmp_path: Path) -> None:
-    run_study(study(seeds=(0,)), tmp_path / "s", Watch())
+    Events(study(seeds=(0,)), tmp_path / "s")
     before = files(tmp_path / "s")
     rows = {"FedAvg": {}, "FedNova": {"method": {"name": "fednova"}}}
     more = study(rows=rows, columns={"digits": {}, "few": {"federation": {"clients": 3}}}, seeds=(0, 1))
-    heard = Heard()
-    run_study(more, tmp_path / "s", heard)
-    assert "cells/fedavg/digits/seed-0" in heard.kept
-    assert len(heard.begun) == 7
+    events = Events(more, tmp_path / "s")
+    assert "cells/fedavg/digits/seed-0" in events.kept
+    assert len(events.started) == 7
     assert before.items() <= files(tmp_path / "s").items()
     both = Study.load(tmp_path / "s")
     assert list(both.rows) == ["FedAvg", "FedProx", "FedNova"], "what was there stays, in its place"
@@ -130,7 +117,7 @@ def test_another_study_in_the_same_folder_is_refused_by_its_key(
     write_or_extend(study(), tmp_path / "s")
     before = (tmp_path / "s" / "study.toml").read_bytes()
     with pytest.raises(fr.UserError) as error:
-        run_study(study(**changes), tmp_path / "s", Watch())
+        Events(study(**changes), tmp_path / "s")
     assert (error.value.code, error.value.key) == ("study.other_settings", key)
     assert fact in str(error.value)
     assert str(tmp_path / "s") in str(error.value)
@@ -147,49 +134,46 @@ def test_where_it_is_computed_may_change(tmp_path: Path) -> None:
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(fr.UserError) as error:
-        run_study(study(), tmp_path, Watch())
+        Events(study(), tmp_path)
     assert (error.value.code, error.value.key) == ("study.directory_not_empty", str(tmp_path))
     (tmp_path / "file").touch()
     with pytest.raises(fr.UserError) as error:
-        run_study(study(), tmp_path / "file", Watch())
+        Events(study(), tmp_path / "file")
     assert (error.value.code, error.value.key) == ("study.cannot_write", str(tmp_path / "file"))
 
 
 def test_nothing_runs_before_all_of_it_is_valid(tmp_path: Path) -> None:
     with pytest.raises(fr.UserError) as error:
-        run_study(study(rows=ROWS | {"x": {"method": {"name": "fedprx"}}}), tmp_path / "s", Watch())
+        Events(study(rows=ROWS | {"x": {"method": {"name": "fedprx"}}}), tmp_path / "s")
     assert (error.value.code, error.value.key) == ("config.unknown_name", "method.name")
     assert not (tmp_path / "s").exists()
 
 
 def test_a_run_that_diverges_is_a_result(tmp_path: Path) -> None:
     rows = {"wild": {"local": {"lr": 1e9}}, "FedAvg": {}}
-    heard = Heard()
-    assert run_study(study(rows=rows, seeds=(0,)), tmp_path / "s", heard) == {}
-    assert len(heard.begun) == 2
+    events = Events(study(rows=rows, seeds=(0,)), tmp_path / "s")
+    assert events.errors == {}
+    assert len(events.finished) == 2
     wild, fedavg = load_results(tmp_path / "s").finished_runs()
     assert wild.diverged
     assert "finite" in wild.summary["failed"]
     assert not fedavg.diverged
-    again = Heard()
-    run_study(study(rows=rows, seeds=(0,)), tmp_path / "s", again)
-    assert again.begun == []
+    assert Events(study(rows=rows, seeds=(0,)), tmp_path / "s").started == []
 
 
 def test_what_cannot_run_stops_nothing_else(tmp_path: Path) -> None:
     missing = {"data": {"name": "mnist", "root": str(tmp_path / "nowhere")}}
     idle = {"local": {"batch": 2000, "drop_last": True}}
     columns = {"gone": missing, "idle": idle, "digits": {}}
-    heard = Heard()
-    refused = run_study(study(columns=columns, seeds=(0,)), tmp_path / "s", heard)
-    reasons = {reason: [cell.column for cell in cells] for reason, cells in refused.items()}
-    assert list(reasons.values()) == [["gone", "gone"], ["idle", "idle"]]
-    assert refused.first is not None
-    assert refused.first.code == "data.not_found"
-    assert str(refused.first) == next(iter(reasons))
-    assert "nowhere" in next(iter(reasons))
-    assert "local.drop_last" in list(reasons)[1]
-    assert set(heard.reasons) == {f"cells/{r}/{c}/seed-0" for r in ("fedavg", "fedprox") for c in ("gone", "idle")}
+    errors = Events(study(columns=columns, seeds=(0,)), tmp_path / "s").errors
+    assert {folder: error.code for folder, error in errors.items()} == {
+        f"cells/{row}/{column}/seed-0": code
+        for column, code in (("gone", "data.not_found"), ("idle", "round.no_training_step"))
+        for row in ("fedavg", "fedprox")
+    }
+    assert next(iter(errors)) == "cells/fedavg/gone/seed-0", "in the order of the cells"
+    assert "nowhere" in str(errors["cells/fedavg/gone/seed-0"])
+    assert errors["cells/fedavg/idle/seed-0"].key == "local.drop_last"
     assert [o.cell.column for o in load_results(tmp_path / "s").finished_runs()] == ["digits", "digits"], (
         "no result, no cell"
     )
@@ -198,17 +182,14 @@ def test_what_cannot_run_stops_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "s" / "study.toml").unlink()
     shutil.rmtree(tmp_path / "s" / "cells" / "fedavg" / "digits")
     mended.save(tmp_path / "s")
-    again = Heard()
-    run_study(mended, tmp_path / "s", again)
-    assert "cells/fedavg/idle/seed-0" in again.begun, "it is tried again"
+    assert "cells/fedavg/idle/seed-0" in Events(mended, tmp_path / "s").started, "it is tried again"
     assert load_results(tmp_path / "s").finished_runs("FedAvg", "idle")[0].summary["rounds"] == 2
 
 
 def test_a_cell_starts_from_the_model_of_another(tmp_path: Path) -> None:
     rows = {"after": {"start": "before", "run": {"rounds": 1}}, "before": {}}
-    heard = Heard()
-    assert run_study(study(rows=rows, seeds=(0,)), tmp_path / "s", heard) == {}
-    assert heard.begun == ["cells/before/digits/seed-0", "cells/after/digits/seed-0"]
+    events = Events(study(rows=rows, seeds=(0,)), tmp_path / "s")
+    assert events.finished == ["cells/before/digits/seed-0", "cells/after/digits/seed-0"]
     first, second = (tmp_path / "s" / f"cells/{name}/digits/seed-0" for name in ("before", "after"))
     config = tomllib.loads((second / "config.toml").read_text())
     assert config["run"]["start"] == str((first / "model.safetensors").resolve())
@@ -219,17 +200,17 @@ def test_a_cell_starts_from_the_model_of_another(tmp_path: Path) -> None:
 
 def test_what_starts_from_a_failed_run_is_refused(tmp_path: Path) -> None:
     rows = {"wild": {"local": {"lr": 1e9}}, "after": {"start": "wild"}}
-    refused = run_study(study(rows=rows, seeds=(0,)), tmp_path / "s", Watch())
-    assert len(refused) == 1
-    assert refused.first is not None
-    assert (refused.first.code, refused.first.key) == ("study.start_failed", "cells/wild/digits/seed-0")
+    errors = Events(study(rows=rows, seeds=(0,)), tmp_path / "s").errors
+    (error,) = errors.values()
+    assert (error.code, error.key) == ("study.start_failed", "cells/wild/digits/seed-0")
     gone = {"data": {"name": "mnist", "root": str(tmp_path / "nowhere")}}
     rows = {"before": gone, "after": {"start": "before"} | gone}
-    refused = run_study(study(rows=rows, seeds=(0,)), tmp_path / "t", Watch())
-    assert [[cell.row for cell in cells] for cells in refused.values()] == [["before"], ["after"]]
-    assert refused.first is not None
-    assert refused.first.code == "data.not_found", "the cause comes first"
-    assert "cells/before/digits/seed-0" in list(refused)[1]
+    errors = Events(study(rows=rows, seeds=(0,)), tmp_path / "t").errors
+    assert [(error.code, folder) for folder, error in errors.items()] == [
+        ("data.not_found", "cells/before/digits/seed-0"),
+        ("study.start_failed", "cells/after/digits/seed-0"),
+    ], "the cause comes first"
+    assert errors["cells/after/digits/seed-0"].key == "cells/before/digits/seed-0"
 
 
 def test_what_was_left_without_its_first_files_is_run_anew(tmp_path: Path) -> None:
@@ -237,7 +218,7 @@ def test_what_was_left_without_its_first_files_is_run_anew(tmp_path: Path) -> No
     write_or_extend(study(), tmp_path / "s")
     path.mkdir(parents=True)
     (path / "rounds.jsonl").write_text('{"rou')
-    run_study(study(), tmp_path / "s", Watch())
+    Events(study(), tmp_path / "s")
     assert [line["round"] for line in timeless(path)] == [1, 2]
 
 
@@ -245,14 +226,12 @@ SCRIPT = """
 import sys
 from pathlib import Path
 from fedrecall.studies.study import Study
-from fedrecall.studies.runner import Watch, run_study
-
-class Said(Watch):
-    def began(self, cell):
-        print("began", cell.folder, flush=True)
+from fedrecall.studies.runner import run_study
 
 folder = Path(sys.argv[1])
-run_study(Study.load(folder), folder, Said())
+for event in run_study(Study.load(folder), folder):
+    if event.kind == "started":
+        print("started", event.cell.folder, flush=True)
 """
 
 
@@ -263,12 +242,33 @@ def test_a_claimed_cell_is_left_to_its_owner(tmp_path: Path) -> None:
         assert ours
         other = start("-c", SCRIPT, tmp_path / "s", cwd=tmp_path)
         assert other.stdout is not None
-        assert other.stdout.readline() == "began cells/fedavg/digits/seed-1\n", "it does what is free"
+        assert other.stdout.readline() == "started cells/fedavg/digits/seed-1\n", "it does what is free"
         until((tmp_path / "s" / one.cells()[1].folder / "summary.json").exists)
         assert other.poll() is None, "and waits for the rest"
     out, err = other.communicate(timeout=60)
-    assert out == "began cells/fedavg/digits/seed-0\n", "a claim that is given up is free"
+    assert out == "started cells/fedavg/digits/seed-0\n", "a claim that is given up is free"
     assert err == ""
+
+
+def test_a_study_that_is_left_early_holds_no_lock_and_is_resumed(tmp_path: Path) -> None:
+    one = study(rows={"FedAvg": {}}, seeds=(0,), base=BASE | {"run": {"rounds": 4}})
+    events = run_study(one, tmp_path / "s")
+    seen = [next(events).kind for _ in range(3)]
+    events.close()
+    assert seen == ["started", "round", "round"]
+    with try_lock(tmp_path / "s" / one.cells()[0].folder) as acquired:
+        assert acquired
+    assert Events(one, tmp_path / "s").finished == [one.cells()[0].folder]
+    assert [line["round"] for line in timeless(tmp_path / "s" / one.cells()[0].folder)] == [1, 2, 3, 4]
+
+
+def test_a_study_waits_for_a_cell_of_another_process(tmp_path: Path) -> None:
+    one = study(rows={"FedAvg": {}}, seeds=(0,))
+    write_or_extend(one, tmp_path / "s")
+    with try_lock(tmp_path / "s" / one.cells()[0].folder):
+        events = run_study(one, tmp_path / "s")
+        assert next(events).kind == "waiting"
+    assert [event.kind for event in events] == ["started", "round", "round", "finished"]
 
 
 def test_two_processes_share_the_work(tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ def test_two_processes_share_the_work(tmp_path: Path) -> None:
     outs = [process.communicate(timeout=120) for process in both]
     assert [err for _, err in outs] == ["", ""]
     begun = [out.split("\n")[:-1] for out, _ in outs]
-    assert sorted(begun[0] + begun[1]) == sorted(f"began {cell.folder}" for cell in shared.cells()), "each cell once"
+    assert sorted(begun[0] + begun[1]) == sorted(f"started {cell.folder}" for cell in shared.cells()), "each cell once"
     assert all(begun), "both had a part in it"
     assert all(len(timeless(tmp_path / "s" / cell.folder)) == 5 for cell in shared.cells())
 
@@ -296,11 +296,10 @@ def test_a_killed_process_loses_nothing(tmp_path: Path, engine: dict) -> None:
     assert not (second / "summary.json").exists(), "it was in the middle of it"
     begun, finished = rounds.read_text().splitlines()[0], files(first.parent.parent)
 
-    heard = Heard()
-    assert run_study(long, tmp_path / "s", heard) == {}
-    assert heard.begun == [long.cells()[1].folder]
+    events = Events(long, tmp_path / "s")
+    assert events.started == events.finished == [long.cells()[1].folder]
     assert files(first.parent.parent) == finished
-    assert heard.rounds < 30, "it went on from a checkpoint"
+    assert events.rounds < 30, "it went on from a checkpoint"
     assert rounds.read_text().splitlines()[0] == begun
     whole = fr.run(long.cells()[1].config, out=tmp_path / "alone")
     assert timeless(second) == timeless(tmp_path / "alone")

@@ -3,6 +3,7 @@
 import csv
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,11 +19,9 @@ from fedrecall.errors import UserError
 from fedrecall.methods.search_spaces import SEARCH_SPACES, FloatRange, GridValues
 from fedrecall.runs.setup import load_and_partition
 from fedrecall.simulation import SerialEngine
-from fedrecall.studies.tuning import TuningResult, Watch, tune
-from fedrecall.studies.tuning import search as searching
-from fedrecall.studies.tuning.search import with_validation_split
-from fedrecall.studies.tuning.space import grid_points, search_space
-from fedrecall.studies.tuning.trials import Trial
+from fedrecall.studies.tuning.search import Search, TuningEvent, TuningResult, with_validation_split
+from fedrecall.studies.tuning.space import grid_points, require_valid, search_space
+from fedrecall.studies.tuning.trials import Trial, best_trial
 from support.command import call
 
 QUICK = (
@@ -46,7 +45,7 @@ def data() -> Dataset:
 
 def search(data: Dataset, out: Path, **changes) -> TuningResult:
     given = {"method": "fedlmd", "trials": 7, "overrides": QUICK, "data": data, "out": out} | changes
-    return tune(given.pop("method"), **given)
+    return fr.tune(given.pop("method"), **given)
 
 
 def found(tuned: TuningResult) -> list[tuple[object, ...]]:
@@ -146,29 +145,34 @@ def test_a_trial_that_diverges_is_one_less(data: Dataset, tmp_path: Path) -> Non
 # --- how it goes on -----------------------------------------------------------------------
 
 
-class Interrupts(Watch):
-    """Presses Ctrl-C in the middle of a trial."""
+def interrupt_at(number: int) -> Callable[[TuningEvent], None]:
+    """Return a consumer that presses Ctrl-C in the middle of a trial."""
 
-    def __init__(self, at: int) -> None:
-        self._at, self._number = at, 0
-
-    def began(self, number: int, settings: object, rounds: int) -> None:
-        self._number = number
-
-    def round(self, line: dict[str, object]) -> None:
-        if self._number == self._at and line["round"] == 2:
+    def watch(event: TuningEvent) -> None:
+        if event.number == number and event.record is not None and event.record["round"] == 2:
             raise KeyboardInterrupt
+
+    return watch
 
 
 def test_an_interrupted_search_goes_on_as_if_nothing_had_been(data: Dataset, tmp_path: Path) -> None:
     whole = search(data, tmp_path / "a", trials=12)
     with pytest.raises(KeyboardInterrupt):
-        search(data, tmp_path / "b", trials=12, watch=Interrupts(at=10))
+        search(data, tmp_path / "b", trials=12, watch=interrupt_at(10))
     kept = table(tmp_path / "b")
     assert [int(line["trial"]) for line in kept] == list(range(1, 10))
     assert (tmp_path / "b" / "best.toml").exists()
     assert found(search(data, tmp_path / "b", trials=12)) == found(whole)
     assert found(search(data, tmp_path / "b", trials=12)) == found(whole)  # nothing is left to do
+
+
+def test_a_search_is_an_iterator_of_events(data: Dataset, tmp_path: Path) -> None:
+    with Search("fedlmd", trials=2, overrides=QUICK, data=data, out=tmp_path / "t") as search_:
+        events = list(search_)
+    assert [(event.number, event.kind) for event in events] == [
+        (number, kind) for number in (1, 2) for kind in ("started", *["round"] * 4, "finished")
+    ]
+    assert [event.trial for event in events if event.kind == "finished"] == search_.result.trials
 
 
 def test_another_search_is_refused_by_name(data: Dataset, tmp_path: Path) -> None:
@@ -236,7 +240,7 @@ def test_every_method_has_a_space_whose_keys_it_has() -> None:
         tables = Experiment(method={"name": name}).to_tables()
         grid = grid_points(tables, space)
         assert grid or any(isinstance(values, FloatRange) for values in space.dimensions.values())
-        searching.spaces.require_valid(tables, space)
+        require_valid(tables, space)
 
 
 def test_texts_of_a_space() -> None:
@@ -262,5 +266,5 @@ def test_texts_of_a_space() -> None:
 
 def test_the_best_is_the_first_of_equals() -> None:
     trials = [Trial(n, {"method.mu": n}, "complete", 0.5, {1: 0.5}, 0.1) for n in (1, 2)]
-    assert searching.best_trial(trials) == trials[0]
-    assert searching.best_trial([]) is None
+    assert best_trial(trials) == trials[0]
+    assert best_trial([]) is None

@@ -339,7 +339,7 @@ def test_progress_if_asked_for(capfd: pytest.CaptureFixture[str]) -> None:
     fr.run(QUICK, data=(X, Y), progress=True)
     said = capfd.readouterr()
     assert said.out == ""
-    assert said.err.splitlines()[0].startswith("1/1  fedavg, seed 0: final ")
+    assert said.err.splitlines()[1].startswith("1/1  fedavg, seed 0: final ")
     assert said.err.splitlines()[-1].startswith("round 2/2  accuracy ")
 
 

@@ -62,6 +62,7 @@ SAME_MEANING = {
     "run": "command",
     "compare": "command",
     "reproduce": "command",
+    "report": "command",
     "tune": "command",
     "partition": "command",
     "datasets": "command",

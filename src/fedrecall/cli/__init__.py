@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fedrecall._version import __version__
-from fedrecall.cli import completion, doctor, flower, init, output, run, running, show
+from fedrecall.cli import completion, doctor, flower, init, output, run, show, study, tune
 from fedrecall.errors import UserError
 
 app = typer.Typer(
@@ -22,10 +22,10 @@ app = typer.Typer(
 for command in (
     init.init,
     run.run,
-    running.compare,
-    running.reproduce,
-    running.tune,
-    running.report,
+    study.compare,
+    study.reproduce,
+    tune.tune,
+    study.report,
     doctor.doctor,
 ):
     app.command()(command)

@@ -1,31 +1,24 @@
-"""What a study gave, as Python users hold it: it prints as a table, draws its curves, and is data for more."""
+"""Comparison: the results of a study, as `compare`, `reproduce` and `load` return them."""
 
 import shutil
-import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from io import StringIO
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Literal
 
 from rich.console import Console
 from torch import nn
 
-from fedrecall.config.experiment import ConfigLike, Experiment, load_tables
-from fedrecall.config.tables import Tables, merge_tables
+from fedrecall.config.experiment import Experiment
+from fedrecall.config.tables import read_toml
 from fedrecall.errors import UserError, unknown_name
 from fedrecall.reporting.tables import ReportTable, comparison_table, paper_tables, write_tables
 from fedrecall.reporting.tables.render import print_table, to_latex, to_markdown
 from fedrecall.runs.directory import require_empty
 from fedrecall.runs.setup import MODEL_FILE, build_model, load_weights
-from fedrecall.studies import compare as comparing
-from fedrecall.studies.compare import DEFAULT_SEEDS, NO_OBJECTS, MethodLike, ModelLike, PythonObjects
-from fedrecall.studies.notebook import study_progress
-from fedrecall.studies.reproduce import reproduction_study
-from fedrecall.studies.results import FinishedRun, StudyResults
-from fedrecall.studies.results import load_results as load_results
-from fedrecall.studies.runner import run_study
-from fedrecall.studies.study import FigureSpec, Study
+from fedrecall.studies.compare import PythonObjects
+from fedrecall.studies.results import FinishedRun, StudyResults, load_results
+from fedrecall.studies.study import FigureSpec
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,19 +26,25 @@ if TYPE_CHECKING:
 
 
 class Comparison:
-    """The runs of some methods, side by side; `compare`, `reproduce` and `load` give one.
+    """The runs of several methods: printed as a table, with figures and data frames.
 
     >>> import fedrecall as fr
-    >>> side = fr.compare(["fedavg", "fedlmd"], data="digits", rounds=2, seeds=2, progress=False)
-    >>> side.methods, len(side.runs)
+    >>> comparison = fr.compare(["fedavg", "fedlmd"], data="digits", rounds=2, seeds=2, progress=False)
+    >>> comparison.methods, len(comparison.runs)
     (['fedavg', 'fedlmd'], 4)
-    >>> table = side.to_dataframe()
+    >>> table = comparison.to_dataframe()
     >>> sorted(table["round"].unique().tolist())
     [1, 2]
     """
 
-    def __init__(self, results: StudyResults, given: PythonObjects = NO_OBJECTS) -> None:
-        self._results, self._given = results, given
+    def __init__(
+        self,
+        results: StudyResults,
+        objects: PythonObjects | None = None,
+        rejected: Mapping[str, UserError] | None = None,
+    ) -> None:
+        self._results, self._objects = results, objects or PythonObjects()
+        self._rejected = dict(rejected or {})
 
     @property
     def study_results(self) -> StudyResults:
@@ -54,27 +53,32 @@ class Comparison:
 
     @property
     def folder(self) -> Path:
-        """Where the run directories are; without `out=`, it goes when this object does: `save` keeps it."""
+        """The folder of the run directories; without `out` it is removed with this object, unless `save` is called."""
         return self._results.folder
 
     @property
     def methods(self) -> list[str]:
-        """The names of the rows; the first is what the others are compared with."""
+        """The names of the rows; the first one is the reference of the others."""
         return list(self._results.study.rows)
 
     @property
     def runs(self) -> list[FinishedRun]:
-        """Every finished run: its `summary`, its `records` round by round, its `path`, its `curve(key)`."""
+        """Every finished run, with its `summary`, `records`, `path` and `curve(key)`."""
         return self._results.finished_runs()
 
+    @property
+    def rejected(self) -> dict[str, UserError]:
+        """The error of every run that cannot be made, by the folder of its cell."""
+        return self._rejected
+
     def tables(self, *, brief: bool = False) -> list[ReportTable]:
-        """Rows compared with the first, a table a column; of a paper's experiment, beside what it printed."""
+        """Return one table per column, with the differences to the first row, or beside a paper's printed values."""
         if self._results.study.paper is not None:
             return paper_tables(self._results)
         return [comparison_table(self._results, column, brief=brief) for column in self._results.study.columns]
 
     def model(self, method: str | None = None, seed: int | None = None) -> nn.Module:
-        """The global model that a run ended with; its forward gives (features, logits)."""
+        """Return the final global model of a run; its forward returns (features, logits)."""
         method = self.methods[0] if method is None else method
         if method not in self.methods:
             raise unknown_name("method of this comparison", method, self.methods, key="method")
@@ -87,14 +91,18 @@ class Comparison:
                 "method" if seed is None else "seed",
                 "choose a method and a seed of a finished run",
             )
-        tables = runs[0].cell.config if not self._results.is_single_run else load_tables(runs[0].path / "config.toml")
-        ready = self._given.setup(runs[0].cell, Experiment(**tables))
-        module = build_model(ready.experiment, ready.data.dataset, self._given.model)
-        load_weights(module, runs[0].path)
+        run = runs[0]
+        config = read_toml(run.path / "config.toml") if self._results.is_single_run else run.cell.config
+        setup = self._objects.setup(run.cell, Experiment(**config))
+        module = build_model(setup.experiment, setup.data.dataset, self._objects.model)
+        load_weights(module, run.path)
         return module
 
     def plot(self, y: str = "accuracy", *, title: str | None = None) -> "Figure":
-        """Curves over rounds with a band of one deviation over seeds: accuracy, loss, local_accuracy, forgetting."""
+        """Plot curves over rounds with a band of one standard deviation over seeds.
+
+        `y` is accuracy, loss, local_accuracy or forgetting.
+        """
         from fedrecall.reporting.figures import draw
         from fedrecall.reporting.figures.layout import for_display
         from fedrecall.reporting.figures.style import figure_style
@@ -104,7 +112,7 @@ class Comparison:
             return for_display(draw(self._results, FigureSpec(form="curves", title=title, options={"y": y})))
 
     def to_dataframe(self, of: Literal["rounds", "runs"] = "rounds") -> "DataFrame":
-        """A pandas DataFrame with one line a round of every run, or one line a run."""
+        """Return a pandas DataFrame with one line per round of every run, or one line per run."""
         from pandas import DataFrame
 
         if of not in ("rounds", "runs"):
@@ -117,7 +125,7 @@ class Comparison:
         return DataFrame(lines)
 
     def to_dict(self) -> dict[str, dict[str, dict[str, float | None]]]:
-        """The complete table as numbers: method, measure, then mean, deviation and so on. It can be written as JSON."""
+        """Return the numbers of the complete tables by method and measure; JSON can store them."""
         return {
             row: {
                 title if len(tables) == 1 else f"{table.title}: {title}": dict(entry.numbers)
@@ -129,15 +137,15 @@ class Comparison:
         }
 
     def to_markdown(self) -> str:
-        """The complete tables as Markdown."""
+        """Return the complete tables as Markdown."""
         return "\n".join(map(to_markdown, self.tables()))
 
     def to_latex(self) -> str:
-        """The complete tables for a paper."""
+        """Return the complete tables as LaTeX."""
         return "\n".join(map(to_latex, self.tables()))
 
     def save(self, folder: str | Path | None = None) -> Path:
-        """Keep the runs in a new folder (or where they are), with tables and figures in files; returns the folder."""
+        """Copy the runs to a new folder, if one is passed, and write tables and figures; return the folder."""
         from fedrecall.reporting.figures import draw_all
 
         if folder is not None and Path(folder) != self.folder:
@@ -153,7 +161,7 @@ class Comparison:
         return self.folder
 
     def report(self, file: str | Path) -> Path:
-        """Write one HTML page of all of it, and its tables beside it; returns the page."""
+        """Write an HTML page of the study, with its tables beside it; return the path of the page."""
         from fedrecall.reporting.html import write_report
 
         return write_report([self.folder], Path(file))[0]
@@ -171,108 +179,3 @@ class Comparison:
         from fedrecall.reporting.html import notebook_table
 
         return "".join(notebook_table(table) for table in self.tables(brief=True))
-
-
-def compare(
-    methods: Sequence[MethodLike] | Mapping[str, MethodLike] = (),
-    *,
-    data: object = None,
-    model: ModelLike | None = None,
-    partition: object = None,
-    clients: int | None = None,
-    sample: int | None = None,
-    alpha: float | None = None,
-    rounds: int | None = None,
-    seeds: int = DEFAULT_SEEDS,
-    config: ConfigLike | None = None,
-    overrides: Sequence[str] = (),
-    out: str | Path | None = None,
-    progress: bool | None = None,
-) -> Comparison:
-    """Run methods side by side: the same federation, cohorts and first weights for all of them, seed by seed.
-
-    `methods` are names, with settings if need be ("fedlmd:tau=3"), tables, or `Method` objects; a dictionary gives them
-    names of your choice. The first is what the others are compared with.
-
-    `data` is (x, y), (x, y, clients), a `Dataset`, a torch or Hugging Face dataset, a folder of images, or a name such
-    as "digits". It is dealt out to `clients` with Dirichlet `alpha`, or by `partition`, a name, a table or an object;
-    where the data names its clients and nothing else is said, they are the clients. `sample` of them train in a round.
-
-    `model` is a name, a table, a module (all runs begin with its weights), or a class or function that makes one (each
-    seed has its own). All other settings are in `config`: a file, tables or an `Experiment`, and in `overrides` such as
-    "local.lr=0.1". With `out` the run directories are kept there, and a comparison that is there already goes on.
-
-    >>> import fedrecall as fr
-    >>> x, y = [[0.0, 1.0], [1.0, 0.0], [1.0, 1.0]] * 40, ["left", "right", "both"] * 40
-    >>> side = fr.compare(["fedavg", "fedlmd"], data=(x, y), clients=4, alpha=0.5, rounds=2, seeds=1, progress=False)
-    >>> list(side.to_dict()["fedlmd"])[:3]
-    ['final', 'best', 'last 10']
-    """
-    if alpha is not None and partition is not None:
-        raise UserError(
-            "config.conflict",
-            f"alpha = {alpha}: it sets a Dirichlet partition, and partition is set too",
-            "alpha",
-            "remove alpha or partition",
-        )
-    federation: Tables = {"clients": clients, "sample": sample}
-    if alpha is not None:
-        federation["partition"] = {"name": "dirichlet", "alpha": alpha}
-    sections = {"federation": federation, "run": {"rounds": rounds}}
-    said = {key: {k: v for k, v in table.items() if v is not None} for key, table in sections.items()}
-    study, given = comparing.own_study(
-        methods,
-        config,
-        overrides,
-        seeds,
-        data=data,
-        model=model,
-        partition=partition,
-        settings={key: table for key, table in said.items() if table},
-    )
-    return _run_study(study, given, out, progress)
-
-
-def reproduce(
-    which: str,
-    *,
-    fraction: float = 1.0,
-    methods: Sequence[str] | None = None,
-    cells: Sequence[str] | None = None,
-    seeds: int | None = None,
-    overrides: Sequence[str] = (),
-    out: str | Path | None = None,
-    progress: bool | None = None,
-) -> Comparison:
-    """Run a table or figure of a paper by its ID, or a part of it; its tables have what was printed beside it.
-
-    >>> import fedrecall as fr
-    >>> fr.reproduce("fedlmd-table-9")
-    Traceback (most recent call last):
-    ...
-    fedrecall.errors.UserError: unknown experiment "fedlmd-table-9" (valid: ...): did you mean ...
-    """
-    rows, columns = (None if names is None else ",".join(names) for names in (methods, cells))
-    study = reproduction_study(which, fraction=fraction, rows=rows, columns=columns, seeds=seeds, overrides=overrides)
-    return _run_study(study, NO_OBJECTS, out, progress)
-
-
-def _run_study(study: Study, given: PythonObjects, out: str | Path | None, progress: bool | None) -> Comparison:
-    if out is None:  # nobody can go on with it: no checkpoints
-        lengths = [study.experiment(cell).run.rounds for cell in study.cells()]
-        changed = merge_tables(study.base, {"run": {"checkpoint_every": max(lengths)}})
-        study = study.model_copy(update={"base": changed})
-    folder = Path(mkdtemp(prefix="fedrecall-")) if out is None else Path(out)
-    try:
-        with study_progress(study, progress) as watch:
-            refused = run_study(study, folder, watch, given)
-        if refused.first is not None:
-            raise refused.first
-    except BaseException:
-        if out is None:
-            shutil.rmtree(folder, ignore_errors=True)
-        raise
-    found = Comparison(load_results(folder), given)
-    if out is None:
-        weakref.finalize(found, shutil.rmtree, folder, ignore_errors=True)
-    return found

@@ -1,6 +1,6 @@
-"""What a study costs: passes of clients over their examples, and an estimate of the hours that they take here.
+"""Cost of a study: sample passes of the clients, and an estimate of the hours on this machine.
 
-Neither needs the data: named data sets say how large they are.
+Neither needs the data: the catalog states the sizes of named data sets.
 """
 
 import os
@@ -24,9 +24,9 @@ from fedrecall.runs.setup import prepare_run
 from fedrecall.simulation import SerialEngine
 from fedrecall.studies.study import Study
 
-FORWARD_COST = 1 / 3  # of a training pass: what a model costs that is only heard
+FORWARD_COST = 1 / 3  # of a training pass: evaluation without gradients
 
-IMAGE_SIDES = {  # of the images as they are stored
+IMAGE_SIDES = {  # pixels, as stored
     "digits": 8,
     "mnist": 28,
     "fashion-mnist": 28,
@@ -38,18 +38,16 @@ IMAGE_SIDES = {  # of the images as they are stored
     "office-caltech-10": 256,
 }
 
-FEMNIST_SUBSET_SIZES = {10: 382_705, 26: 431_572}  # FEMNIST's digits, and its letters
+FEMNIST_SUBSET_SIZES = {10: 382_705, 26: 431_572}  # digits only, letters only
 
-TIMING_EXAMPLES = {"resnet50": 4, "alexnet": 8, "mobilenet": 16}  # examples that a large model is timed with
+TIMING_EXAMPLES = {"resnet50": 4, "alexnet": 8, "mobilenet": 16}  # examples to time a large model with
 
 TIMING_BATCH = 64
 
-REFERENCE_NETWORK = (
-    "cnn",
-    (3, 32, 32),
-)  # timed here in a tenth of a second; the papers' other networks by what they take of it
+# Timed in a tenth of a second; the costs of the papers' other networks are known relative to it.
+REFERENCE_NETWORK = ("cnn", (3, 32, 32))
 
-RELATIVE_COST = {  # than the usual one, measured in batches of 64
+RELATIVE_COST = {  # measured in batches of 64
     REFERENCE_NETWORK: 1.0,
     ("cnn", (1, 28, 28)): 0.6,
     ("cnn-32-64", (3, 32, 32)): 7.0,
@@ -64,14 +62,15 @@ RELATIVE_COST = {  # than the usual one, measured in batches of 64
 
 
 class Cost(NamedTuple):
-    """What all runs of a study cost together."""
+    """Total cost of all runs of a study."""
 
     runs: int
-    passes: float  # examples that clients train on, counted every time
+    passes: float
+    """Examples that clients train on, with repetition."""
 
 
 class _DataFacts(NamedTuple):
-    """A run's data, without the data."""
+    """Sizes and shapes of a run's data."""
 
     train: int
     test: int
@@ -80,71 +79,83 @@ class _DataFacts(NamedTuple):
 
 
 def cost(study: Study) -> Cost:
-    """Rounds x clients a round x local epochs x examples a client, over all runs."""
-    cells = study.cells()
-    return Cost(len(cells), sum(sample_passes(study.experiment(cell)) for cell in cells))
+    """Compute rounds x clients per round x local epochs x examples per client, summed over all runs."""
+    return Cost(len(study.experiments), sum(map(sample_passes, study.experiments.values())))
 
 
 def sample_passes(experiment: Experiment) -> float:
-    """The same of one run."""
+    """Compute the sample passes of one run."""
     federation = experiment.federation
-    taking_part = experiment.run.rounds * federation.clients_per_round / federation.clients
-    return taking_part * experiment.local.epochs * _facts(experiment).train
+    rounds_per_client = experiment.run.rounds * federation.clients_per_round / federation.clients
+    return rounds_per_client * experiment.local.epochs * _data_facts(experiment).train
 
 
 def estimated_hours(study: Study) -> float:
-    """An estimate for this machine's processors, from a few timed steps of a network: a guide, not a promise.
+    """Estimate the hours on this machine's processors from a few timed steps of a network.
 
-    A teacher adds a third of a pass where images are augmented, because it then hears every batch; without
-    augmentation it is heard once a round. All cores work, as far as a round has clients for them.
+    With augmentation a teacher is evaluated on every batch, which adds a third of a training pass; without it, once a
+    round. All cores are used, as far as a round has clients for them.
     """
-    return sum(_seconds(study.experiment(cell)) for cell in study.cells()) / 3600
+    return sum(map(_seconds, study.experiments.values())) / 3600
+
+
+def describe_cost(study: Study) -> str:
+    """Return the cost of a study as a sentence."""
+    hours = estimated_hours(study)
+    duration = f"{max(1, round(60 * hours))} min" if hours < 1 else f"{format_estimate(hours)} h"
+    passes = format_estimate(cost(study).passes / 1e6)
+    return f"{passes} million sample passes, about {duration} on this machine for all runs"
+
+
+def format_estimate(number: float) -> str:
+    """Return a number with few digits, as an estimate has."""
+    return f"{number:,.0f}" if number >= 10 else f"{number:.1f}" if number >= 0.1 else "< 0.1"
 
 
 def _seconds(experiment: Experiment) -> float:
-    facts, federation, local, schedule = _facts(experiment), experiment.federation, experiment.local, experiment.run
+    facts, federation, local, run = _data_facts(experiment), experiment.federation, experiment.local, experiment.run
     augmented = resolve_transform(experiment.data.augment, experiment.data.name, facts.plain).is_random
     has_teacher = isinstance(experiment.method, Method) and type(experiment.method).frozen is not Method.frozen
     teacher = FORWARD_COST if augmented and has_teacher else 0.0
-    seen = report_request(schedule.probes, local_accuracy=schedule.local_accuracy, last=0)
-    looks = 1 / schedule.evaluate_every + federation.clients_per_round * (seen.predictions + seen.shift * local.epochs)
-    work = sample_passes(experiment) * (1 + teacher) + schedule.rounds * looks * facts.test * FORWARD_COST
+    report = report_request(run.probes, local_accuracy=run.local_accuracy, last=0)
+    client_evaluations = federation.clients_per_round * (report.predictions + report.shift * local.epochs)
+    evaluations = 1 / run.evaluate_every + client_evaluations
+    work = sample_passes(experiment) * (1 + teacher) + run.rounds * evaluations * facts.test * FORWARD_COST
     cores = min(os.cpu_count() or 1, federation.clients_per_round)
     if experiment.model is None:
         name = "cnn" if len(facts.shape) == 3 and min(facts.shape[1:]) >= 16 else "mlp"
     else:
         name = CHOICES["model"].dump(experiment.model)["name"]
     network = (name, facts.shape)
-    each = (
-        RELATIVE_COST[network] * _seconds_per_example(*REFERENCE_NETWORK, False)
-        if network in RELATIVE_COST
-        else _seconds_per_example(*network, augmented)
-    )
-    return work * each / cores
+    if network in RELATIVE_COST:
+        per_example = RELATIVE_COST[network] * _seconds_per_example(*REFERENCE_NETWORK, False)
+    else:
+        per_example = _seconds_per_example(*network, augmented)
+    return work * per_example / cores
 
 
-def _facts(experiment: Experiment) -> _DataFacts:
+def _data_facts(experiment: Experiment) -> _DataFacts:
     data = experiment.data
     if data.name not in DATASETS:
-        own = data.load()
-        return _DataFacts(len(own.train_y), len(own.test_y), own.shape, own.test_transform)
+        dataset = data.load()
+        return _DataFacts(len(dataset.train_y), len(dataset.test_y), dataset.shape, dataset.test_transform)
     source = DATASETS[data.name]
     side = data.size or IMAGE_SIDES[data.name]
     shape = (source.channels, side, side)
     if len(source.sizes) == 2:
         return _DataFacts(*source.sizes, shape, source.test_transform)
-    whole = FEMNIST_SUBSET_SIZES.get(data.classes or 0, source.sizes[0])
-    test = round(source.holdout * whole)
-    # A limit is of a group, and groups are clients wherever there is one.
-    train = whole - test if data.limit is None else data.limit * experiment.federation.clients
+    total = FEMNIST_SUBSET_SIZES.get(data.classes or 0, source.sizes[0])
+    test = round(source.holdout * total)
+    # data.limit is per group, and every definition with a limit has groups as clients
+    train = total - test if data.limit is None else data.limit * experiment.federation.clients
     return _DataFacts(train, test, shape, source.test_transform)
 
 
 @cache
 def _seconds_per_example(model: str, shape: tuple[int, ...], augmented: bool) -> float:
-    """Seconds that one core takes to train on one example, measured on random data in a round of one client.
+    """Measure the seconds that one core needs to train on one example, on random data in a round of one client.
 
-    The processor's seconds are counted, so that other programs do not make it look slower.
+    Processor time is measured, which other programs do not affect.
     """
     n, rng = TIMING_EXAMPLES.get(model, 4 * TIMING_BATCH), Generator().manual_seed(0)
     x = torch.rand(n, *shape, generator=rng)
@@ -156,10 +167,10 @@ def _seconds_per_example(model: str, shape: tuple[int, ...], augmented: bool) ->
         federation={"clients": 1, "partition": {"name": "iid"}},
         model={"name": model},
         local={"epochs": 1, "batch": min(n, TIMING_BATCH), "lr": 1e-4},
-        run={"rounds": 1 if model in TIMING_EXAMPLES else 2},  # the first round of a small model is mostly beginnings
+        run={"rounds": 1 if model in TIMING_EXAMPLES else 2},  # of a small model the first is slower
     )
-    ready = prepare_run(experiment, data=Dataset("random", x, y, x[:1], y[:1], tuple("0123456789")))
+    setup = prepare_run(experiment, data=Dataset("random", x, y, x[:1], y[:1], tuple("0123456789")))
     marks = [process_time()]
-    with single_threaded(), SerialEngine(ready.clients, ready.server.f) as engine:
-        marks += [process_time() for _ in run_rounds(ready.clients.method, ready.server, engine, ready.schedule)]
+    with single_threaded(), SerialEngine(setup.clients, setup.server.f) as engine:
+        marks += [process_time() for _ in run_rounds(setup.clients.method, setup.server, engine, setup.schedule)]
     return min(after - before for before, after in pairwise(marks)) / n

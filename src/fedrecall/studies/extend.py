@@ -1,4 +1,8 @@
-"""A study's folder goes on: with the same study, or with one that has more or other rows, columns and seeds."""
+"""Study folders that grow: the same study again, or one with more or other rows, columns and seeds.
+
+Parts of a study that are run one after another, or by several machines, fill one folder. Settings of the parts that
+would mix two experiments in one table are errors.
+"""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -9,29 +13,25 @@ from filelock import FileLock, Timeout
 from fedrecall.config.tables import RESULT_NEUTRAL_KEYS, Tables, flatten
 from fedrecall.errors import UserError
 from fedrecall.studies import papers
-from fedrecall.studies.study import STUDY_FILE, Study, Target
+from fedrecall.studies.study import STUDY_FILE, Study, Target, row_in_columns
 
-LOCK_TIMEOUT = 30.0  # seconds to wait for another process that writes the same file
+STUDY_LOCK_TIMEOUT = 30.0  # seconds to wait for another process that writes the same study.toml
 
-STUDY_LOCK = ".study.lock"  # it stays: two processes that begin at once must find the same one
+STUDY_LOCK = ".study.lock"  # never removed: two processes that start at once must lock the same file
 
 
 def write_or_extend(study: Study, folder: Path) -> None:
-    """Write study.toml; in a folder that has one, the two studies together, if they agree on what they share."""
+    """Write study.toml; if the folder has one, write the merged study, provided that the shared settings agree."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        message = f"{folder}: cannot create the folder: {error.strerror}"
-        raise UserError("study.cannot_write", message, str(folder), "set another --out") from None
-    try:
-        with FileLock(folder / STUDY_LOCK, timeout=LOCK_TIMEOUT):
-            known = (folder / STUDY_FILE).exists()
-            if not known and any(path.name != STUDY_LOCK for path in folder.iterdir()):
-                message = f"{folder}: the folder is not empty and holds no study"
+        with FileLock(folder / STUDY_LOCK, timeout=STUDY_LOCK_TIMEOUT):
+            exists = (folder / STUDY_FILE).exists()
+            if not exists and any(path.name != STUDY_LOCK for path in folder.iterdir()):
+                message = f"{folder}: the folder is not empty and contains no study"
                 raise UserError("study.directory_not_empty", message, str(folder), "set another --out")
-            (merge_studies(Study.load(folder), study, folder) if known else study).save(folder)
+            (merge_studies(Study.load(folder), study, folder) if exists else study).save(folder)
     except Timeout:
-        message = f"{folder / STUDY_LOCK}: another process has held the lock for {LOCK_TIMEOUT:g} seconds"
+        message = f"{folder / STUDY_LOCK}: another process has held the lock for {STUDY_LOCK_TIMEOUT:g} seconds"
         raise UserError("study.directory_in_use", message, str(folder), "try again") from None
     except OSError as error:
         message = f"{folder}: cannot write to the folder: {error.strerror}"
@@ -39,86 +39,68 @@ def write_or_extend(study: Study, folder: Path) -> None:
 
 
 def merge_studies(old: Study, new: Study, folder: Path) -> Study:
-    """All rows, columns and seeds of two studies that agree on what they share."""
-    whole = papers.load_definition(new.id) if new.id in papers.experiment_ids() else None
-    rows = _merge_ordered(old.rows, new.rows, whole.rows if whole else {})
-    columns = _merge_ordered(old.columns, new.columns, whole.columns if whole else {})
-    shared = old.columns.keys() & new.columns.keys()
-    pairs: list[tuple[str, Tables, Tables]] = [
-        ("", {"id": old.id, "fraction": old.fraction}, {"id": new.id, "fraction": new.fraction}),
-        ("", old.base, new.base),
-        *((f"columns.{name}.", old.columns[name], new.columns[name]) for name in columns if name in shared),
-        *(
-            (f"rows.{name}.", _row_in_columns(shared, old.rows[name]), _row_in_columns(shared, new.rows[name]))
-            for name in old.rows.keys() & new.rows
-        ),
-    ]
-    for where, before, asked in pairs:
-        _require_equal(where, before, asked, folder)
-    for row in old.rows.keys() & new.rows:
-        if "columns" in old.rows[row]:
-            rows[row] = new.rows[row] | {"columns": old.rows[row]["columns"] | new.rows[row].get("columns", {})}
+    """Return all rows, columns and seeds of two studies; raise an error if shared settings differ."""
+    _require_equal(folder, "", *({"id": study.id, "fraction": study.fraction, **study.base} for study in (old, new)))
+    shared_columns = [name for name in old.columns if name in new.columns]
+    for name in shared_columns:
+        _require_equal(folder, f"columns.{name}.", old.columns[name], new.columns[name])
+    paper = papers.load_definition(new.id) if new.id in papers.experiment_ids() else None
+    rows = _merge_ordered(old.rows, new.rows, paper.rows if paper else {})
+    for name in [name for name in old.rows if name in new.rows]:
+        before, after = old.rows[name], new.rows[name]
+        _require_equal(folder, f"rows.{name}.", *(row_in_columns(row, shared_columns) for row in (before, after)))
+        if "columns" in before:
+            rows[name] = after | {"columns": before["columns"] | after.get("columns", {})}
+    columns = _merge_ordered(old.columns, new.columns, paper.columns if paper else {})
     errata = {(e.row, e.column, e.measure): e for study in (old, new) for e in study.errata}
     changes = {
+        "command": "\n".join(dict.fromkeys([*old.command.splitlines(), *new.command.splitlines()])),
         "rows": rows,
         "columns": columns,
         "seeds": tuple(dict.fromkeys((*old.seeds, *new.seeds))),
-        "printed": _printed(old, new, rows, columns),
+        "printed": _merge_printed(old, new, rows, columns),
         "errata": tuple(errata.values()),
-        "target": _targets(old, new),
+        "target": _merge_targets(old, new),
     }
-    return Study(**new.model_dump(exclude_unset=True) | changes)  # checked anew: names may clash
+    return Study(**new.model_dump(exclude_unset=True) | changes)  # validated again: names may clash
 
 
-def _targets(old: Study, new: Study) -> Any:
+def _merge_targets(old: Study, new: Study) -> Any:
     if isinstance(old.target, dict) and isinstance(new.target, dict):
         return old.target | new.target
-    # A row that is added does not move the target of those that are there.
+    # A method that is added must not change the target of the methods before it.
     return old.target if isinstance(old.target, Target) else new.target
 
 
-def _row_in_columns(columns: Iterable[str], row: Tables) -> Tables:
-    """What a row says of these columns."""
-    return row | {"columns": {name: t for name, t in row.get("columns", {}).items() if name in columns}}
-
-
-def _printed(old: Study, new: Study, rows: Mapping[str, Any], columns: Mapping[str, Any]) -> dict[str, Any]:
-    """What was printed, under all of the columns."""
-    values = {
-        (measure, row, column): value
-        for study in (old, new)
-        for measure, lines in study.printed.items()
-        for row, line in lines.items()
-        for column, value in zip(study.columns, line, strict=True)
-    }
-    printed = {(measure, row) for measure, row, _ in values}
+def _merge_printed(old: Study, new: Study, rows: Iterable[str], columns: Iterable[str]) -> dict[str, Any]:
+    """Return the printed values of both studies, one per column of the merged study."""
+    values: dict[str, dict[str, dict[str, Any]]] = {}
+    for study in (old, new):
+        for measure, lines in study.printed.items():
+            for row, line in lines.items():
+                values.setdefault(measure, {}).setdefault(row, {}).update(zip(study.columns, line, strict=True))
     return {
-        measure: {
-            row: [values.get((measure, row, column)) for column in columns] for row in rows if (measure, row) in printed
-        }
-        for measure in dict.fromkeys((*old.printed, *new.printed))
+        measure: {row: [lines[row].get(column) for column in columns] for row in rows if row in lines}
+        for measure, lines in values.items()
     }
 
 
-def _merge_ordered(old: Mapping[str, Any], new: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any]:
-    """Both: in the order of the whole definition where there is one, else what is new after what is old."""
+def _merge_ordered(old: Mapping[str, Any], new: Mapping[str, Any], paper: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries of both, in the order of the paper if it has all of them, else new after old."""
     both = {**old, **new}
-    order = list(both) if both.keys() - whole.keys() else [name for name in whole if name in both]
+    order = list(both) if both.keys() - paper.keys() else [name for name in paper if name in both]
     return {name: both[name] for name in order}
 
 
-def _require_equal(where: str, old: Tables, new: Tables, folder: Path) -> None:
-    """Refuse two settings that differ in what changes a result, by the first key at which they do."""
-    before, asked = flatten(old), flatten(new)
-    for key in before | asked:
-        if before.get(key) != asked.get(key) and not key.startswith(RESULT_NEUTRAL_KEYS):
+def _require_equal(folder: Path, prefix: str, old: Tables, new: Tables) -> None:
+    """Raise an error at the first key that differs and changes a result."""
+    before, after = flatten(old), flatten(new)
+    for key in before | after:
+        if before.get(key) != after.get(key) and not key.startswith(RESULT_NEUTRAL_KEYS):
+            was, now = ("(not set)" if value is None else value for value in (before.get(key), after.get(key)))
             raise UserError(
                 "study.other_settings",
-                f"{folder}: its runs have {where}{key} = {_format_value(before.get(key))}, not {_format_value(asked.get(key))}",
-                where + key,
+                f"{folder}: its runs have {prefix}{key} = {was}, not {now}",
+                prefix + key,
                 "set another --out, or remove the folder first",
             )
-
-
-def _format_value(value: object) -> str:
-    return "(not set)" if value is None else str(value)

@@ -1,8 +1,9 @@
 """The papers' experiments: every table and computed figure is a definition, a TOML file in `definitions`.
 
-A definition has the fields of a `Study`. What the experiments of a paper share is in `definitions/settings`, a file of
-the same form that a definition is laid on: `setting = "fedlmd"`. Its rows and columns are there to be named: in a list,
-or by `like` in a table that adds to one. `same_as` takes over another definition, and what stands beside it wins.
+A definition has the fields of a `Study`. A paper's common settings are a file of the same form in
+`definitions/settings`, which a definition inherits by `setting = "fedlmd"`. Rows and columns of the setting are
+selected by a list of names, or extended by a table with `like = NAME`. `same_as` inherits another definition; keys of
+the definition itself take precedence.
 """
 
 import re
@@ -17,11 +18,11 @@ from fedrecall.studies.study import Study
 
 __all__ = ["definitions_folder", "experiment_ids", "load_definition", "load_study"]
 
-ROMAN_NUMERALS = {"i": "1", "ii": "2", "iii": "3", "iv": "4"}  # FedCSD numbers its tables so
+ROMAN_NUMERALS = {"i": "1", "ii": "2", "iii": "3", "iv": "4"}  # in the numbers of FedCSD's tables
 
 
 def load_definition(name: str) -> Study:
-    """A paper's experiment as it was published, with the paper's rounds and repetitions."""
+    """Load a paper's experiment as published, with the paper's rounds and repetitions."""
     name = _normalise_id(name)
     return _study(name, _tables(name))
 
@@ -34,24 +35,17 @@ def load_study(
     rows: Iterable[str] | None = None,
     columns: Iterable[str] | None = None,
 ) -> Study:
-    """A paper's experiment by its ID, or your own by the path of its definition; all of it, or a part.
-
-    Every cell's configuration has been checked.
-    """
+    """Load a paper's experiment by its ID, or a definition by its path: complete or in part."""
     if seeds is not None and seeds < 1:
         raise UserError("config.invalid_value", f"seeds = {seeds}: less than one", "seeds", "set at least 1")
-    own = Path(which).suffix == ".toml"
-    chosen = _study(Path(which).stem, read_toml(Path(which))) if own else load_definition(str(which))
-    part = chosen.subset(rows, columns)
+    is_path = Path(which).suffix == ".toml"
+    study = _study(Path(which).stem, read_toml(Path(which))) if is_path else load_definition(str(which))
     changes = {"fraction": fraction} | ({} if seeds is None else {"seeds": tuple(range(seeds))})
-    part = Study(**part.model_dump(exclude_unset=True) | changes)
-    for cell in part.cells():
-        part.experiment(cell)
-    return part
+    return Study(**study.subset(rows, columns).model_dump(exclude_unset=True) | changes)
 
 
 def _normalise_id(name: str) -> str:
-    """A name as it may be typed, as the ID that it means."""
+    """Return the ID of a name: lower case, with Arabic numerals."""
     return re.sub(r"(?<=-table-)[iv]+$", lambda number: ROMAN_NUMERALS.get(number[0], number[0]), name.lower())
 
 
@@ -62,7 +56,7 @@ def _tables(name: str) -> Tables:
 
 
 def _study(name: str, tables: Tables) -> Study:
-    """The study that a definition's tables describe."""
+    """Make the study of a definition's tables."""
     if "same_as" in tables:
         tables = _tables(tables.pop("same_as")) | tables
     setting = _load_setting(tables.pop("setting")) if "setting" in tables else {}
@@ -70,7 +64,7 @@ def _study(name: str, tables: Tables) -> Study:
     for part in ("rows", "columns"):
         if part in tables:
             tables[part] = _inherit_tables(setting.get(part, {}), tables[part], part)
-    if isinstance(tables.get("seeds"), int):  # the number of repetitions
+    if isinstance(tables.get("seeds"), int):  # a number of repetitions
         tables["seeds"] = tuple(range(tables["seeds"]))
     return Study(**{"id": name} | tables)
 
@@ -78,22 +72,22 @@ def _study(name: str, tables: Tables) -> Study:
 def _load_setting(name: str) -> Tables:
     path = definitions_folder() / "settings" / f"{name}.toml"
     if not path.exists():
-        raise unknown_name("setting", name, (place.stem for place in path.parent.glob("*.toml")))
+        raise unknown_name("setting", name, (file.stem for file in path.parent.glob("*.toml")))
     return read_toml(path)
 
 
 def _inherit_tables(known: Mapping[str, Tables], wanted: Any, part: str) -> dict[str, Tables]:
-    """Rows or columns of a definition: names of the setting's, or tables of its own, some like one of the setting's."""
-    own = {str(name): {"like": name} for name in wanted} if isinstance(wanted, list) else _table(wanted, part)
-    out = {}
-    for name, given in own.items():
-        tables = _table(given, f"{part}.{name}")
+    """Return the rows or columns of a definition: names in the setting, or tables, some of which extend one of them."""
+    entries = {str(name): {"like": name} for name in wanted} if isinstance(wanted, list) else _table(wanted, part)
+    merged = {}
+    for name, entry in entries.items():
+        tables = _table(entry, f"{part}.{name}")
         like = str(tables.get("like", ""))
         if like and like not in known:
-            what = f"{part.removesuffix('s')} of the setting"
-            raise unknown_name(what, like, known, key=f"{part}.{name}")
-        out[name] = merge_tables(known.get(like, {}), {key: value for key, value in tables.items() if key != "like"})
-    return out
+            kind = f"{part.removesuffix('s')} of the setting"
+            raise unknown_name(kind, like, known, key=f"{part}.{name}")
+        merged[name] = merge_tables(known.get(like, {}), {key: value for key, value in tables.items() if key != "like"})
+    return merged
 
 
 def _table(value: Any, name: str) -> Mapping[str, Any]:

@@ -1,5 +1,6 @@
-"""A paper's table or figure, run again: all of it, or a part, with settings changed on purpose."""
+"""Studies that reproduce a paper's table or figure: complete or in part, with overrides if desired."""
 
+import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -18,9 +19,9 @@ def reproduction_study(
     seeds: int | None = None,
     overrides: Sequence[str] = (),
 ) -> Study:
-    """The study of an experiment by its ID (or the path of your own definition); its title says what was changed.
+    """Make the study of an experiment's ID, or of the path of a definition; its title states the overrides.
 
-    Rows and columns are named in a list with commas.
+    `rows` and `columns` are lists of names with commas.
     """
     if any(text.replace(" ", "").startswith("run.seed=") for text in overrides):
         raise UserError(
@@ -29,53 +30,64 @@ def reproduction_study(
             "run.seed",
             "remove --set run.seed, and set --seeds",
         )
-    whole = papers.load_study(which, fraction=fraction, seeds=seeds)
-    chosen = whole.subset(
-        None if rows is None else parse_names(rows, whole.rows, "method"),
-        None if columns is None else parse_names(columns, whole.columns, "cell"),
+    complete = papers.load_study(which, fraction=fraction, seeds=seeds)
+    study = complete.subset(
+        None if rows is None else parse_names(rows, complete.rows, "method"),
+        None if columns is None else parse_names(columns, complete.columns, "cell"),
     )
-    return with_study_overrides(chosen, overrides) if overrides else chosen
+    options = {
+        "--fraction": None if fraction == 1 else f"{fraction:g}",
+        "--methods": rows,
+        "--cells": columns,
+        "--seeds": None if seeds is None else str(seeds),
+    }
+    arguments = [argument for option, value in options.items() if value is not None for argument in (option, value)]
+    arguments += [argument for text in overrides for argument in ("--set", text)]
+    command = shlex.join(["fedrecall", "reproduce", which, *arguments])
+    return with_study_overrides(study, overrides).model_copy(update={"command": command})
 
 
 def parse_names(text: str, names: Iterable[str], kind: str) -> list[str]:
-    """The names in a list with commas, some of which have commas themselves."""
-    known, pieces, found = {slug(name): name for name in names}, text.split(","), []
+    """Parse a list of names with commas; a name may contain commas itself."""
+    known, pieces, parsed = {slug(name): name for name in names}, text.split(","), []
     while pieces:
         sizes = range(len(pieces), 0, -1)
         size = next((n for n in sizes if slug(",".join(pieces[:n])) in known), None)
         if size is None:
             raise unknown_name(kind, pieces[0].strip(), known.values())
-        found.append(known[slug(",".join(pieces[:size]))])
+        parsed.append(known[slug(",".join(pieces[:size]))])
         pieces = pieces[size:]
-    return found
+    return parsed
 
 
 def with_study_overrides(study: Study, overrides: Sequence[str]) -> Study:
-    """The same study with keys set in every cell, whatever its row and column say of them."""
-    telling = [text for text in overrides if not text.strip().startswith(RESULT_NEUTRAL_KEYS)]
+    """Return the study with keys set in every cell, whatever its row and column set."""
+    if not overrides:
+        return study
+    stated = [text for text in overrides if not text.strip().startswith(RESULT_NEUTRAL_KEYS)]
     return study.model_copy(
         update={
-            "title": f"{study.title} (with {', '.join(telling)})" if telling else study.title,
+            "title": f"{study.title} (with {', '.join(stated)})" if stated else study.title,
             "base": with_overrides(study.base, overrides),
             "columns": {name: _override_where_set(tables, overrides) for name, tables in study.columns.items()},
-            "rows": {name: _row(tables, overrides) for name, tables in study.rows.items()},
+            "rows": {name: _override_row(tables, overrides) for name, tables in study.rows.items()},
         }
     )
 
 
 def default_folder(study: Study) -> Path:
-    """Where a reproduction goes unless told otherwise: the same command finds it again."""
+    """Return the default folder of a reproduction; the same command resumes in it."""
     return Path("reproductions") / (study.id if study.fraction == 1 else f"{study.id}-f{study.fraction:g}")
 
 
-def _row(tables: Tables, overrides: Sequence[str]) -> Tables:
+def _override_row(tables: Tables, overrides: Sequence[str]) -> Tables:
     row = _override_where_set({key: value for key, value in tables.items() if key != "columns"}, overrides)
-    inner = {name: _override_where_set(own, overrides) for name, own in tables.get("columns", {}).items()}
-    return row | {"columns": inner} if inner else row
+    columns = {name: _override_where_set(inner, overrides) for name, inner in tables.get("columns", {}).items()}
+    return row | {"columns": columns} if columns else row
 
 
 def _override_where_set(tables: Tables, overrides: Sequence[str]) -> Tables:
-    """Tables that would hide an override from the base have it too."""
+    """Apply the overrides of keys that the tables set: tables of a row or column take precedence over the base."""
     keys = [f"{key}." for key in flatten(tables)]
     hidden = [text for text in overrides if any(key.startswith(f"{text.partition('=')[0].strip()}.") for key in keys)]
     return with_overrides(tables, hidden)

@@ -1,137 +1,142 @@
-"""Run a study's cells in its folder, alone or beside other processes that do the same.
+"""Runs of a study's cells, by one process or by several processes that share the study's folder.
 
-A cell is claimed by a lock of the operating system, which is free again the moment its process ends, however it
-ends. Who holds the claim finds the cell finished, and leaves it, or runs it; so no cell is run twice, and what a
-killed process had begun goes on from its last checkpoint.
+A process claims a cell by a lock of the operating system, which is released when the process exits. A finished cell is
+kept. A cell that a process left unfinished is resumed from its last checkpoint, so no cell is run twice.
 """
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from filelock import FileLock, Timeout
 
 from fedrecall.config.experiment import Experiment
-from fedrecall.config.tables import merge_tables
 from fedrecall.core.exchange import Diverged
 from fedrecall.errors import UserError
 from fedrecall.runs.directory import SUMMARY, RunDirectory
 from fedrecall.runs.records import RoundRecord
 from fedrecall.runs.run import Run
 from fedrecall.runs.setup import MODEL_FILE, Setup
-from fedrecall.studies.compare import NO_OBJECTS, PythonObjects
+from fedrecall.studies.compare import PythonObjects
 from fedrecall.studies.extend import write_or_extend
 from fedrecall.studies.results import read_json
 from fedrecall.studies.study import Cell, Study
 
-POLL_INTERVAL = 1.0  # seconds between two looks at cells that other processes are running
+POLL_INTERVAL = 1.0  # seconds between two checks of the cells that other processes run
 
 Summary = dict[str, Any]
 
 
-class Watch:
-    """Hears how a sweep goes on; what it does with it is up to its subclass."""
+@dataclass(frozen=True)
+class StudyEvent:
+    """A change of state of one cell."""
 
-    def began(self, cell: Cell) -> None:
-        """A run starts."""
-
-    def round(self, cell: Cell, record: RoundRecord) -> None:
-        """It has made another round."""
-
-    def ended(self, cell: Cell, summary: Summary, here: bool) -> None:
-        """A cell is finished: run here, or before, or by another process."""
-
-    def refused(self, cell: Cell, reason: str) -> None:
-        """A cell cannot be run."""
-
-    def waits(self, cells: list[Cell]) -> None:
-        """Nothing is left but what other processes are running."""
+    kind: Literal["started", "round", "finished", "kept", "rejected", "waiting"]
+    """`finished`: the run ended in this process; `kept`: it was finished before, or by another process; `rejected`: it
+    cannot be run; `waiting`: all remaining cells are run by other processes, and this is the first of them."""
+    cell: Cell
+    record: RoundRecord | None = None
+    """Record of the round, for `round`."""
+    summary: Summary | None = None
+    """Summary of the run, for `finished` and `kept`."""
+    error: UserError | None = None
+    """Reason, for `rejected`."""
 
 
-class Refused(dict[str, list[Cell]]):
-    """The cells that cannot be run, by the reason."""
+def run_study(study: Study, folder: Path, objects: PythonObjects | None = None) -> Generator[StudyEvent, None, None]:
+    """Run all cells that are not finished; yield every change of a cell's state.
 
-    first: UserError | None = None  # the error of the first one
-
-    def add(self, cell: Cell, error: UserError) -> None:
-        """Add a cell."""
-        self.first = self.first or error
-        self.setdefault(str(error), []).append(cell)
-
-
-def run_study(study: Study, folder: Path, watch: Watch, given: PythonObjects = NO_OBJECTS) -> Refused:
-    """Run all cells that are not finished; returns those that cannot be run, by the reason.
-
-    A run that diverges is finished: that is its result. A cell whose data is missing, say, stops no other. What the
-    study's tables call "own" is `given`.
+    A run that diverges is finished: the failure is its result. A cell that cannot be run, because its data set is
+    missing for example, does not stop the others. `objects` are those that the study's tables name "own".
     """
-    for cell in study.cells():
-        Experiment(**cell.config)  # all of it is valid before any of it runs
+    experiments = study.experiments  # validated before the first run
     write_or_extend(study, folder)
-    left, refused = study.cells(), Refused()
-    while left:
-        before = len(left)
-        left = [cell for cell in left if not _try_run(cell, folder, watch, given, refused)]
-        if len(left) == before:
-            watch.waits(left)
+    runner, remaining = _CellRunner(experiments, folder, objects or PythonObjects()), study.cells()
+    while remaining:
+        before = len(remaining)
+        for cell in tuple(remaining):
+            if (yield from runner.try_run(cell)):
+                remaining.remove(cell)
+        if len(remaining) == before:
+            yield StudyEvent("waiting", remaining[0])
             time.sleep(POLL_INTERVAL)
-    return refused
 
 
-def _try_run(cell: Cell, folder: Path, watch: Watch, given: PythonObjects, refused: Refused) -> bool:
-    """Whether nothing more is to be done for a cell; runs it if it can be run now."""
-    path = folder / cell.folder
-    if (path / SUMMARY).exists():
-        given.require_unchanged(cell, path)
-        watch.ended(cell, read_json(path / SUMMARY), here=False)
-        return True
-    start = None if cell.start_from is None else folder / cell.start_from
-    reason = None if start is None else _start_error(cell, start, refused)
-    if reason is None and start is not None and not (start / SUMMARY).exists():
-        return False
-    if reason is None:
-        with try_lock(path) as ours:
-            if not ours:
+class _CellRunner:
+    """Runs single cells of a study; a cell that starts from a rejected cell is rejected too."""
+
+    def __init__(self, experiments: Mapping[str, Experiment], folder: Path, objects: PythonObjects) -> None:
+        self._experiments, self._folder, self._objects = experiments, folder, objects
+        self._rejected: set[str] = set()
+
+    def try_run(self, cell: Cell) -> Generator[StudyEvent, None, bool]:
+        """Run a cell unless it has to wait for another process; return True if it is finished, kept or rejected."""
+        path = self._folder / cell.folder
+        if (path / SUMMARY).exists():
+            self._objects.require_unchanged(cell, self._experiments[cell.folder], path)
+            yield StudyEvent("kept", cell, summary=read_json(path / SUMMARY))
+            return True
+        error = self._start_error(cell)
+        if error is None:
+            if cell.start_from is not None and not (self._folder / cell.start_from / SUMMARY).exists():
                 return False
-            if (path / SUMMARY).exists():  # finished by another process since we looked
-                watch.ended(cell, read_json(path / SUMMARY), here=False)
-                return True
-            watch.began(cell)
-            reason = _run(cell, path, start, watch, given)
-            if reason is None:
-                watch.ended(cell, read_json(path / SUMMARY), here=True)
-    if reason is not None:
-        refused.add(cell, reason)
-        watch.refused(cell, str(reason))
-    return True
+            with try_lock(path) as acquired:
+                if not acquired:
+                    return False
+                if (path / SUMMARY).exists():  # finished by another process since the first check
+                    yield StudyEvent("kept", cell, summary=read_json(path / SUMMARY))
+                    return True
+                yield StudyEvent("started", cell)
+                error = yield from self._run(cell, path)
+                if error is None:
+                    yield StudyEvent("finished", cell, summary=read_json(path / SUMMARY))
+        if error is not None:
+            self._rejected.add(cell.folder)
+            yield StudyEvent("rejected", cell, error=error)
+        return True
+
+    def _run(self, cell: Cell, path: Path) -> Generator[StudyEvent, None, UserError | None]:
+        """Run or resume a cell; return the error if that is not possible."""
+        experiment = self._experiments[cell.folder]
+        if cell.start_from is not None:
+            start = (self._folder / cell.start_from / MODEL_FILE).resolve()
+            run_section = experiment.run.model_copy(update={"start": start})
+            experiment = experiment.model_copy(update={"run": run_section})
+        try:
+            setup = self._objects.setup(cell, experiment)
+            with Run(setup, path, resume=_can_resume(path, setup)) as run:
+                for record in run:
+                    yield StudyEvent("round", cell, record=record)
+        except Diverged:
+            pass  # recorded in the run's summary
+        except UserError as error:
+            (path / SUMMARY).unlink(missing_ok=True)  # the user can fix the cause: this is not a result
+            return error
+        return None
+
+    def _start_error(self, cell: Cell) -> UserError | None:
+        """Return an error if the run that a cell starts from failed or cannot be run."""
+        if cell.start_from is None:
+            return None
+        summary = self._folder / cell.start_from / SUMMARY
+        failed = summary.exists() and "failed" in read_json(summary)
+        if not failed and cell.start_from not in self._rejected:
+            return None
+        message = f"{cell.folder}: it starts from {cell.start_from}, which {'failed' if failed else 'cannot be run'}"
+        return UserError("study.start_failed", message, cell.start_from, "fix that run first")
 
 
-def _run(cell: Cell, path: Path, start: Path | None, watch: Watch, given: PythonObjects) -> UserError | None:
-    """Run or resume a cell; return the error if that is not possible."""
-    beginning = {} if start is None else {"run": {"start": str((start / MODEL_FILE).resolve())}}
-    try:
-        ready = given.setup(cell, Experiment(**merge_tables(cell.config, beginning)))
-        with Run(ready, path, resume=_can_resume(path, ready)) as run:
-            for record in run:
-                watch.round(cell, record)
-    except Diverged:
-        pass  # the run directory says so
-    except UserError as error:
-        (path / SUMMARY).unlink(missing_ok=True)  # what can be mended is no result
-        return error
-    return None
-
-
-def _can_resume(path: Path, ready: Setup) -> bool:
-    """Whether a process left a run unfinished here that can go on; without a checkpoint there is nothing to lose."""
+def _can_resume(path: Path, setup: Setup) -> bool:
+    """Return True if the directory has an unfinished run with a checkpoint; remove a run without one."""
     directory = RunDirectory(path)
     if not directory.checkpoints.folder.exists():
         shutil.rmtree(path, ignore_errors=True)
         return False
-    if differences := directory.differences(ready):
+    if differences := directory.differences(setup):
         raise UserError(
             "run.cannot_resume",
             f"cannot resume {path}: these settings differ from the original run and would change its result: "
@@ -142,21 +147,12 @@ def _can_resume(path: Path, ready: Setup) -> bool:
     return True
 
 
-def _start_error(cell: Cell, start: Path, refused: Refused) -> UserError | None:
-    """Return the error if the run that a cell starts from will never have a model."""
-    failed = (start / SUMMARY).exists() and "failed" in read_json(start / SUMMARY)
-    if not failed and not any(cell.start_from == other.folder for cells in refused.values() for other in cells):
-        return None
-    message = f"{cell.folder}: it starts from {cell.start_from}, which {'failed' if failed else 'cannot be run'}"
-    return UserError("study.start_failed", message, cell.start_from, "fix that run first")
-
-
 @contextmanager
 def try_lock(path: Path) -> Iterator[bool]:
-    """Whether a run directory is ours alone, for as long as the context lasts.
+    """Try to lock a run directory for this process; the context's value is True if that succeeded.
 
-    The lock's file goes when the cell is finished. Before, it must stay: whoever waits for a removed file and whoever
-    makes a new one would both have the lock.
+    The lock file is removed once the cell is finished, not before: a process that waits for a removed file and one
+    that makes a new file would both hold the lock.
     """
     file = path.with_name(f"{path.name}.lock")
     lock = FileLock(file)

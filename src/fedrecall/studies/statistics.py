@@ -5,25 +5,25 @@ from math import sqrt
 from statistics import fmean, stdev
 from typing import NamedTuple
 
-Curve = list[tuple[int, float]]  # (round from 1, value), rounds without a value left out
+Curve = list[tuple[int, float]]  # (round from 1, value), without the rounds that have no value
 
-CHANCE_MARGIN = 0.03  # a best accuracy this near to chance is not learning
+CHANCE_MARGIN = 0.03  # a best accuracy this close to chance counts as failed
 
-TOLERANCE = 1e-9  # two accuracies nearer than this are the same share of right answers
+TOLERANCE = 1e-9  # accuracies that differ by less are equal up to rounding
 
 
 def final(curve: Curve) -> float:
-    """The value after the last round."""
+    """Return the value after the last round."""
     return curve[-1][1]
 
 
 def best(curve: Curve) -> float:
-    """The highest value of all rounds."""
+    """Return the highest value of all rounds."""
     return max(value for _, value in curve)
 
 
 def last10(curve: Curve) -> float:
-    """The mean of the last ten values."""
+    """Return the mean of the last ten values."""
     return fmean(value for _, value in curve[-10:])
 
 
@@ -31,22 +31,22 @@ ACCURACIES: Mapping[str, Callable[[Curve], float]] = {"final": final, "best": be
 
 
 def rounds_to_target(curve: Curve, target: float) -> int | None:
-    """R(target): the first round at the target or above, on the raw curve; later drops are ignored; None: never."""
+    """Return the first round at or above the target, on the raw curve; later drops are ignored. None: never."""
     return next((number for number, value in curve if value >= target - TOLERANCE), None)
 
 
 def mean_curve(curves: Sequence[Curve]) -> Curve:
-    """What is compared when there are several seeds: the mean at every round that all curves have."""
+    """Average the curves of several seeds, at every round that all of them have."""
     by_round = [dict(curve) for curve in curves]
     shared = set.intersection(*map(set, by_round)) if by_round else set()
     return [(number, fmean(values[number] for values in by_round)) for number in sorted(shared)]
 
 
 def speedup(numerator: int | None, reached: int | None) -> float | None:
-    """How much sooner the target is reached, to two decimals; 1.00 for a method that never does.
+    """Compute the speedup `numerator / reached` to two decimals; 1.00 for a method that never reaches the target.
 
-    With all T rounds as numerator it is FedLMD's definition, with R of FedAvg the other one, which has no value
-    where FedAvg itself never reaches the target.
+    The numerator is the number of all rounds T (FedLMD's definition) or FedAvg's rounds to target. The latter has no
+    value if FedAvg never reaches the target.
 
     >>> speedup(200, 38)
     5.26
@@ -57,32 +57,34 @@ def speedup(numerator: int | None, reached: int | None) -> float | None:
 
 
 def has_failed(best_accuracy: float | None, classes: int | None, diverged: bool = False) -> bool:
-    """Whether a method did not learn: its run broke off, or its best accuracy is within three points of chance."""
+    """Return True if the run diverged or its best accuracy is within three points of chance."""
     if diverged or best_accuracy is None:
         return True
     return classes is not None and best_accuracy <= 1 / classes + CHANCE_MARGIN + TOLERANCE
 
 
 class MeanStd(NamedTuple):
-    """Several seeds' values of one thing."""
+    """Mean and standard deviation of one quantity over seeds."""
 
     mean: float
-    deviation: float | None  # of the sample; None for one seed
+    deviation: float | None
+    """Sample standard deviation; None for one seed."""
     seeds: int
 
 
 def mean_std(values: Sequence[float]) -> MeanStd | None:
-    """Mean and sample standard deviation; None of no values."""
+    """Compute mean and sample standard deviation; None without values."""
     if not values:
         return None
     return MeanStd(fmean(values), stdev(values) if len(values) > 1 else None, len(values))
 
 
 class PairedDifference(NamedTuple):
-    """A mean difference and the interval that holds the true one with the given confidence."""
+    """A mean difference and its confidence interval."""
 
     mean: float
-    low: float | None  # no interval from one pair
+    low: float | None
+    """Lower end of the interval; None for one seed."""
     high: float | None
     seeds: int
 
@@ -90,9 +92,9 @@ class PairedDifference(NamedTuple):
 def paired_difference(
     ours: Mapping[int, float], theirs: Mapping[int, float], confidence: float = 0.95
 ) -> PairedDifference | None:
-    """The mean of the differences seed by seed, with Student's interval; None if they share no seed.
+    """Compute the mean of the differences seed by seed, with Student's interval; None without a common seed.
 
-    Runs of one seed have the same federation, cohorts and first weights, so what is common to them cancels.
+    Runs with the same seed have the same federation, cohorts and initial weights, so common effects cancel.
     """
     differences = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
     if not differences:

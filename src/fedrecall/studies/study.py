@@ -1,11 +1,12 @@
 """A study: one experiment in many variants, rows (usually methods) by columns (settings) by seeds.
 
-A paper's table, a paper's figure and `fedrecall compare` are studies. Its folder holds `study.toml`, which says all
-that is to be run and what a paper printed, and one run directory for each cell.
+A paper's table, a paper's figure and `fedrecall compare` are studies. A study's folder contains `study.toml` (the runs
+and the paper's printed values) and one run directory per cell.
 """
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from itertools import product
 from math import ceil
 from pathlib import Path
@@ -23,21 +24,21 @@ from fedrecall.methods.presets import PRESETS
 
 STUDY_FILE = "study.toml"
 
-SCALED_KEYS = (("run", "rounds"), ("method", "switch"))  # what a fraction of a study has less of
+SCALED_KEYS = (("run", "rounds"), ("method", "switch"))  # numbers of rounds, multiplied by Study.fraction
 
-# keys of a row or a column that are the study's, not the configuration's
+# keys of a row or a column that belong to the study, not to the configuration
 STUDY_KEYS: dict[str, type[Any]] = {"start": str, "once": bool, "columns": Mapping, "group": str}
 
 Measure = Literal["final", "best", "last10", "rounds_to_target", "speedup"]
 
-Printed = Measure | Literal["deviation"]  # that of the accuracy over seeds
+Printed = Measure | Literal["deviation"]  # standard deviation of the accuracy over seeds
 
 # A printed value; in TOML, which has no null, "" stands for a cell that the paper leaves empty.
-PrintedValue = Annotated[float | str | None, BeforeValidator(lambda value: None if value == "" else value)]
+PaperValue = Annotated[float | str | None, BeforeValidator(lambda value: None if value == "" else value)]
 
 
 class Target(Section):
-    """An accuracy that another row sets: "the first round at FedAvg's best"."""
+    """A target accuracy that a row reaches, such as FedAvg's best."""
 
     of: str
     measure: Literal["final", "best"]
@@ -49,12 +50,13 @@ class Erratum(Section):
     row: str
     column: str
     measure: Measure
-    consistent: float | None = None  # the number that fits the rest, if there is one
+    consistent: float | None = None
+    """The number that agrees with the rest of the paper, if there is one."""
     why: str
 
 
 class FigureSpec(Section):
-    """One figure to draw from the runs; `form` chooses the drawing, the rest is for it."""
+    """One figure to draw from the runs: its form and the options of the form."""
 
     form: str
     title: str = ""
@@ -67,32 +69,42 @@ class Cell(NamedTuple):
     row: str
     column: str
     seed: int
-    config: Tables  # its configuration
-    folder: str  # relative to the study's
-    group: str | None  # the part of the test set that the column is about; None: all of it
-    start_from: str | None  # folder of the cell from whose final model it starts
+    config: Tables
+    folder: str
+    """Run directory, relative to the study's folder."""
+    group: str | None
+    """Group of the test set that the column reports; None: the complete test set."""
+    start_from: str | None
+    """Run directory of the cell whose final model is the initial model."""
 
 
 class Study(Section):
-    """What is to be run, and what others found."""
+    """Runs to make, and the values that a paper printed for them."""
 
-    id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*$")]  # part of a path
+    id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*$")]
+    """Name of the study; part of a path."""
     title: str
-    paper: str | None = None  # fedcad, fedcad-sa, fedssd, fedcsd or fedlmd
-    about: str = ""  # what the paper leaves open, and how it is completed here
+    paper: str | None = None
+    """fedcad, fedcad-sa, fedssd, fedcsd or fedlmd."""
+    about: str = ""
+    """Settings that the paper does not state, and the values chosen for them."""
+    command: str = ""
+    """Commands that made the study, one per line, without --out; empty if it was made in Python."""
     base: Tables = Field(default_factory=dict)
-    # name -> tables; "start": the row it goes on from; "once": it is run without any column's tables, for all of them;
-    # "columns": name of a column -> tables for this row in that column
     rows: Annotated[dict[str, Tables], Field(min_length=1)]
-    columns: Annotated[dict[str, Tables], Field(min_length=1)]  # "group": the part of the test set it is about
+    """Tables by name. Keys of the study: `start` (row whose final model is the initial model), `once` (the row is run
+    once, without the tables of a column), `columns` (tables of this row in single columns)."""
+    columns: Annotated[dict[str, Tables], Field(min_length=1)]
+    """Tables by name. Key of the study: `group` (group of the test set that the column reports)."""
     seeds: Annotated[tuple[int, ...], Field(strict=False, min_length=1)] = (0,)
-    fraction: Annotated[float, Field(gt=0, le=1)] = 1.0  # of the rounds
-    measure: Literal["final", "best", "last10"] = "final"  # the accuracy that the table shows
-    target: dict[str, Fraction] | Fraction | Target | None = (
-        None  # for rounds to target and speedup; a dict goes by column
-    )
-    # row -> a value a column, as the paper prints it: accuracies in per cent, words such as "Failed"
-    printed: dict[Printed, dict[str, list[PrintedValue]]] = Field(default_factory=dict)
+    fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Fraction of the paper's rounds."""
+    measure: Literal["final", "best", "last10"] = "final"
+    """Accuracy that the table shows."""
+    target: dict[str, Fraction] | Fraction | Target | None = None
+    """Accuracy for rounds to target and speedup, for all columns or by column."""
+    printed: dict[Printed, dict[str, list[PaperValue]]] = Field(default_factory=dict)
+    """Values of the paper by measure and row, one per column: accuracies in per cent, text such as "Failed"."""
     errata: Annotated[tuple[Erratum, ...], Field(strict=False)] = ()
     figures: Annotated[tuple[FigureSpec, ...], Field(strict=False)] = ()
 
@@ -104,24 +116,25 @@ class Study(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _tables(cls, given: Any) -> Any:
-        parts = {"base": {"base": given.get("base", {})}} | {kind: given.get(kind, {}) for kind in ("rows", "columns")}
-        for kind, named in parts.items():
-            if isinstance(named, Mapping):  # else the types below say what is wrong
-                for name, tables in named.items():
-                    _require_tables(kind if kind == "base" else f"{kind}.{name}", tables)
-        return given
+    def _check_tables(cls, values: Any) -> Any:
+        if "base" in values:
+            _require_tables("base", values["base"])
+        for kind in ("rows", "columns"):
+            if isinstance(values.get(kind), Mapping):  # else the validation of the field raises the error
+                for name, tables in values[kind].items():
+                    _require_tables(f"{kind}.{name}", tables)
+        return values
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def _check_shapes(self) -> Self:
         if len(set(self.seeds)) < len(self.seeds):
             seeds = ", ".join(map(str, self.seeds))
-            raise self._invalid("seeds", f"a seed is there twice: {seeds}", "name each seed once")
+            raise self._invalid("seeds", f"a seed is listed twice: {seeds}", "name each seed once")
         for measure, values in self.printed.items():
             for row, line in values.items():
                 if row not in self.rows or len(line) != len(self.columns):
                     wrong = f"{len(line)} values" if row in self.rows else "the study has no row of this name"
-                    hint = f"give each row one value for each of the {len(self.columns)} columns"
+                    hint = f"write one value for each of the {len(self.columns)} columns"
                     raise self._invalid(f"printed.{measure}.{row}", wrong, hint)
         for erratum in self.errata:
             if erratum.row not in self.rows or erratum.column not in self.columns:
@@ -134,7 +147,7 @@ class Study(Section):
         return self
 
     @model_validator(mode="after")
-    def _connected(self) -> Self:
+    def _check_references(self) -> Self:
         for row, tables in self.rows.items():
             start = tables.get("start")
             if start is not None and (start not in self.rows or "start" in self.rows[start]):
@@ -154,57 +167,79 @@ class Study(Section):
             raise self._invalid(key, wrong, "name a column of the study")
 
     def _invalid(self, key: str, wrong: str, hint: str) -> UserError:
-        """Return the error for a part of the definition that does not fit the rest."""
+        """Return the error for a key that contradicts another part of the definition."""
         return UserError("study.invalid_definition", f"study {self.id}: {key}: {wrong}", key, hint)
 
     def cells(self) -> list[Cell]:
-        """All runs: seed by seed, so that an interrupted study has whole tables; what others start from comes first.
+        """Return all runs, seed by seed, so that an interrupted study has complete tables of its first seeds.
 
-        Columns that differ in their group alone are about the same runs.
+        Cells that others start from precede them. Columns that differ only in their group share their runs.
         """
         order = sorted(self.rows, key=lambda row: "start" in self.rows[row])
-        found: dict[str, Cell] = {}
+        cells: dict[str, Cell] = {}
         for seed, column, row in product(self.seeds, self.columns, order):
             cell = self.cell(row, column, seed)
-            found.setdefault(cell.folder, cell)
-        return list(found.values())
+            cells.setdefault(cell.folder, cell)
+        return list(cells.values())
 
     def cell(self, row: str, column: str, seed: int) -> Cell:
-        """One run."""
-        own, start, group = self.rows[row], self.rows[row].get("start"), self.columns[column].get("group")
-        of_column = () if own.get("once") else (self.columns[column],)
-        parts = (self.base, *of_column, own, own.get("columns", {}).get(column, {}))
+        """Return one run."""
+        row_tables, start, group = self.rows[row], self.rows[row].get("start"), self.columns[column].get("group")
+        column_tables = () if row_tables.get("once") else (self.columns[column],)
+        parts = (self.base, *column_tables, row_tables, row_tables.get("columns", {}).get(column, {}))
         tables = merge_tables(*({k: v for k, v in part.items() if k not in STUDY_KEYS} for part in parts))
         tables = merge_tables(tables, {"run": {"seed": seed}})
         _drop_foreign_preset(tables)
         for section, key in SCALED_KEYS:
             if isinstance(tables.get(section, {}).get(key), int):
-                least = 1 if section == "run" else 0
-                tables[section][key] = max(least, ceil(self.fraction * tables[section][key] - 1e-9))
-        after = None if start is None else self._place(start, column, seed)
-        return Cell(row, column, seed, tables, self._place(row, column, seed), group, after)
+                minimum = 1 if section == "run" else 0
+                tables[section][key] = max(minimum, ceil(self.fraction * tables[section][key] - 1e-9))
+        start_from = None if start is None else self._cell_path(start, column, seed)
+        return Cell(row, column, seed, tables, self._cell_path(row, column, seed), group, start_from)
 
-    def _place(self, row: str, column: str, seed: int) -> str:
+    def _cell_path(self, row: str, column: str, seed: int) -> str:
         shared = "group" in self.columns[column] or self.rows[row].get("once")
         return cell_path(row, "" if shared else column, seed)
 
+    @cached_property
+    def experiments(self) -> dict[str, Experiment]:
+        """The validated configuration of every cell, by the cell's folder."""
+        return {cell.folder: Experiment(**cell.config) for cell in self.cells()}
+
     def experiment(self, cell: Cell) -> Experiment:
-        """A cell's configuration, checked."""
-        return Experiment(**cell.config)
+        """Return the validated configuration of a cell."""
+        return self.experiments[self._cell_path(cell.row, cell.column, cell.seed)]
+
+    def scale_note(self, *, lengths: bool = False) -> list[str]:
+        """Describe the reduction of the rounds in at most one line; `lengths` adds the numbers of rounds."""
+        if self.fraction == 1:
+            return []
+        note = f"rounds scaled to {100 * self.fraction:g} %"
+        if not lengths:
+            return [note]
+        full = self.model_copy(update={"fraction": 1.0}).experiments
+        pairs = dict.fromkeys((e.run.rounds, full[folder].run.rounds) for folder, e in self.experiments.items())
+        return [f"{note}: {', '.join(f'{scaled} of {complete}' for scaled, complete in pairs)}"]
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Copy the study with some fields changed; the cached configurations of the original are not copied."""
+        copy = super().model_copy(update=update, deep=deep)
+        copy.__dict__.pop("experiments", None)
+        return copy
 
     def subset(self, rows: Iterable[str] | None = None, columns: Iterable[str] | None = None) -> "Study":
-        """The same study with some of its rows and columns, which keep their order."""
+        """Return the study with some of its rows and columns, in the order of the study."""
         keep_rows = _select(rows, self.rows, "row")
         keep_rows |= {str(self.rows[row]["start"]) for row in keep_rows if "start" in self.rows[row]}
         keep_columns = _select(columns, self.columns, "column")
         if isinstance(self.target, Target):
             keep_rows |= {self.target.of}
-        at = [i for i, name in enumerate(self.columns) if name in keep_columns]
+        positions = [i for i, name in enumerate(self.columns) if name in keep_columns]
         changes: dict[str, Any] = {
-            "rows": {name: _in_columns(t, keep_columns) for name, t in self.rows.items() if name in keep_rows},
+            "rows": {name: row_in_columns(t, keep_columns) for name, t in self.rows.items() if name in keep_rows},
             "columns": {name: t for name, t in self.columns.items() if name in keep_columns},
             "printed": {
-                measure: {row: [line[i] for i in at] for row, line in values.items() if row in keep_rows}
+                measure: {row: [line[i] for i in positions] for row, line in values.items() if row in keep_rows}
                 for measure, values in self.printed.items()
             },
             "errata": tuple(e for e in self.errata if e.row in keep_rows and e.column in keep_columns),
@@ -216,7 +251,7 @@ class Study(Section):
     def save(self, folder: Path) -> None:
         """Write study.toml."""
         plain = self.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
-        # TOML has no null: a missing value is an empty string there
+        # TOML has no null: a missing value is written as an empty string
         for values in plain.get("printed", {}).values():
             for row, line in values.items():
                 values[row] = ["" if value is None else value for value in line]
@@ -224,12 +259,12 @@ class Study(Section):
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read a folder's study.toml."""
+        """Read the study.toml of a folder."""
         return cls(**read_toml(folder / STUDY_FILE))
 
 
 def _require_tables(where: str, tables: Any) -> None:
-    """Refuse what cannot be laid on a configuration: all but a study's own keys must be tables."""
+    """Raise an error unless every key but those of the study is a table, as in a configuration."""
     if not isinstance(tables, Mapping):
         hint = "write a table of tables, such as { local = { lr = 0.1 } }"
         raise UserError("config.invalid_value", f"{where} = {tables!r}: not a table of tables", where, hint)
@@ -245,53 +280,37 @@ def _require_tables(where: str, tables: Any) -> None:
 
 
 def cell_path(row: str, column: str, seed: int) -> str:
-    """Where a cell's run directory is, in its study's folder."""
+    """Return the run directory of a cell, relative to the study's folder."""
     return f"cells/{slug(row)}/{slug(column)}/seed-{seed}"
 
 
 def slug(name: str) -> str:
-    """A name as part of a path."""
+    """Return a name as part of a path."""
     return re.sub(r"[^a-z0-9.]+", "-", name.lower().replace("+", " plus ")).strip("-.") or "all"
 
 
 def _drop_foreign_preset(tables: Tables) -> None:
-    """A study names its paper's preset once, for all rows: it is none of a method that the preset does not speak of."""
+    """Remove a preset that does not contain the method: a study names the preset of its paper for all rows."""
     method = tables.get("method", {})
     if method.get("preset") in PRESETS and method.get("name", "fedavg") not in PRESETS[method["preset"]]:
         del method["preset"]
 
 
-def _in_columns(row: Tables, names: set[str]) -> Tables:
-    """A row of a study that has these columns only."""
+def row_in_columns(row: Tables, names: Iterable[str]) -> Tables:
+    """Return a row's tables, restricted to some columns."""
     if "columns" not in row:
         return row
-    return row | {"columns": {name: tables for name, tables in row["columns"].items() if name in names}}
+    return row | {"columns": {name: row["columns"][name] for name in row["columns"] if name in set(names)}}
 
 
 def _select(wanted: Iterable[str] | None, names: Mapping[str, Any], kind: str) -> set[str]:
-    """The wanted of the names, known by themselves or by their slugs."""
+    """Select names, given as they are or as slugs; None selects all."""
     if wanted is None:
         return set(names)
     by_slug = {slug(name): name for name in names}
-    found = set()
+    selected = set()
     for name in wanted:
         if slug(name) not in by_slug:
             raise unknown_name(kind, name, names)
-        found.add(by_slug[slug(name)])
-    return found
-
-
-def scaled(study: Study, *, lengths: bool = False) -> list[str]:
-    """What is to be said of a study with fewer rounds than the paper's; nothing of a whole one."""
-    if study.fraction == 1:
-        return []
-    said = f"rounds scaled to {100 * study.fraction:g} %"
-    if not lengths:
-        return [said]
-    full = study.model_copy(update={"fraction": 1.0})
-    pairs = dict.fromkeys((_rounds(cell), _rounds(full.cell(*cell[:3]))) for cell in study.cells())
-    return [f"{said}: {', '.join(f'{some} of {whole}' for some, whole in pairs)}"]
-
-
-def _rounds(cell: Cell) -> int:
-    return Experiment(**cell.config).run.rounds
+        selected.add(by_slug[slug(name)])
+    return selected

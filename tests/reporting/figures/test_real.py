@@ -5,7 +5,7 @@ from pathlib import Path
 from fedrecall.reporting.figures import FIGURES, default_figures, draw_all
 from fedrecall.runs.probes import PROBES
 from fedrecall.studies.results import load_results
-from fedrecall.studies.runner import Watch, run_study
+from fedrecall.studies.runner import run_study
 from fedrecall.studies.study import Study
 
 OPTIONS: dict[str, dict] = {
@@ -36,7 +36,7 @@ def test_every_form_is_drawn_from_a_real_study(tmp_path: Path) -> None:
         columns={"digits": {"local": {"epochs": 2, "batch": 50}}},
         figures=[{"form": form, "title": form, "options": OPTIONS.get(form, {})} for form in FIGURES],
     )
-    assert not run_study(study, tmp_path, Watch())
+    assert [event for event in run_study(study, tmp_path) if event.error is not None] == []
     drawn = draw_all(load_results(tmp_path))
     assert drawn.skipped == {}
     assert set(drawn.figures) == set(FIGURES)

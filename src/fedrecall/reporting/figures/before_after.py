@@ -25,7 +25,6 @@ from fedrecall.reporting.figures.series import (
 )
 from fedrecall.reporting.figures.style import DATA_COLOUR, PAGE_WIDTH, SMALL, single_hue_colormap
 from fedrecall.studies.results import FinishedRun, StudyResults
-from fedrecall.studies.study import scaled
 
 DATA_SHARE_ROW = "data share"  # row of the option `printed`
 
@@ -159,7 +158,7 @@ def confusion(
         set_panel_title(panel, f"{name}: {label}" if len(found) > 1 else label)
     colour_bar(figure, image, axes[: len(contents)], "share of the true class (%)", down)
     notes = [f"seed {part.seed}" for part in found.values()]
-    return add_title_legend_notes(figure, title=title, notes=[*dict.fromkeys(notes), *scaled(results.study)])
+    return add_title_legend_notes(figure, title=title, notes=[*dict.fromkeys(notes), *results.study.scale_note()])
 
 
 class _Panel(NamedTuple):
@@ -217,7 +216,7 @@ def forgetting(
             below.set_xticks([])
             below.set_xlabel(f"{len(part.classes)} classes, in the order of their share")
         colour_bar(figure, image, [top, below], "accuracy (%)")
-    return add_title_legend_notes(figure, title=title, notes=[*notes, *scaled(results.study)])
+    return add_title_legend_notes(figure, title=title, notes=[*notes, *results.study.scale_note()])
 
 
 def _printed_panel(table: Mapping[str, Sequence[float]]) -> _Panel:

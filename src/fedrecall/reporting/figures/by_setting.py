@@ -38,7 +38,6 @@ from fedrecall.reporting.figures.series import (
 from fedrecall.reporting.figures.style import COLUMN_WIDTH, PAGE_WIDTH, SMALL, TEXT_COLOUR, distinct_styles
 from fedrecall.studies.results import StudyResults
 from fedrecall.studies.statistics import MeanStd
-from fedrecall.studies.study import scaled
 
 Accuracy = Literal["final", "best", "last10"]
 
@@ -69,7 +68,7 @@ class AccuracyTable:
         self.columns = select(results.study.columns, columns, "column")
         diverged = any(run.diverged for runs in found.values() for run in runs)
         self._seeds = [range(spread.seeds) for spread in self.cells.values()]
-        self._notes = [*scaled(results.study), *(["diverged runs are excluded"] if diverged else [])]
+        self._notes = [*results.study.scale_note(), *(["diverged runs are excluded"] if diverged else [])]
         position = {column: i for i, column in enumerate(results.study.columns)}
         printed = results.study.printed.get(self.measure, {})
         self.printed: dict[tuple[str, str], float] = {

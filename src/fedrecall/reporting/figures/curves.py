@@ -30,7 +30,6 @@ from fedrecall.reporting.figures.series import (
 from fedrecall.reporting.figures.style import MUTED_COLOUR, LineStyle, distinct_styles
 from fedrecall.studies.results import FinishedRun, StudyResults
 from fedrecall.studies.statistics import Curve
-from fedrecall.studies.study import scaled
 
 MARKERS_PER_LINE = 8
 
@@ -120,7 +119,7 @@ def _draw(
     diverged = any(line.diverged for lines in table.values() for line in lines.values())
     notes = [
         seeds_note(map(runs_to_average, found.values())),
-        *scaled(results.study),
+        *results.study.scale_note(),
         *(["x: a run diverged"] if diverged else []),
     ]
     legend = [(row, legend_handle(styles[row])) for row in names] if len(names) > 1 else []

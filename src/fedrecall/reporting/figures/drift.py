@@ -46,7 +46,6 @@ from fedrecall.reporting.figures.style import (
 )
 from fedrecall.studies.results import FinishedRun, StudyResults
 from fedrecall.studies.statistics import Curve
-from fedrecall.studies.study import scaled
 
 SHIFT_LABELS = {"kl": "KL from the received model", "features": "distance of features", "accuracy": "test accuracy (%)"}
 
@@ -100,7 +99,7 @@ def local_shift(
     legend.append(("averaged model", Line2D([], [], color=TEXT_COLOUR, marker="*", markersize=6)))
     legend.append(("local models", Line2D([], [], color=TEXT_COLOUR, linestyle=DASHED)))
     clients = max(len(table["kl"]) for table in tables.values())
-    notes = [f"mean and standard deviation over the local models of {clients} clients", *scaled(results.study)]
+    notes = [f"mean and standard deviation over the local models of {clients} clients", *results.study.scale_note()]
     return add_title_legend_notes(figure, title=title, legend=legend, notes=notes)
 
 
@@ -123,7 +122,7 @@ def drift_accuracy(
         panel.set_xlabel("round")
     legend = [(name, legend_handle(style)) for name, style in MODEL_STYLES.items()]
     return add_title_legend_notes(
-        figure, title=title, legend=legend, notes=[seeds_note(found.values()), *scaled(results.study)]
+        figure, title=title, legend=legend, notes=[seeds_note(found.values()), *results.study.scale_note()]
     )
 
 
@@ -174,7 +173,7 @@ def local_global(
             if len(names) > 1:
                 panel.set_title(row)
     legend = [(c, Line2D([], [], color=colours[c], marker="o", linestyle="")) for c in settings]
-    notes = ["a dot is a round", "a box is the middle half of the rounds", *scaled(results.study)]
+    notes = ["a dot is a round", "a box is the middle half of the rounds", *results.study.scale_note()]
     return add_title_legend_notes(figure, title=title, legend=legend, notes=notes)
 
 

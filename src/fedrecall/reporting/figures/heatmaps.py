@@ -41,7 +41,6 @@ from fedrecall.reporting.figures.style import (
     text_colour_on,
 )
 from fedrecall.studies.results import StudyResults
-from fedrecall.studies.study import scaled
 
 EMPTY_CELL_COLOUR = "#dfe3e8"  # a cell without a value
 
@@ -191,7 +190,7 @@ def classwise(
         colour_bar(figure, image, axes[1:3], "accuracy (%)")
         colour_bar(figure, changes, axes[3:], "change (points)")
         notes.append(f"seed {first.cell.seed}")
-    return add_title_legend_notes(figure, title=title, notes=[*dict.fromkeys(notes), *scaled(results.study)])
+    return add_title_legend_notes(figure, title=title, notes=[*dict.fromkeys(notes), *results.study.scale_note()])
 
 
 def labels_over_rounds(
@@ -226,4 +225,4 @@ def labels_over_rounds(
             spare.remove()
         colour_bar(figure, image, list(axes[: len(shares)]), "share of the labels (%)", lines)
     seeds = dict.fromkeys(f"seed {runs[0].cell.seed}" for runs in found.values())
-    return add_title_legend_notes(figure, title=title, notes=[*seeds, *scaled(results.study)])
+    return add_title_legend_notes(figure, title=title, notes=[*seeds, *results.study.scale_note()])

@@ -23,7 +23,6 @@ from fedrecall.reporting.figures.series import (
 )
 from fedrecall.reporting.figures.style import category_colours
 from fedrecall.studies.results import FinishedRun, StudyResults
-from fedrecall.studies.study import scaled
 
 FEATURES_FILE = "features.safetensors"
 
@@ -88,7 +87,7 @@ def tsne(
     if not legend:
         notes.append(f"colour: class, from dark (0) to light ({classes - 1})")
     return add_title_legend_notes(
-        figure, title=title, legend=legend, notes=[*dict.fromkeys(notes), *scaled(results.study)]
+        figure, title=title, legend=legend, notes=[*dict.fromkeys(notes), *results.study.scale_note()]
     )
 
 

@@ -8,7 +8,6 @@ import tomli_w
 
 from fedrecall.config.tables import Scalar, flatten, read_toml
 from fedrecall.reporting.html.charts import chart_data
-from fedrecall.reporting.html.command import repeat
 from fedrecall.reporting.html.svg import PageFigure, inline_figure
 from fedrecall.reporting.tables import ReportTable, TableNote, comparison_table, paper_tables
 from fedrecall.reporting.tables.cells import failed_runs, scope_notes
@@ -109,7 +108,7 @@ def build_study_page(results: StudyResults, element_id: str) -> StudyPage:
         failed=failed_runs(results),
         settings=named | main_settings(results),
         chart=chart,
-        command=repeat(results),
+        command=results.command,
         folder=str(results.folder) if results.unfinished and not isinstance(results, RunCollection) else None,
         environment=environment,
         row_configurations=rows,

@@ -9,7 +9,7 @@ from fedrecall.reporting.tables.render import TableCell, TableNote
 from fedrecall.studies import statistics
 from fedrecall.studies.results import FinishedRun, StudyResults
 from fedrecall.studies.statistics import Curve
-from fedrecall.studies.study import Study, Target, scaled
+from fedrecall.studies.study import Study, Target
 
 FAILED = "Failed"  # the papers' word for a run that diverged or did not learn
 
@@ -197,7 +197,7 @@ def scope_notes(results: StudyResults) -> list[TableNote]:
     text = f"{'seed' if len(study.seeds) == 1 else 'seeds'} {', '.join(map(str, study.seeds))}"
     if unfinished:
         text += f"; {unfinished} of {len(study.cells())} runs are not finished"
-    scale = [TableNote(note, "scaled") for note in scaled(study, lengths=True)]
+    scale = [TableNote(note, "scaled") for note in study.scale_note(lengths=True)]
     return [*scale, TableNote(text, "unfinished" if unfinished else "seeds")]
 
 

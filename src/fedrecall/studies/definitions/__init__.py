@@ -1,4 +1,4 @@
-"""Definitions of the papers' tables and figures: one TOML file each; `settings` has what a paper's experiments share."""
+"""Definitions of the papers' tables and figures, one TOML file each; `settings` has the papers' common settings."""
 
 import re
 from pathlib import Path
@@ -10,10 +10,10 @@ def definitions_folder() -> Path:
 
 
 def experiment_ids() -> list[str]:
-    """All experiments: by paper, tables before figures."""
+    """Return the IDs of all experiments, by paper, tables before figures."""
 
-    def place(name: str) -> tuple[str, bool, int]:
-        known = re.fullmatch(r"(.+)-(table|fig)-(\d+)", name)
-        return (known[1], known[2] == "fig", int(known[3])) if known else (name, False, 0)
+    def order(name: str) -> tuple[str, bool, int]:
+        parts = re.fullmatch(r"(.+)-(table|fig)-(\d+)", name)
+        return (parts[1], parts[2] == "fig", int(parts[3])) if parts else (name, False, 0)
 
-    return sorted((path.stem for path in definitions_folder().glob("*.toml")), key=place)
+    return sorted((path.stem for path in definitions_folder().glob("*.toml")), key=order)

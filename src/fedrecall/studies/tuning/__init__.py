@@ -1,5 +1,1 @@
-"""Tuning: the settings of a method that do best on examples held out from the clients."""
-
-from fedrecall.studies.tuning.search import TuningResult, Watch, tune
-
-__all__ = ["TuningResult", "Watch", "tune"]
+"""Tuning: search for the settings of a method that have the highest accuracy on held-out examples of the clients."""

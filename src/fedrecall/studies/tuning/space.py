@@ -1,4 +1,4 @@
-"""What is tried: a method's own space, or one that is given as texts such as "local.lr=0.001..0.1"."""
+"""Search spaces: that of a method, or one written as texts such as "local.lr=0.001..0.1"."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
@@ -9,13 +9,13 @@ from fedrecall.config.tables import Tables, merge_tables
 from fedrecall.errors import UserError
 from fedrecall.methods.search_spaces import SEARCH_SPACES, FloatRange, GridValues, Number, SearchSpace
 
-TUNABLE_SECTIONS = ("method", "local", "server")  # all others would make it another federation
+TUNABLE_SECTIONS = ("method", "local", "server")  # keys of other sections change the federation
 
-Settings = dict[str, Number]  # by dotted keys
+Settings = dict[str, Number]  # values by dotted key
 
 
 def search_space(method: str, texts: Sequence[str]) -> SearchSpace:
-    """The space of a method, unless another is given: "key=a,b,c" is a grid, "key=low..high" a range."""
+    """Return the space of a method, or that of the texts: "key=a,b,c" is a grid, "key=low..high" a range."""
     if not texts:
         return SEARCH_SPACES[method]
     return SearchSpace("given", dict(_dimension(text) for text in texts))
@@ -42,21 +42,21 @@ def _dimension(text: str) -> tuple[str, GridValues | FloatRange]:
 
 
 def _number(text: str) -> Number:
-    """A whole number stays one: keys that count take no other."""
+    """Parse a number; a whole number stays an integer, as keys of counts require."""
     return int(text) if text.strip().lstrip("+-").isdigit() else float(text)
 
 
 def grid_points(tables: Tables, space: SearchSpace) -> list[Settings] | None:
-    """All that a grid allows and the method accepts; None if a range is in it."""
+    """Return the valid points of a grid; None if the space has a range."""
     grids = {key: values.of for key, values in space.dimensions.items() if isinstance(values, GridValues)}
     if len(grids) < len(space.dimensions):
         return None
-    every = (dict(zip(grids, chosen, strict=True)) for chosen in product(*grids.values()))
-    return [settings for settings in every if is_valid(tables, settings)]
+    points = (dict(zip(grids, values, strict=True)) for values in product(*grids.values()))
+    return [settings for settings in points if is_valid(tables, settings)]
 
 
 def is_valid(tables: Tables, settings: Settings) -> bool:
-    """Whether a configuration can have these settings: FedCAD's beta is not above its gamma, for one."""
+    """Return True if the configuration with these settings is valid; FedCAD, for example, needs beta <= gamma."""
     try:
         Experiment(**apply_settings(tables, settings))
     except UserError:
@@ -65,7 +65,7 @@ def is_valid(tables: Tables, settings: Settings) -> bool:
 
 
 def require_valid(tables: Tables, space: SearchSpace) -> None:
-    """Refuse a space none of whose settings a configuration can have, with the reason."""
+    """Raise an error, with the reason, if no settings of the space are valid."""
     first = {
         key: values.of[0] if isinstance(values, GridValues) else values.low for key, values in space.dimensions.items()
     }
@@ -74,13 +74,14 @@ def require_valid(tables: Tables, space: SearchSpace) -> None:
 
 
 def current_settings(tables: Tables, space: SearchSpace) -> Settings | None:
-    """What the configuration itself says of the keys, if the space has it."""
-    said = {key: _get(Experiment(**tables).to_tables(), key) for key in space.dimensions}
-    return said if all(said[key] in values for key, values in space.dimensions.items()) else None
+    """Return the configuration's values of the keys; None if they are outside the space."""
+    complete = Experiment(**tables).to_tables()
+    settings = {key: _get(complete, key) for key in space.dimensions}
+    return settings if all(settings[key] in values for key, values in space.dimensions.items()) else None
 
 
 def apply_settings(tables: Tables, settings: Settings) -> Tables:
-    """The configuration with them."""
+    """Return the configuration with the settings."""
     return merge_tables(tables, *_nested(settings))
 
 
@@ -93,7 +94,7 @@ def _nested(settings: Settings) -> Iterator[Mapping[str, Any]]:
 
 
 def _get(tables: Mapping[str, Any], key: str) -> Any:
-    found: Any = tables
+    value: Any = tables
     for part in key.split("."):
-        found = found.get(part) if isinstance(found, Mapping) else None
-    return found
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value

@@ -1,4 +1,4 @@
-"""The folder of a search: what is searched, what was tried, and the best of it as a configuration."""
+"""Trials of a search, and the files of its folder: the search, its trials, and the best settings as a configuration."""
 
 import csv
 import io
@@ -16,63 +16,68 @@ from fedrecall.errors import UserError
 from fedrecall.files import write_atomic
 from fedrecall.studies.tuning.space import Settings, apply_settings
 
-SEARCH, TRIALS, TABLE, BEST = "search.toml", "trials.jsonl", "trials.csv", "best.toml"
+SEARCH_FILE, TRIALS_FILE, TABLE_FILE, BEST_FILE = "search.toml", "trials.jsonl", "trials.csv", "best.toml"
 
 
 @dataclass(frozen=True)
 class Trial:
     """One run with some settings, scored on validation examples."""
 
-    number: int  # from 1
+    number: int
+    """From 1."""
     settings: Settings
-    outcome: Literal["complete", "pruned", "failed"]  # failed: it diverged
-    value: float | None  # mean validation accuracy of the last ten evaluated rounds; None if it was not complete
-    curve: dict[int, float]  # validation accuracy by round
+    outcome: Literal["complete", "pruned", "failed"]
+    """`failed`: the run diverged."""
+    value: float | None
+    """Mean validation accuracy of the last ten evaluated rounds; None unless the trial is complete."""
+    curve: dict[int, float]
+    """Validation accuracy by round."""
     seconds: float
-    why: str = ""  # it failed
+    why: str = ""
+    """Reason of the failure."""
 
 
 @dataclass(frozen=True)
-class Journal:
-    """Written a trial at a time: what an interrupted search goes on from."""
+class SearchFolder:
+    """Files of a search, written after every trial, so that an interrupted search can be resumed."""
 
-    folder: Path
+    path: Path
 
-    def begin(self, search: Tables) -> list[Trial]:
-        """What was tried before, if it was the same search; else a new one."""
-        file, text = self.folder / SEARCH, tomli_w.dumps(search)
+    def open(self, search: Tables) -> list[Trial]:
+        """Write the description of a new search, or load the trials of an interrupted one.
+
+        Raises an error if the folder contains another search.
+        """
+        file, text = self.path / SEARCH_FILE, tomli_w.dumps(search)
         if not file.exists():
-            if others := [p.name for p in self.folder.iterdir() if p.suffix != ".lock"]:
-                text = f"{self.folder}: the folder is not a search, it contains {sorted(others)[0]}"
-                raise UserError("tune.directory_not_empty", text, str(self.folder), "choose another --out")
+            if others := sorted(path.name for path in self.path.iterdir() if path.suffix != ".lock"):
+                message = f"{self.path}: the folder is not a search, it contains {others[0]}"
+                raise UserError("tune.directory_not_empty", message, str(self.path), "choose another --out")
             write_atomic(file, text.encode())
         try:
-            old, new = (flatten(tables) for tables in map(tomllib.loads, (file.read_text(), text)))
-            trials = [_trial(json.loads(line)) for line in self._lines()]
+            old, new = (flatten(tomllib.loads(toml)) for toml in (file.read_text(), text))
+            log = self.path / TRIALS_FILE
+            trials = [_parse_trial(line) for line in (log.read_text().splitlines() if log.exists() else [])]
         except (OSError, ValueError, TypeError, KeyError) as error:
-            text = f"{self.folder}: the files of the search are damaged ({error})"
+            message = f"{self.path}: the files of the search are damaged ({error})"
             hint = "remove the folder or choose another --out"
-            raise UserError("tune.damaged", text, str(self.folder), hint) from None
-        free = tuple(f"config.{key}" for key in RESULT_NEUTRAL_KEYS)
+            raise UserError("tune.damaged", message, str(self.path), hint) from None
+        neutral = tuple(f"config.{key}" for key in RESULT_NEUTRAL_KEYS)
         differences = [
             f"{key.removeprefix('config.')} was {old.get(key)}, is {new.get(key)}"
             for key in {**old, **new}
-            if old.get(key) != new.get(key) and not key.startswith(free)
+            if old.get(key) != new.get(key) and not key.startswith(neutral)
         ]
         if differences:
-            text = f"{self.folder}: the folder contains a different search: {'; '.join(differences)}"
-            raise UserError(
-                "tune.cannot_resume", text, str(self.folder), "restore these settings or choose another --out"
-            )
+            message = f"{self.path}: the folder contains a different search: {'; '.join(differences)}"
+            hint = "restore these settings or choose another --out"
+            raise UserError("tune.cannot_resume", message, str(self.path), hint)
         return trials
 
-    def add(self, trials: list[Trial]) -> None:
-        """One more trial is finished: the last of these."""
-        write_atomic(self.folder / TRIALS, "".join(json.dumps(asdict(trial)) + "\n" for trial in trials).encode())
-
-    def write_best(self, experiment: Experiment, trials: list[Trial]) -> Path | None:
-        """Write the table of trials, and the configuration with the best settings; returns where that is."""
-        write_atomic(self.folder / TABLE, _csv(trials).encode())
+    def save(self, experiment: Experiment, trials: list[Trial]) -> Path | None:
+        """Write the trials and the best settings; return the path of the configuration with the best settings."""
+        write_atomic(self.path / TRIALS_FILE, "".join(json.dumps(asdict(trial)) + "\n" for trial in trials).encode())
+        write_atomic(self.path / TABLE_FILE, _to_csv(trials).encode())
         best = best_trial(trials)
         if best is None:
             return None
@@ -81,22 +86,18 @@ class Journal:
             f"# Found by {len(trials)} trials: {format_settings(best.settings)}\n"
             f"# {100 * (best.value or 0):.2f} % on examples held out from the clients; the test set was not used.\n\n"
         )
-        write_atomic(self.folder / BEST, (head + tomli_w.dumps(tables)).encode())
-        return self.folder / BEST
-
-    def _lines(self) -> list[str]:
-        file = self.folder / TRIALS
-        return file.read_text().splitlines() if file.exists() else []
+        write_atomic(self.path / BEST_FILE, (head + tomli_w.dumps(tables)).encode())
+        return self.path / BEST_FILE
 
 
 def best_trial(trials: list[Trial]) -> Trial | None:
-    """The complete trial of highest value, the earliest of several."""
+    """Return the complete trial of highest value, the earliest of equal ones."""
     complete = [trial for trial in trials if trial.value is not None]
     return max(complete, key=lambda trial: (trial.value or 0.0, -trial.number), default=None)
 
 
 def format_settings(settings: Settings) -> str:
-    """As one would set them.
+    """Return settings as text.
 
     >>> format_settings({"method.mu": 0.1, "method.tau": 2.0})
     'method.mu = 0.1, method.tau = 2'
@@ -104,12 +105,13 @@ def format_settings(settings: Settings) -> str:
     return ", ".join(f"{key} = {value:.6g}" for key, value in settings.items())
 
 
-def _trial(line: dict[str, Any]) -> Trial:
-    curve = {int(number): float(accuracy) for number, accuracy in line.pop("curve").items()}
-    return Trial(curve=curve, **line)
+def _parse_trial(line: str) -> Trial:
+    fields: dict[str, Any] = json.loads(line)
+    curve = {int(number): float(accuracy) for number, accuracy in fields.pop("curve").items()}
+    return Trial(curve=curve, **fields)
 
 
-def _csv(trials: list[Trial]) -> str:
+def _to_csv(trials: list[Trial]) -> str:
     out = io.StringIO()
     keys = list(trials[0].settings) if trials else []
     writer = csv.writer(out, lineterminator="\n")
