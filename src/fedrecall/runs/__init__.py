@@ -1,1 +1,1 @@
-"""From a configuration to a run directory."""
+"""One run: from a configuration to a run directory and a result."""

@@ -1,4 +1,4 @@
-"""A run directory: what was run, how it went, what came out. JSON, TOML and safetensors only."""
+"""The run directory: configuration, logs, checkpoints and results, as JSON, TOML and safetensors only."""
 
 import json
 import logging
@@ -40,25 +40,25 @@ ROUNDS = "rounds.jsonl"
 
 LOCK_FILE = "run.lock"
 
-RUN_LOCK_TIMEOUT = 3.0  # seconds: the workers of a process that was killed hold its lock until they have noticed
+RUN_LOCK_TIMEOUT = 3.0  # seconds: the workers of a killed process hold its lock until they exit
 
 ENVIRONMENT_KEYS = ("fedrecall", "torch", "numpy", "data", "partition", "parameters", "start")  # of the environment
 
 
 def new_run_path(name: str) -> Path:
-    """Where a run goes that is given no folder: named by the time, and by a number if others began in that second."""
+    """Return the default path of a new run: time and name, and a number if that path exists."""
     first = Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{name}"
-    others = (first.with_name(f"{first.name}-{number}") for number in count(2))
-    return next(path for path in chain([first], others) if not path.exists())
+    numbered = (first.with_name(f"{first.name}-{number}") for number in count(2))
+    return next(path for path in chain([first], numbered) if not path.exists())
 
 
 def require_empty(path: Path) -> None:
-    """Refuse an output directory that holds anything, or is none."""
+    """Raise an error if the output directory is not empty, or is a file."""
     if path.is_file():
         raise UserError(
             "run.not_a_directory", f"{path}: the output directory is a file", str(path), "set another --out"
         )
-    if path.exists() and any(inside.name != LOCK_FILE for inside in path.iterdir()):
+    if path.exists() and any(entry.name != LOCK_FILE for entry in path.iterdir()):
         what = "holds another run" if (path / "config.toml").exists() else "is not empty"
         how = f"resume its run: --resume {path}" if (path / CHECKPOINT_FOLDER).exists() else "remove it first"
         message = f"{path}: the output directory {what}"
@@ -67,10 +67,10 @@ def require_empty(path: Path) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """No other process in this run directory, which is made if need be, for as long as the context lasts.
+    """Create the run directory if it does not exist, and lock it against other processes.
 
-    The lock's file goes when the run is finished. Before, it must stay: whoever waits for a removed file and whoever
-    makes a new one would both have the lock.
+    The lock file is removed when the run is finished, not before: of two processes, one that waits for the removed
+    file and one that creates a new file would both hold a lock.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -98,27 +98,29 @@ class RunDirectory:
 
     @property
     def checkpoints(self) -> Checkpoints:
-        """What an interrupted run goes on from."""
+        """Checkpoints, from which an interrupted run is resumed."""
         return Checkpoints(self.path / CHECKPOINT_FOLDER)
 
     def initialise(self, setup: Setup) -> None:
-        """Write down all that is known before the first round."""
+        """Write the configuration, the partition and the environment."""
         write_atomic(self.path / "config.toml", _toml(setup).encode())
         setup.data.partition.save(self.path, setup.data.client_examples.y.numpy(), setup.data.dataset.num_classes)
-        self.write_json("environment.json", describe_environment(setup))  # the last: with it a run can be resumed
+        self.write_json(
+            "environment.json", describe_environment(setup)
+        )  # last: a directory with this file can be resumed
 
     def clear(self) -> None:
-        """Leave nothing half-written where a run could not begin."""
+        """Remove the files of a run that could not start."""
         for path in self.path.iterdir():
             if path.name != LOCK_FILE:
                 path.unlink()
 
     def differences(self, setup: Setup) -> list[str]:
-        """What differs between the run that was begun here and the one that is set up, key by key."""
+        """Return the settings that differ between the run here and a setup, and would change its result."""
         old, now = self._environment(), describe_environment(setup)
         if old.get("cpu") != now["cpu"]:
             log.warning(
-                "%s: the run began on a processor with %s, this one has %s: the last digits of the result may differ",
+                "%s: the run started on a processor with %s, this one has %s: the last digits of the result may differ",
                 self.path,
                 old.get("cpu"),
                 now["cpu"],
@@ -129,7 +131,7 @@ class RunDirectory:
         return [f"{key} was {_short(was)}, is {_short(now)}" for key, was, now in pairs if was != now]
 
     def record_forced_resume(self, setup: Setup, differences: list[str], after: int) -> None:
-        """Say that from here on the run is another one than it was."""
+        """Record a forced resume: save the new configuration and the list of changed settings."""
         forced = [*self._environment().get("forced", []), {"after": after, "changed": differences}]
         write_atomic(self.path / "config.toml", _toml(setup).encode())
         self.write_json("environment.json", describe_environment(setup) | {"forced": forced})
@@ -150,34 +152,34 @@ class RunDirectory:
 
     @property
     def log_files(self) -> list[Path]:
-        """The files to which every round adds a line."""
+        """Files to which every round appends a line."""
         return [self.path / ROUNDS, *sorted((self.path / "probes").glob("*.jsonl"))]
 
-    def append_record(self, line: RoundRecord, file: str = ROUNDS) -> None:
-        """One more round."""
+    def append_record(self, record: RoundRecord, file: str = ROUNDS) -> None:
+        """Append a record to a log file."""
         path = self.path / file
         path.parent.mkdir(exist_ok=True)
         with path.open("a") as out:
-            out.write(json.dumps(line) + "\n")
+            out.write(json.dumps(record) + "\n")
 
     def truncate_logs(self, rounds: int) -> dict[str, list[RoundRecord]]:
-        """Forget what was noted of later rounds; returns the lines that stay, by file."""
+        """Remove the records of later rounds from the logs; return the others by file name."""
         kept = {}
         for path in self.log_files:
             text = path.read_text(errors="replace") if path.exists() else ""
             lines = [_parse_line(line) for line in text.split("\n")]
-            whole = [line for line in lines if line is not None and line["round"] <= rounds]
-            kept[path.name] = whole
-            write_atomic(path, "".join(json.dumps(line) + "\n" for line in whole).encode())
+            records = [line for line in lines if line is not None and line["round"] <= rounds]
+            kept[path.name] = records
+            write_atomic(path, "".join(json.dumps(record) + "\n" for record in records).encode())
         (self.path / SUMMARY).unlink(missing_ok=True)
         return kept
 
     @property
     def finished(self) -> bool:
-        """Whether there is nothing left to do: the summary, which comes last, is there and tells of no failure.
+        """True if the run cannot be resumed: its summary, the last file written, exists and reports no failure.
 
-        What is left of checkpoints then is what a process had no time to remove. A run that failed and has none cannot
-        go on either.
+        Checkpoints beside such a summary are remains of a killed process. A failed run without checkpoints cannot be
+        resumed either.
         """
         try:
             failed = "failed" in json.loads((self.path / SUMMARY).read_text())
@@ -186,13 +188,13 @@ class RunDirectory:
         return not failed or not self.checkpoints.folder.exists()
 
     def write_summary(self, summary: Mapping[str, Any], *, resumable: bool) -> None:
-        """Say that the run is complete; there is nothing to resume then."""
+        """Write the summary, which ends the run; remove the checkpoints unless the run can be resumed."""
         self.write_json(SUMMARY, summary)
         if not resumable:
             shutil.rmtree(self.path / CHECKPOINT_FOLDER, ignore_errors=True)
 
     def save_traceback(self, failure: ClientFailure) -> str:
-        """The traceback of a client that failed; returns where it is."""
+        """Write the traceback of a failed client; return the path."""
         folder = self.path / "failures"
         folder.mkdir(exist_ok=True)
         path = folder / f"round-{failure.t + 1}-client-{failure.client}.txt"
@@ -200,18 +202,18 @@ class RunDirectory:
         return str(path)
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
-        """A JSON file, whole or not at all."""
+        """Write a JSON file atomically."""
         write_atomic(self.path / name, (json.dumps(content, indent=2) + "\n").encode())
 
     def write_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> None:
-        """Tensors under their names: the global model, for one."""
+        """Write named tensors, such as the global model, to a safetensors file."""
         path = self.path / name
         path.parent.mkdir(exist_ok=True)
         write_atomic(path, safetensors.torch.save(dict(tensors)))
 
 
 def describe_environment(setup: Setup) -> dict[str, Any]:
-    """What the result may depend on besides the configuration."""
+    """Return everything that the result may depend on: versions, processor, data, and the configuration itself."""
     return {
         "fedrecall": __version__,
         "python": platform.python_version(),
@@ -223,13 +225,13 @@ def describe_environment(setup: Setup) -> dict[str, Any]:
         "data": setup.data.dataset.fingerprint,
         "partition": setup.data.partition.hash,
         "parameters": len(setup.server.w),
-        "config": flatten(tomllib.loads(_toml(setup))),  # config.toml may be edited, and then tells it no more
+        "config": flatten(tomllib.loads(_toml(setup))),  # a copy: config.toml may be edited
         "start": sha256(setup.server.w.numpy().tobytes()).hexdigest() if _has_custom_weights(setup) else None,
     }
 
 
 def _has_custom_weights(setup: Setup) -> bool:
-    """Whether the first weights are not the seed's: those of another run, or of a module given in Python."""
+    """Return True if the initial weights are those of another run or of a Python module, not of the seed."""
     return setup.experiment.run.start is not None or isinstance(setup.experiment.model, PythonObject)
 
 
@@ -238,7 +240,7 @@ def _toml(setup: Setup) -> str:
 
 
 def _parse_line(line: str) -> RoundRecord | None:
-    """A line of a file that may have been cut off in the middle of one, or damaged."""
+    """Parse a line of a log; None if it is incomplete or damaged."""
     try:
         found = json.loads(line)
     except ValueError:

@@ -1,6 +1,6 @@
-"""Probes: what else to look at while a run goes on. Each states its cost, and none changes a bit of the result.
+"""Probes: additional measurements during a run. Each states its cost, and none changes a bit of the result.
 
-A probe says one line of plain data a round, kept in `probes/<name>.jsonl` of the run directory.
+A probe returns one record per round, which is stored in `probes/<name>.jsonl` of the run directory.
 """
 
 from collections.abc import Callable, Collection
@@ -21,67 +21,67 @@ ProbeRecord = dict[str, Any]  # plain data, ready for JSON
 
 @dataclass(frozen=True)
 class ProbeContext:
-    """What probes look at beside a round."""
+    """The data that probes use beside a round's result."""
 
-    train: Examples  # all that the clients hold together
+    train: Examples  # of all clients
     test: Examples
     partition: Partition
     classes: int
 
     def labels(self, client: int) -> Tensor:
-        """A client's training examples of each class [K]."""
+        """Count a client's training examples of each class [K]."""
         return self.train.subset(torch.from_numpy(self.partition.rows(client))).class_counts(self.classes)
 
     def count(self, labels: Tensor) -> Tensor:
-        """How often each class occurs [K]."""
+        """Count the occurrences of each class [K]."""
         return torch.bincount(labels, minlength=self.classes)
 
     def confusion(self, predicted: Tensor) -> Tensor:
-        """Test examples by true class and predicted class [K, K]."""
+        """Count test examples by true class and predicted class [K, K]."""
         flat = torch.bincount(self.test.y * self.classes + predicted, minlength=self.classes**2)
         return flat.view(self.classes, self.classes)
 
 
 class Probe(NamedTuple):
-    """Something to look at."""
+    """One additional measurement."""
 
     about: str
-    cost: str  # beside the training, a round
-    required_reports: Collection[str]  # what clients must report: fields of Observe
-    read: Callable[[ProbeContext, RoundResult], ProbeRecord | None]  # None: nothing to say of this round
+    cost: str  # per round, beside the training
+    required_reports: Collection[str]  # fields of ReportRequest
+    read: Callable[[ProbeContext, RoundResult], ProbeRecord | None]  # None: no record in this round
 
 
-def _confusion(view: ProbeContext, r: RoundResult) -> ProbeRecord | None:
-    return None if r.score is None else {"confusion": view.confusion(r.score.predicted).tolist()}
+def _confusion(context: ProbeContext, result: RoundResult) -> ProbeRecord | None:
+    return None if result.score is None else {"confusion": context.confusion(result.score.predicted).tolist()}
 
 
-def _local(view: ProbeContext, r: RoundResult) -> ProbeRecord:
-    clients = [int(report["client"]) for report in r.client_metrics]
-    labels = torch.stack([view.labels(client) for client in clients])
-    predicted = [report["predicted"] for report in r.client_metrics]
-    correct = torch.stack([view.count(view.test.y[p == view.test.y]) for p in predicted])
-    test = view.count(view.test.y)
+def _local(context: ProbeContext, result: RoundResult) -> ProbeRecord:
+    clients = [int(report["client"]) for report in result.client_metrics]
+    labels = torch.stack([context.labels(client) for client in clients])
+    predicted = [report["predicted"] for report in result.client_metrics]
+    correct = torch.stack([context.count(context.test.y[p == context.test.y]) for p in predicted])
+    test = context.count(context.test.y)
     accuracy = float((correct.sum(1).double() / test.sum()).mean())
     inside, outside = _in_and_out_of_distribution(labels, correct, test)
-    line: ProbeRecord = {
+    record: ProbeRecord = {
         "clients": clients,
         "labels": labels.tolist(),
         "correct": correct.tolist(),
-        "predicted": [view.count(p).tolist() for p in predicted],
+        "predicted": [context.count(p).tolist() for p in predicted],
         "test": test.tolist(),
         "mean_accuracy": accuracy,
         "in_distribution": inside,
         "out_distribution": outside,
     }
-    if r.score is not None:
-        line["forgetting"] = r.score.accuracy - accuracy
-    return line
+    if result.score is not None:
+        record["forgetting"] = result.score.accuracy - accuracy
+    return record
 
 
 def _in_and_out_of_distribution(labels: Tensor, correct: Tensor, test: Tensor) -> tuple[float, float]:
-    """Class-wise accuracy weighted by each client's label shares, and by what is missing from them; mean over clients.
+    """Average class-wise accuracy over clients, weighted by their label shares p, and by 1 - p.
 
-    Classes without test examples have no accuracy: the weights of the others are made to sum to one.
+    Classes without test examples have no accuracy: the weights of the others are normalised to sum to one.
     """
     shares = labels.double() / labels.sum(1, keepdim=True).clamp_min(1)
     seen = (test > 0).double()
@@ -95,44 +95,46 @@ def _in_and_out_of_distribution(labels: Tensor, correct: Tensor, test: Tensor) -
     return average(inside), average(outside)
 
 
-def _local_confusion(view: ProbeContext, r: RoundResult) -> ProbeRecord:
+def _local_confusion(context: ProbeContext, result: RoundResult) -> ProbeRecord:
     return {
-        "clients": [int(report["client"]) for report in r.client_metrics],
-        "confusion": [view.confusion(report["predicted"]).tolist() for report in r.client_metrics],
+        "clients": [int(report["client"]) for report in result.client_metrics],
+        "confusion": [context.confusion(report["predicted"]).tolist() for report in result.client_metrics],
     }
 
 
-def _cohort(view: ProbeContext, r: RoundResult) -> ProbeRecord:
-    return {"labels": torch.stack([view.labels(client) for client in r.clients]).sum(0).tolist()}
+def _cohort(context: ProbeContext, result: RoundResult) -> ProbeRecord:
+    return {"labels": torch.stack([context.labels(client) for client in result.clients]).sum(0).tolist()}
 
 
-def _shift(_: ProbeContext, r: RoundResult) -> ProbeRecord:
-    parts = [report["shift"].T.tolist() for report in r.client_metrics]
+def _shift(_: ProbeContext, result: RoundResult) -> ProbeRecord:
+    parts = [report["shift"].T.tolist() for report in result.client_metrics]
     named = {name: [part[i] for part in parts] for i, name in enumerate(SHIFT_METRICS)}
-    return {"clients": [int(report["client"]) for report in r.client_metrics], **named}
+    return {"clients": [int(report["client"]) for report in result.client_metrics], **named}
 
 
-def _distillation(_: ProbeContext, r: RoundResult) -> ProbeRecord | None:
-    line: ProbeRecord = {}
-    names = {key for report in r.client_metrics for key in report if key.startswith("observed.")}
+def _distillation(_: ProbeContext, result: RoundResult) -> ProbeRecord | None:
+    record: ProbeRecord = {}
+    names = {key for report in result.client_metrics for key in report if key.startswith("observed.")}
     for name in sorted(names):
-        total, number = torch.stack([report[name] for report in r.client_metrics if name in report]).sum(0).tolist()
-        line[name.removeprefix("observed.")] = total / number if number else None
-    if "alpha" in r.tensors_sent:
-        line["alpha"] = r.tensors_sent["alpha"].tolist()
-    if "A" in r.tensors_sent:
-        line["credibility"] = r.tensors_sent["A"].tolist()
-    return line or None
+        total, number = (
+            torch.stack([report[name] for report in result.client_metrics if name in report]).sum(0).tolist()
+        )
+        record[name.removeprefix("observed.")] = total / number if number else None
+    if "alpha" in result.tensors_sent:
+        record["alpha"] = result.tensors_sent["alpha"].tolist()
+    if "A" in result.tensors_sent:
+        record["credibility"] = result.tensors_sent["A"].tolist()
+    return record or None
 
 
-def _own_data(_: ProbeContext, r: RoundResult) -> ProbeRecord:
-    both = torch.stack([report["own_data"] for report in r.client_metrics])
-    clients = [int(report["client"]) for report in r.client_metrics]
+def _own_data(_: ProbeContext, result: RoundResult) -> ProbeRecord:
+    both = torch.stack([report["own_data"] for report in result.client_metrics])
+    clients = [int(report["client"]) for report in result.client_metrics]
     return {"clients": clients, "global": both[:, 0].tolist(), "local": both[:, 1].tolist()}
 
 
 def _nothing(_: ProbeContext, __: RoundResult) -> None:
-    """Features are no line of JSON: see `features`."""
+    """Return no record: `feature_tensors` writes features to a file of tensors."""
 
 
 _TEST_PASS_COST = "a pass over the test set for each participant"
@@ -154,25 +156,27 @@ PROBES: dict[str, Probe] = {
 
 
 def report_request(probes: Collection[str], *, local_accuracy: bool, last: int) -> ReportRequest:
-    """What clients must report for these probes; `last` is the last round, from 0."""
-    asked = {field for name in probes for field in PROBES[name].required_reports}
+    """Return the reports that clients send for these probes; `last` is the last round, from 0."""
+    required = {field for name in probes for field in PROBES[name].required_reports}
     return ReportRequest(
-        predictions=local_accuracy or "predictions" in asked,
-        own_data="own_data" in asked,
-        shift="shift" in asked,
-        distillation="distillation" in asked,
-        features=last if "features" in asked else None,
+        predictions=local_accuracy or "predictions" in required,
+        own_data="own_data" in required,
+        shift="shift" in required,
+        distillation="distillation" in required,
+        features=last if "features" in required else None,
     )
 
 
-def run_probes(probes: Collection[str], view: ProbeContext, r: RoundResult) -> dict[str, ProbeRecord]:
-    """What the probes see in a round."""
-    seen = {name: PROBES[name].read(view, r) for name in probes}
-    return {name: {"round": r.number, **line} for name, line in seen.items() if line is not None}
+def run_probes(probes: Collection[str], context: ProbeContext, result: RoundResult) -> dict[str, ProbeRecord]:
+    """Return the records of a round by probe."""
+    records = {name: PROBES[name].read(context, result) for name in probes}
+    return {name: {"round": result.number, **record} for name, record in records.items() if record is not None}
 
 
-def feature_tensors(view: ProbeContext, r: RoundResult) -> Payload:
-    """Penultimate features of some test examples: the global model's, and those that local models reported."""
-    examples = feature_examples(view.test)
-    said = {f"local-{int(report['client'])}": report["features"] for report in r.client_metrics if "features" in report}
-    return {"global": r.server.f.outputs(r.server.state, examples).h, **said, "y": examples.y}
+def feature_tensors(context: ProbeContext, result: RoundResult) -> Payload:
+    """Return penultimate features of some test examples, of the global model and of the reporting local models."""
+    examples = feature_examples(context.test)
+    local = {
+        f"local-{int(report['client'])}": report["features"] for report in result.client_metrics if "features" in report
+    }
+    return {"global": result.server.f.outputs(result.server.state, examples).h, **local, "y": examples.y}

@@ -36,7 +36,7 @@ def progress_console(progress: bool | Console | None) -> Console:
 
 
 def is_interactive(console: Console) -> bool:
-    """True if the console is a terminal that can redraw a line."""
+    """Return True if the console is a terminal that can redraw a line."""
     return console.is_terminal and not console.is_dumb_terminal
 
 

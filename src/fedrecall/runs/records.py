@@ -1,4 +1,4 @@
-"""What is kept of a round and of a run."""
+"""Records: one a round, as in rounds.jsonl, and the summary of a run."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,13 +8,13 @@ import numpy as np
 from fedrecall.core.rounds import RoundResult
 from fedrecall.data.dataset import Dataset
 
-RoundRecord = dict[str, Any]  # one round, as a line of rounds.jsonl
+RoundRecord = dict[str, Any]  # a line of rounds.jsonl
 
-MAX_REPORTED_GROUPS = 20  # domains are reported one by one; thousands of writers are not
+MAX_REPORTED_GROUPS = 20  # groups with an accuracy of their own: domains are few, writers are thousands
 
 
 def make_record(r: RoundResult, dataset: Dataset, epsilon: float | None = None) -> RoundRecord:
-    """What rounds.jsonl keeps of a round; epsilon is what the rounds so far give away of a client."""
+    """Return the record of a round; `epsilon` is the privacy loss of all rounds so far."""
     global_accuracy = None if r.score is None else r.score.accuracy
     out: RoundRecord = {
         "round": r.number,
@@ -30,18 +30,18 @@ def make_record(r: RoundResult, dataset: Dataset, epsilon: float | None = None) 
     if r.local_accuracy is not None:
         out["local_accuracy"] = r.local_accuracy
     if r.rejected:
-        out["refused"] = [refusal._asdict() for refusal in r.rejected]
+        out["refused"] = [reply._asdict() for reply in r.rejected]
     if epsilon is not None:
         out["epsilon"] = epsilon
     if r.score is not None and dataset.test_groups is not None and len(dataset.group_names) <= MAX_REPORTED_GROUPS:
-        right = (r.score.predicted == r.score.y).double()
-        of = ((name, right[dataset.test_groups == g]) for g, name in enumerate(dataset.group_names))
-        out["groups"] = {name: float(hits.mean()) for name, hits in of if len(hits)}
+        correct = (r.score.predicted == r.score.y).double()
+        by_group = ((name, correct[dataset.test_groups == g]) for g, name in enumerate(dataset.group_names))
+        out["groups"] = {name: float(hits.mean()) for name, hits in by_group if len(hits)}
     return out
 
 
 def summarise(records: Sequence[RoundRecord], initial: float, targets: Sequence[float]) -> dict[str, Any]:
-    """Final, best and mean of the last ten accuracies, first rounds at the targets, and totals."""
+    """Return final, best and mean of the last ten accuracies, the first round at each target, and totals."""
     curve = [(r["round"], r["accuracy"]) for r in records if r["accuracy"] is not None]
     accuracies = [accuracy for _, accuracy in curve]
     best = max(accuracies, default=None)

@@ -1,4 +1,4 @@
-"""What one run gave."""
+"""The result of a run."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Result:
-    """What a run gave: its rounds, a summary of them, and the global model.
+    """The result of a run: its rounds, a summary of them, and the global model.
 
     >>> import fedrecall as fr
     >>> result = fr.run(method="fedlmd", data="digits", rounds=2, progress=False)
@@ -37,15 +37,15 @@ class Result:
     summary: dict[str, Any]  # final, best, last10, ... as in summary.json
     directory: Path | None
     server: Server
-    probes: dict[str, list[ProbeRecord]] = field(default_factory=dict)  # what run.probes saw, as in probes/<name>.jsonl
+    probes: dict[str, list[ProbeRecord]] = field(default_factory=dict)  # by probe, as in probes/<name>.jsonl
 
     @property
     def title(self) -> str:
-        """The method and the data."""
+        """Method and data of the run."""
         return run_title(self.experiment)
 
     def model(self) -> nn.Module:
-        """The global model after the last round; its forward gives (features, logits)."""
+        """Return the global model after the last round; its forward returns (features, logits)."""
         method = self.experiment.method
         if isinstance(method, Method) and method.traits.personalised:
             raise UserError(
@@ -57,31 +57,31 @@ class Result:
         return self.server.f.to_module(self.server.w, self.server.b, self.server.int_buffers)
 
     def plot(self, y: str = "accuracy") -> "Figure":
-        """The curve over rounds of something that every round records: accuracy, loss, train_loss, local_accuracy."""
+        """Plot a metric over rounds: accuracy, loss, train_loss or local_accuracy."""
         from fedrecall.reporting.figures.curves import single_curve
         from fedrecall.reporting.figures.layout import for_display
         from fedrecall.reporting.figures.style import figure_style
 
         name = CHOICES["method"].dump(self.experiment.method)["name"]
-        curve = [(line["round"], line[y]) for line in self.rounds if line.get(y) is not None]
+        curve = [(record["round"], record[y]) for record in self.rounds if record.get(y) is not None]
         with figure_style():
             return for_display(single_curve(curve, y, name=name, title=self.title))
 
     def to_dataframe(self) -> "DataFrame":
-        """A pandas DataFrame with one line a round."""
+        """Return the rounds as a pandas DataFrame, one row per round."""
         from pandas import DataFrame
 
         return DataFrame(self.rounds)
 
     def __repr__(self) -> str:
-        known = [name for name in ("final", "best", "last10") if self.summary[name] is not None]
-        accuracy = "  ".join(f"{name} {100 * self.summary[name]:.2f} %" for name in known)
+        measured = [name for name in ("final", "best", "last10") if self.summary[name] is not None]
+        accuracy = "  ".join(f"{name} {100 * self.summary[name]:.2f} %" for name in measured)
         files = "" if self.directory is None else f", files in {self.directory}"
         rounds = f"{self.title}: {self.summary['rounds']} rounds, {self.summary['seconds']:.1f} s{files}"
         return f"{rounds}\naccuracy: {accuracy or 'not measured'}"
 
 
 def run_title(experiment: Experiment) -> str:
-    """The method and the data of an experiment, in words."""
+    """Return the method and the data of an experiment as a title."""
     method = CHOICES["method"].dump(experiment.method)
     return f"{method.get('of', method['name'])} on {experiment.data.name.replace('own', 'your data')}"

@@ -1,9 +1,9 @@
-"""From a configuration to everything a run needs, all of it checked before the first round."""
+"""From an experiment to the setup of a run: data, partition, model, server and schedule, all of it validated."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeVar, cast
+from typing import NamedTuple, cast
 
 import safetensors.torch
 from safetensors import SafetensorError
@@ -28,30 +28,27 @@ from fedrecall.models.adapt import adapt
 from fedrecall.runs.probes import report_request
 from fedrecall.simulation.clients import SimulatedClients
 
-T = TypeVar("T")
-
-UserModel = (
-    nn.Module | Callable[[], nn.Module]
-)  # a module with its weights, or what makes one, whose weights are seeded
+UserModel = nn.Module | Callable[[], nn.Module]
+"""A module with its weights, or a function that makes one, whose weights depend on the seed."""
 
 MODEL_FILE = "model.safetensors"  # the global model in a run directory
 
 
 class FederatedData(NamedTuple):
-    """Examples in their places."""
+    """The data of a federation: examples of the clients and of the server."""
 
     dataset: Dataset
-    client_examples: Examples  # all that the clients hold together, of which the partition gives rows
-    auxiliary: Examples  # the server's
+    client_examples: Examples  # of all clients; the partition assigns its rows to them
+    auxiliary: Examples  # on the server
     test: Examples
     partition: Partition
 
 
 @dataclass(frozen=True)
 class Setup:
-    """A federation that is ready to run."""
+    """Everything that a run needs."""
 
-    experiment: Experiment  # complete: the model is named
+    experiment: Experiment  # with resolved choices: it names the model
     data: FederatedData
     clients: SimulatedClients
     server: Server
@@ -61,23 +58,25 @@ class Setup:
 def prepare_run(
     experiment: Experiment, *, data: object = None, model: UserModel | None = None, partition: object = None
 ) -> Setup:
-    """Load the data, deal it out, build the model; `data`, `model` and `partition` are a Python user's own."""
-    dealt = load_and_partition(experiment, data=data, partition=partition)
-    return build_setup(with_resolved_choices(experiment, dealt, data, model, partition), dealt, model)
+    """Load and partition the data, build the model.
+
+    `data`, `model` and `partition` are Python objects that replace those of the experiment.
+    """
+    federated = load_and_partition(experiment, data=data, partition=partition)
+    return build_setup(with_resolved_choices(experiment, federated, data, model, partition), federated, model)
 
 
-def build_setup(experiment: Experiment, dealt: FederatedData, model: UserModel | None = None) -> Setup:
-    """Build the model and the server for examples that have been dealt out."""
+def build_setup(experiment: Experiment, federated: FederatedData, model: UserModel | None = None) -> Setup:
+    """Build the model, the server and the schedule for partitioned data."""
     method = require(experiment.method)
-    if method.traits.needs_auxiliary_data and not len(dealt.auxiliary):
+    if method.traits.needs_auxiliary_data and not len(federated.auxiliary):
         raise UserError(
             "config.conflict",
-            f"data.aux_per_class = {experiment.data.aux_per_class}: {type(method).__name__} needs auxiliary "
-            "examples",
+            f"data.aux_per_class = {experiment.data.aux_per_class}: {type(method).__name__} needs auxiliary examples",
             "data.aux_per_class",
             "set data.aux_per_class, such as 32",
         )
-    module, run = build_model(experiment, dealt.dataset, model), experiment.run
+    module, run = build_model(experiment, federated.dataset, model), experiment.run
     if run.start is not None:
         load_weights(module, run.start)
     f = FlatModel(module)
@@ -89,28 +88,28 @@ def build_setup(experiment: Experiment, dealt: FederatedData, model: UserModel |
         optimiser=experiment.server.to_optimiser(),
         extra=method.init(f.w),
         weights=experiment.server.weights,
-        auxiliary=dealt.auxiliary,
+        auxiliary=federated.auxiliary,
     )
     plan = RoundSchedule(
         rounds=run.rounds,
-        population=len(dealt.partition),
+        population=len(federated.partition),
         sample=experiment.federation.clients_sampled,
         seed=run.seed_for("sample"),
         evaluate_every=run.evaluate_every,
     )
-    return Setup(experiment, dealt, make_simulated_clients(experiment, dealt), server, plan)
+    return Setup(experiment, federated, make_simulated_clients(experiment, federated), server, plan)
 
 
-def make_simulated_clients(experiment: Experiment, dealt: FederatedData) -> SimulatedClients:
-    """What every client's task may look at."""
+def make_simulated_clients(experiment: Experiment, federated: FederatedData) -> SimulatedClients:
+    """Return the simulated clients of an experiment."""
     run = experiment.run
     return SimulatedClients(
         method=require(experiment.method),
         training=experiment.local.to_training(),
-        train=dealt.client_examples,
-        test=dealt.test,
-        partition=dealt.partition,
-        classes=dealt.dataset.num_classes,
+        train=federated.client_examples,
+        test=federated.test,
+        partition=federated.partition,
+        classes=federated.dataset.num_classes,
         seed=run.seed,
         report=report_request(run.probes, local_accuracy=run.local_accuracy, last=run.rounds - 1),
         attack=experiment.federation.attack,
@@ -118,7 +117,7 @@ def make_simulated_clients(experiment: Experiment, dealt: FederatedData) -> Simu
 
 
 def load_and_partition(experiment: Experiment, *, data: object = None, partition: object = None) -> FederatedData:
-    """Load the data, set the server's auxiliary examples aside or not, deal the rest out to the clients."""
+    """Load the data, draw the server's auxiliary examples, partition the others among the clients."""
     dataset = experiment.data.load() if data is None else as_dataset(data)
     seed = experiment.run.seed_for("partition")
     aux, left = split_auxiliary(
@@ -128,62 +127,62 @@ def load_and_partition(experiment: Experiment, *, data: object = None, partition
     train = Examples(dataset.train_x, dataset.train_y, transform)
     clients = train.subset(left)
     groups = None if dataset.train_groups is None else dataset.train_groups[left].numpy()
-    dealt = make_partition_for(experiment, clients.y.numpy(), groups, seed, partition)
-    if dealt.samples != len(clients):
+    assigned = make_partition_for(experiment, clients.y.numpy(), groups, seed, partition)
+    if assigned.samples != len(clients):
         raise UserError(
             "partition.other_data",
-            f"partition: it assigns {dealt.samples} examples, but the clients have {len(clients)} together",
+            f"partition: it assigns {assigned.samples} examples, but the clients have {len(clients)} together",
             "partition",
             "make the partition for this data, data.aux and data.aux_per_class",
         )
-    if len(dealt) != experiment.federation.clients:
+    if len(assigned) != experiment.federation.clients:
         raise UserError(
             "config.conflict",
-            f"federation.clients = {experiment.federation.clients}: the partition has {len(dealt)} clients",
+            f"federation.clients = {experiment.federation.clients}: the partition has {len(assigned)} clients",
             "federation.clients",
-            f"set federation.clients = {len(dealt)}",
+            f"set federation.clients = {len(assigned)}",
         )
     return FederatedData(
-        dataset, clients, train.subset(aux), Examples(dataset.test_x, dataset.test_y, transform), dealt
+        dataset, clients, train.subset(aux), Examples(dataset.test_x, dataset.test_y, transform), assigned
     )
 
 
 def make_partition_for(
     experiment: Experiment, labels: Ints, groups: Ints | None, seed: int, partition: object
 ) -> Partition:
-    """Who has which of the clients' examples: by the configured law, or by a Python user's own object."""
+    """Return the partition of the clients' examples, by the configured partitioner or by a Python object."""
     if isinstance(partition, Partition):
         return partition
     if partition is not None and not hasattr(partition, "assign"):
         return from_flower_partitioner(partition, labels, groups, seed=seed)
-    law = require(experiment.federation.partition) if partition is None else cast(Partitioner, partition)
+    partitioner = require(experiment.federation.partition) if partition is None else cast(Partitioner, partition)
     rng = seeds.numpy_generator(seed, "partition")
-    return make_partition(law, labels, groups, experiment.federation.clients, rng=rng, seed=seed)
+    return make_partition(partitioner, labels, groups, experiment.federation.clients, rng=rng, seed=seed)
 
 
 def with_resolved_choices(
-    experiment: Experiment, dealt: FederatedData, data: object, model: object, partition: object
+    experiment: Experiment, federated: FederatedData, data: object, model: object, partition: object
 ) -> Experiment:
-    """The experiment as it is really run: what was given in Python is named, and where no model is, one is chosen.
+    """Return the experiment with Python objects named, and with a default model if it has none.
 
-    A small CNN for images that allow it, else an MLP.
+    The default is a small CNN for images of at least 16 x 16 pixels, otherwise an MLP.
     """
     changes: dict[str, object] = {}
     if data is not None:
         changes["data"] = experiment.data.model_copy(update={"name": "own"})
     if partition is not None:
-        own = PythonObject("partition", str(dealt.partition.partitioner["name"]))
-        changes["federation"] = experiment.federation.model_copy(update={"partition": own})
+        named = PythonObject("partition", str(federated.partition.partitioner["name"]))
+        changes["federation"] = experiment.federation.model_copy(update={"partition": named})
     if model is not None:
         changes["model"] = PythonObject("model", getattr(model, "__name__", type(model).__name__))
     elif experiment.model is None:
-        image = len(dealt.dataset.shape) == 3 and min(dealt.dataset.shape[1:]) >= 16
-        changes["model"] = MODELS["cnn" if image else "mlp"]()
+        is_image = len(federated.dataset.shape) == 3 and min(federated.dataset.shape[1:]) >= 16
+        changes["model"] = MODELS["cnn" if is_image else "mlp"]()
     return experiment.model_copy(update=changes)
 
 
 def build_model(experiment: Experiment, dataset: Dataset, model: UserModel | None) -> nn.Module:
-    """A module whose initial weights depend on the seed alone, not on the method or on what ran before."""
+    """Build the model. Its initial weights depend on the seed alone, so that all methods start from the same."""
     with seeds.seeded_rng(experiment.run.seed_for("init"), "init"):
         if model is None:
             return require(cast(Model | PythonObject, experiment.model)).build(dataset.shape, dataset.num_classes)
@@ -192,7 +191,7 @@ def build_model(experiment: Experiment, dataset: Dataset, model: UserModel | Non
 
 
 def instantiate(model: UserModel) -> nn.Module:
-    """A Python user's own module, or what the class or function makes that was given in its place."""
+    """Return a user's module, or the module that a user's class or function makes."""
     module: object = model() if callable(model) and not isinstance(model, nn.Module) else model
     if not isinstance(module, nn.Module):
         raise UserError(
@@ -205,14 +204,14 @@ def instantiate(model: UserModel) -> nn.Module:
 
 
 def load_weights(module: nn.Module, path: Path) -> None:
-    """Take over the values of a model that a run left behind."""
+    """Load the weights of a global model: a file, or the run directory that contains it."""
     file = path / MODEL_FILE if path.is_dir() else path
     try:
         module.load_state_dict(safetensors.torch.load_file(file))
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError("model.unreadable_file", f"run.start = {file}: cannot read it: {reason}", "run.start") from None
-    except RuntimeError as error:  # torch lists all that does not fit, line by line
+    except RuntimeError as error:  # torch lists every mismatch on a line of its own
         first = str(error).splitlines()[1].strip() if "\n" in str(error) else str(error)
         raise UserError(
             "model.wrong_weights",

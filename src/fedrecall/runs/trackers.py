@@ -1,8 +1,8 @@
-"""Trackers: TensorBoard, MLflow and Weights & Biases hear of a run round by round (`run.track`).
+"""Experiment trackers: TensorBoard, MLflow and Weights & Biases (`run.track`).
 
-A tracker consumes the records that the round loop yields and knows nothing of the loop. Unless the tool's own
-environment variables say otherwise, what it writes stays in the run directory. A run that is resumed goes on in the
-tool's same run, by the name that the tool gave it, which is kept in the run directory.
+A tracker receives the record of every round and does not depend on the round loop. Its files are in the run directory,
+unless the tool's own environment variables set another place. A resumed run continues the tool's run, whose ID is
+stored in the run directory.
 """
 
 import json
@@ -25,32 +25,32 @@ from fedrecall.runs.records import RoundRecord
 
 log = logging.getLogger(__name__)
 
-TRACKER_PROJECT = "fedrecall"  # what MLflow calls an experiment, and Weights & Biases a project
+TRACKER_PROJECT = "fedrecall"  # the experiment in MLflow, the project in Weights & Biases
 
 ROUND_METRICS = ("accuracy", "loss", "train_loss", "local_accuracy", "seconds", "bytes_up", "bytes_down")  # of a round
 
 SUMMARY_METRICS = ("initial", "final", "best", "best_round", "last10", "seconds", "bytes_up", "bytes_down")  # of a run
 
-TRACKER_FILE = "tracker.json"  # in the run directory: the run's name in each tool
+TRACKER_FILE = "tracker.json"  # in the run directory: the ID of the run in each tool
 
-INVALID_METRIC_CHARACTERS = r"[^\w. -]"  # what MLflow refuses in the name of a metric
+INVALID_METRIC_CHARACTERS = r"[^\w. -]"  # not accepted by MLflow
 
 
 class Tracker(Protocol):
-    """What hears of a run. Its context is the run; leaving it before `finish` means that the run broke off."""
+    """A context manager that receives a run's metrics. If it exits before `finish`, the run was interrupted."""
 
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *_: object) -> None: ...
 
     def start(self, tables: Mapping[str, Any], directory: Path, done: int) -> None:
-        """A run begins, or goes on after so many rounds, with this complete configuration."""
+        """Start tracking a run with a complete configuration; `done` rounds were run before a resume."""
 
     def round(self, record: RoundRecord) -> None:
-        """A round is done."""
+        """Log a round."""
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """The run is done."""
+        """Log the summary of the run."""
 
 
 class TensorBoard:
@@ -73,23 +73,25 @@ class TensorBoard:
             self._writer.close()
 
     def start(self, tables: Mapping[str, Any], directory: Path, done: int) -> None:
-        """The configuration, as text and as hyper-parameters to sort runs by."""
+        """Write the configuration, as text and as hyper-parameters to sort runs by."""
         folder = directory / "tensorboard"
-        # What was written of rounds that are made again is to be forgotten.
+        # Discard the values of rounds that are run again.
         self._writer = self._open(str(folder), purge_step=done + 1 if folder.exists() else None)
-        indented = "".join(f"    {line}\n" for line in tomli_w.dumps(tables).splitlines())  # Markdown for: as it is
+        indented = "".join(
+            f"    {line}\n" for line in tomli_w.dumps(tables).splitlines()
+        )  # Markdown for preformatted text
         self._writer.add_text("configuration", indented)
         for part in self._hparams(flatten(tables), {"accuracy": 0.0}):
             self._writer.file_writer.add_summary(part)
         self._writer.flush()
 
     def round(self, record: RoundRecord) -> None:
-        """Scalars; the writer sends them to the disk from time to time, so at the latest when it is closed."""
+        """Write scalars, which the writer flushes at intervals and when it is closed."""
         for name, value in _metrics(record).items():
             self._writer.add_scalar(name, value, record["round"])
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """The results as scalars of the last round."""
+        """Write the results as scalars of the last round."""
         for name, value in _results(summary).items():
             self._writer.add_scalar(f"result/{name}", value, summary["rounds"])
         if "failed" in summary:
@@ -97,7 +99,7 @@ class TensorBoard:
 
 
 class MLflow:
-    """A run in `<run directory>/mlruns`, or where MLFLOW_TRACKING_URI says."""
+    """A run in `<run directory>/mlruns`, or in the store of MLFLOW_TRACKING_URI."""
 
     def __init__(self) -> None:
         try:
@@ -107,7 +109,7 @@ class MLflow:
             raise missing_extra("mlflow", "mlflow") from error
         self._connect, self._metric, self._param = MlflowClient, Metric, Param
         self._client: Any = None
-        self._run, self._status, self._heard = "", "FAILED", 0
+        self._run, self._status, self._last_logged = "", "FAILED", 0
 
     def __enter__(self) -> Self:
         return self
@@ -117,34 +119,34 @@ class MLflow:
             self._client.set_terminated(self._run, self._status)
 
     def start(self, tables: Mapping[str, Any], directory: Path, done: int) -> None:
-        """A new run with the configuration as its parameters, or the one that there is."""
-        where = os.environ.get("MLFLOW_TRACKING_URI")
-        if where is None:  # files need no server and no database; MLflow wants to be told that they are meant
+        """Create a run with the configuration as its parameters, or continue the existing one."""
+        uri = os.environ.get("MLFLOW_TRACKING_URI")
+        if uri is None:  # files need no server and no database; MLflow requires consent to them
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
-            where = (directory / "mlruns").absolute().as_uri()
-        self._client = self._connect(where)
-        if known := _known(directory).get("mlflow"):
-            self._client.update_run(known, status="RUNNING")
-            self._run = known
-            points = self._client.get_metric_history(known, "bytes_up")  # which every round has
-            self._heard = max((point.step for point in points), default=0)
+            uri = (directory / "mlruns").absolute().as_uri()
+        self._client = self._connect(uri)
+        if run_id := _run_ids(directory).get("mlflow"):
+            self._client.update_run(run_id, status="RUNNING")
+            self._run = run_id
+            points = self._client.get_metric_history(run_id, "bytes_up")  # which every round has
+            self._last_logged = max((point.step for point in points), default=0)
             return
         project = os.environ.get("MLFLOW_EXPERIMENT_NAME", TRACKER_PROJECT)
-        there = self._client.get_experiment_by_name(project)
-        number = there.experiment_id if there else self._client.create_experiment(project)
-        self._run = self._client.create_run(number, run_name=_run_name(directory)).info.run_id
-        _keep(directory, "mlflow", self._run)
+        existing = self._client.get_experiment_by_name(project)
+        experiment_id = existing.experiment_id if existing else self._client.create_experiment(project)
+        self._run = self._client.create_run(experiment_id, run_name=_run_name(directory)).info.run_id
+        _save_run_id(directory, "mlflow", self._run)
         params = [self._param(name, str(value)) for name, value in flatten(tables).items()]
-        for first in range(0, len(params), 100):  # as many as MLflow takes at once
+        for first in range(0, len(params), 100):  # MLflow's limit
             self._client.log_batch(self._run, params=params[first : first + 100])
 
     def round(self, record: RoundRecord) -> None:
-        """All metrics of the round at once; it has those of a round that is made again."""
-        if record["round"] > self._heard:
+        """Log all metrics of the round in one batch, unless a run before the resume logged them."""
+        if record["round"] > self._last_logged:
             self._log(_metrics(record), record["round"])
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """The results as metrics of the last round."""
+        """Log the results as metrics of the last round."""
         self._log({f"result/{name}": value for name, value in _results(summary).items()}, summary["rounds"])
         if "failed" in summary:
             self._client.set_tag(self._run, "failed", str(summary["failed"]))
@@ -158,14 +160,14 @@ class MLflow:
 
 
 class WeightsAndBiases:
-    """A run in `<run directory>/wandb`, to be sent with `wandb sync`; sent at once if WANDB_MODE or a key says so."""
+    """A run in `<run directory>/wandb`, uploaded by `wandb sync`, or at once if WANDB_MODE or WANDB_API_KEY is set."""
 
     def __init__(self) -> None:
         try:
             import wandb
         except ImportError as error:
             raise missing_extra("wandb", "wandb") from error
-        self._wandb, self._broken = wandb, True
+        self._wandb, self._failed = wandb, True
         self._run: Any = None
 
     def __enter__(self) -> Self:
@@ -173,32 +175,32 @@ class WeightsAndBiases:
 
     def __exit__(self, *_: object) -> None:
         if self._run is not None:
-            self._run.finish(exit_code=int(self._broken))
+            self._run.finish(exit_code=int(self._failed))
 
     def start(self, tables: Mapping[str, Any], directory: Path, done: int) -> None:
-        """A new run with the configuration, or the one that there is; offline, its parts have one name."""
-        chosen = "WANDB_MODE" in os.environ or "WANDB_API_KEY" in os.environ
-        known = _known(directory).get("wandb")
+        """Create a run with the configuration, or continue the existing one; its offline parts share an ID."""
+        has_mode = "WANDB_MODE" in os.environ or "WANDB_API_KEY" in os.environ
+        run_id = _run_ids(directory).get("wandb")
         self._run = self._wandb.init(
             project=os.environ.get("WANDB_PROJECT", TRACKER_PROJECT),
             name=_run_name(directory),
-            id=known,
-            resume=None if known is None else "allow",
+            id=run_id,
+            resume=None if run_id is None else "allow",
             dir=str(directory),
             config=dict(tables),
-            mode=None if chosen else "offline",
-            settings=self._wandb.Settings(silent=True, console="off"),  # the console is fedrecall's
+            mode=None if has_mode else "offline",
+            settings=self._wandb.Settings(silent=True, console="off"),  # no output between the progress lines
         )
-        _keep(directory, "wandb", self._run.id)
+        _save_run_id(directory, "wandb", self._run.id)
 
     def round(self, record: RoundRecord) -> None:
-        """One step of its history."""
+        """Log a step of the run's history."""
         self._run.log(_metrics(record), step=record["round"])
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """The results go to the run's summary."""
+        """Log the results to the run's summary."""
         self._run.summary.update(_results(summary) | {k: summary[k] for k in ("failed",) if k in summary})
-        self._broken = "failed" in summary
+        self._failed = "failed" in summary
 
 
 TRACKERS: dict[str, type[Tracker]] = {
@@ -209,7 +211,7 @@ TRACKERS: dict[str, type[Tracker]] = {
 
 
 class SafeTracker:
-    """A tracker that cannot end a run: when it fails it is said once, and the run goes on without it."""
+    """A tracker that cannot stop a run: if it fails, a warning is logged and the run continues without it."""
 
     def __init__(self, name: str | None) -> None:
         if name is not None and name not in TRACKERS:
@@ -226,15 +228,15 @@ class SafeTracker:
         self._do("__exit__", kind, error, trace)
 
     def start(self, tables: Mapping[str, Any], directory: Path, done: int = 0) -> None:
-        """A run begins, or goes on after so many rounds, with this complete configuration."""
+        """Start tracking a run with a complete configuration; `done` rounds were run before a resume."""
         self._do("start", tables, directory, done)
 
     def round(self, record: RoundRecord) -> None:
-        """A round is done."""
+        """Log a round."""
         self._do("round", record)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """The run is done."""
+        """Log the summary of the run."""
         self._do("finish", summary)
 
     def _do(self, hook: str, *args: object) -> None:
@@ -247,34 +249,34 @@ class SafeTracker:
             log.warning("run.track = %s: the tracker failed, the run continues without it: %s", self._name, reason)
             tracker, self._tracker = self._tracker, None
             if hook != "__exit__":
-                with suppress(Exception):  # it has failed already
+                with suppress(Exception):  # it has failed before
                     tracker.__exit__(type(error), error, error.__traceback__)
 
 
 def _metrics(record: RoundRecord) -> dict[str, float]:
-    """What a round measured, without what it did not; accuracies on parts of the test set are named groups/<part>."""
-    parts = {
+    """Return the metrics that a round has; the accuracy of a group of the test set is named groups/<group>."""
+    groups = {
         f"groups/{re.sub(INVALID_METRIC_CHARACTERS, '_', name)}": value
         for name, value in record.get("groups", {}).items()
     }
-    return {name: record[name] for name in ROUND_METRICS if record.get(name) is not None} | parts
+    return {name: record[name] for name in ROUND_METRICS if record.get(name) is not None} | groups
 
 
 def _results(summary: Mapping[str, Any]) -> dict[str, float]:
     return {name: summary[name] for name in SUMMARY_METRICS if summary.get(name) is not None}
 
 
-def _known(directory: Path) -> dict[str, str]:
-    """The run's name in each tool that has heard of it."""
+def _run_ids(directory: Path) -> dict[str, str]:
+    """Return the ID of the run by tool."""
     file = directory / TRACKER_FILE
-    return {str(tool): str(name) for tool, name in json.loads(file.read_text()).items()} if file.exists() else {}
+    return {str(tool): str(run_id) for tool, run_id in json.loads(file.read_text()).items()} if file.exists() else {}
 
 
-def _keep(directory: Path, tool: str, name: str) -> None:
-    write_atomic(directory / TRACKER_FILE, json.dumps(_known(directory) | {tool: name}).encode())
+def _save_run_id(directory: Path, tool: str, run_id: str) -> None:
+    write_atomic(directory / TRACKER_FILE, json.dumps(_run_ids(directory) | {tool: run_id}).encode())
 
 
 def _run_name(directory: Path) -> str:
-    """A run's name: its directory's; in a study, its cell."""
+    """Return the name of a run: its directory, or its cell in a study."""
     parts = directory.absolute().parts
     return "/".join(parts[parts.index("cells") + 1 :]) if "cells" in parts else parts[-1]
