@@ -11,7 +11,7 @@ import torch
 from filelock import FileLock
 
 import fedrecall as fr
-from fedrecall.runs.directory import LOCK
+from fedrecall.runs.directory import LOCK_FILE
 
 SMALL = {
     "federation": {"clients": 6, "sample": 3, "partition": {"name": "dirichlet", "alpha": 0.3}},
@@ -83,7 +83,7 @@ def test_interrupted_before_the_first_checkpoint(tmp_path: Path) -> None:
 def test_a_finished_run_leaves_no_checkpoint_and_cannot_be_resumed(tmp_path: Path) -> None:
     fr.run(tables(), out=tmp_path / "a")
     assert not (tmp_path / "a" / "checkpoints").exists()
-    assert not (tmp_path / "a" / LOCK).exists()
+    assert not (tmp_path / "a" / LOCK_FILE).exists()
     with pytest.raises(fr.UserError) as error:
         fr.run(tables(), out=tmp_path / "a", resume=True)
     assert (error.value.code, error.value.key) == ("run.finished", str(tmp_path / "a"))
@@ -266,7 +266,7 @@ def test_two_processes_cannot_run_in_one_directory(tmp_path: Path, monkeypatch: 
     interrupt(tables(), tmp_path / "a", after=2)
     context = multiprocessing.get_context("spawn")
     ready, done = context.Event(), context.Event()
-    other = context.Process(target=_hold, args=(str(tmp_path / "a" / LOCK), ready, done))
+    other = context.Process(target=_hold, args=(str(tmp_path / "a" / LOCK_FILE), ready, done))
     other.start()
     assert ready.wait(30)
     with pytest.raises(fr.UserError) as error:
