@@ -72,10 +72,11 @@ def package_imports() -> dict[str, set[str]]:
         if name in SKIPPED:
             continue
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fedrecall."):
-                target = (node.module or "").split(".")[1]
-                if target not in SKIPPED and box_of(target) != box_of(name):
-                    found[box_of(name)].add(box_of(target))
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "fedrecall":
+                for alias in node.names:
+                    target = box_of(f"{node.module}.{alias.name}".split(".")[1])
+                    if target in PLACES and target != box_of(name):
+                        found[box_of(name)].add(target)
     found[UPWARD[0]].discard(UPWARD[1])
     return found
 

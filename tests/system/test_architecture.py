@@ -45,7 +45,7 @@ EXCEPTIONS = {
 LAZY_CYCLES: set[frozenset[str]] = set()
 TYPE_CYCLES = {
     # The records of core/types.py carry the model, the server optimiser and the training settings.
-    frozenset({"core.flat_model", "core.method", "core.method_extensions", "core.optim", "core.training", "core.types"}),
+    frozenset(f"core.{name}" for name in ("flat_model", "method", "method_extensions", "optim", "training", "types")),
     # An experiment is validated by functions that take an experiment.
     frozenset({"config.choices", "config.experiment", "config.validation"}),
 }
