@@ -1,1 +1,1 @@
-"""The heart: what a method, a client's round and a federation's round are."""
+"""Methods, local training and communication rounds, independent of data sets, engines and run directories."""

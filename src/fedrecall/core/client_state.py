@@ -1,4 +1,4 @@
-"""What clients remember, in memory that does not grow with their number."""
+"""Client states, in memory that does not grow with the number of clients."""
 
 import os
 import shutil
@@ -14,27 +14,27 @@ from fedrecall.core.types import Payload, payload_bytes
 from fedrecall.errors import UserError
 from fedrecall.files import tensors_from_bytes, tensors_to_bytes, write_atomic
 
-CACHE_BYTES = 256 * 2**20  # bytes
+CACHE_BYTES = 256 * 2**20  # size limit of the states held in memory
 
 
 class ClientStateStore(MutableMapping[int, Payload]):
-    """A payload per client: the ones used last in memory, the others in safetensors files.
+    """Mapping from client to payload: the most recently used ones in memory, the others in safetensors files.
 
-    A client that remembers nothing has no entry, so a method without memory costs nothing. No file is ever written
-    twice: a changed payload gets a new one, so that a checkpoint can name the files of its round. Files that no
-    checkpoint has pinned are a part of this object, and go when it is closed.
+    A client without state has no entry, so a method without client state costs nothing. No file is written twice: a
+    changed payload gets a new file, so that a checkpoint can name the files of its round. Files that no checkpoint has
+    pinned belong to this object and are removed when it is closed.
     """
 
     def __init__(
         self, folder: Path | None = None, cache_bytes: int = CACHE_BYTES, files: Mapping[int, str] | None = None
     ) -> None:
-        """Files go to `folder` (None: a temporary one) once there are any; `filed` are those of a checkpoint."""
+        """Write files to `folder` (None: a temporary one, made when needed); `files` are those of a checkpoint."""
         self._folder = folder
         self._limit = cache_bytes
-        self._recent: OrderedDict[int, Payload] = OrderedDict()  # the latest last
-        self._size = 0  # bytes in _recent
+        self._recent: OrderedDict[int, Payload] = OrderedDict()  # least recently used first
+        self._size = 0  # size of _recent in bytes
         self._files = dict(files or {})  # client -> name of its file
-        self._dirty: set[int] = set()  # whose file, if any, is out of date
+        self._dirty: set[int] = set()  # clients whose file is missing or out of date
         self._pinned: frozenset[str] = frozenset(self._files.values())
         self._next_id = max((int(Path(name).stem.partition("-")[2]) for name in self._pinned), default=0)
         self._owner = os.getpid()
@@ -54,9 +54,9 @@ class ClientStateStore(MutableMapping[int, Payload]):
             return
         self._evict(client)
         self._dirty.add(client)
-        # A view would keep all that it is a view of.
-        whole = {k: t if t.untyped_storage().nbytes() == t.nbytes else t.clone() for k, t in payload.items()}
-        self._insert(client, whole)
+        # A view would keep the complete tensor in memory.
+        copied = {k: t if t.untyped_storage().nbytes() == t.nbytes else t.clone() for k, t in payload.items()}
+        self._insert(client, copied)
 
     def __delitem__(self, client: int) -> None:
         if client not in self:
@@ -75,20 +75,20 @@ class ClientStateStore(MutableMapping[int, Payload]):
         return len(self._recent.keys() | self._files)
 
     def flush(self) -> dict[int, str]:
-        """Bring all that has changed to files, and name the file of every client."""
+        """Write all changed states to files; return the file name of every client."""
         for client in sorted(self._dirty):
             self._spill(client)
         return dict(self._files)
 
     def pin(self, names: Collection[str]) -> None:
-        """Keep these files, which checkpoints name, whatever becomes of the memories; let go of those pinned before."""
+        """Keep these files, which checkpoints refer to, even if states change; release the files pinned before."""
         released, self._pinned = self._pinned - frozenset(names), frozenset(names)
         for name in released - set(self._files.values()):
             self._path(name).unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Remove the files that no checkpoint needs."""
-        if os.getpid() != self._owner:  # a forked process has a copy of the object, and no business with the files
+        """Remove the files that no checkpoint refers to."""
+        if os.getpid() != self._owner:  # a forked process has a copy of the object and must not remove the files
             return
         for name in self._files.values():
             self._delete_file(name)
@@ -110,7 +110,7 @@ class ClientStateStore(MutableMapping[int, Payload]):
     def _insert(self, client: int, payload: Payload) -> None:
         self._recent[client] = payload
         self._size += payload_bytes(payload)
-        while self._size > self._limit and len(self._recent) > 1:  # the one in use stays, however large
+        while self._size > self._limit and len(self._recent) > 1:  # the state in use stays, of any size
             oldest = next(iter(self._recent))
             if oldest in self._dirty:
                 self._spill(oldest)

@@ -1,4 +1,4 @@
-"""Clients that fail: what is kept of it, and when it is too much for a round."""
+"""Policy for clients that raise an exception or whose worker exits."""
 
 import traceback
 from collections.abc import Callable
@@ -13,7 +13,7 @@ CLIENT_FAILED = "round.client_failed"  # code of an exception in a client's own 
 class ClientFailure(NamedTuple):
     """A client without a reply: its code raised an exception, or its worker or node failed."""
 
-    t: int  # the round, from 0
+    t: int  # round, from 0
     client: int
     error: str  # one line
     traceback: str
@@ -21,7 +21,7 @@ class ClientFailure(NamedTuple):
 
 
 class RemoteTraceback(Exception):
-    """The traceback of another process, shown as the cause of what is raised in this one."""
+    """Traceback of another process, shown as the cause of an exception in this one."""
 
     def __str__(self) -> str:
         return f"in a worker process:\n{self.args[0]}"
@@ -29,23 +29,23 @@ class RemoteTraceback(Exception):
 
 @dataclass(frozen=True)
 class FailurePolicy:
-    """What a run does about clients that fail.
+    """Reaction of a run to clients that fail.
 
-    By default it stops at the first one: in a simulation an exception is a mistake in the code far more often than a
-    fault worth simulating, and a mean over the clients that happened to survive would hide it.
+    By default a run stops at the first failure: in a simulation an exception is usually a mistake in the code, and a
+    mean over the remaining clients would hide it.
     """
 
-    min_replies: int | None = None  # a round goes on with so many; None: all
-    save_traceback: Callable[[ClientFailure], str | None] | None = (
-        None  # where the traceback goes; may say where that is
-    )
+    min_replies: int | None = None
+    """Replies with which a round continues. None: all."""
+    save_traceback: Callable[[ClientFailure], str | None] | None = None
+    """Stores a traceback; returns its path, or None."""
 
 
 @dataclass
 class FailureTracker:
-    """Who failed in one exchange."""
+    """Clients that failed in one exchange."""
 
-    faults: FailurePolicy
+    policy: FailurePolicy
     t: int
     num_clients: int
     missing: list[int] = field(default_factory=list)
@@ -64,24 +64,21 @@ class FailureTracker:
         `code` and `key` are those of the client's error. A run that needs every reply stops with them.
         """
         self.missing.append(client)
-        place = (
-            self.faults.save_traceback(ClientFailure(self.t, client, error, text, code))
-            if self.faults.save_traceback
-            else None
-        )
-        least = self.num_clients if self.faults.min_replies is None else min(self.faults.min_replies, self.num_clients)
+        save, min_replies = self.policy.save_traceback, self.policy.min_replies
+        path = save(ClientFailure(self.t, client, error, text, code)) if save else None
+        required = self.num_clients if min_replies is None else min(min_replies, self.num_clients)
         left = self.num_clients - len(self.missing)
-        if left >= least:
+        if left >= required:
             return
         line = f"round {self.t + 1}: client {client} failed: {error}"
-        hint = f"see the traceback in {place}" if place else None
-        if self.faults.min_replies is not None:
-            line += f", {left} of {self.num_clients} replies are left, engine.min_replies = {least}"
+        hint = f"see the traceback in {path}" if path else None
+        if min_replies is not None:
+            line += f", {left} of {self.num_clients} replies are left, engine.min_replies = {required}"
             raise UserError("round.too_few_replies", line, "engine.min_replies", hint) from cause
         raise UserError(code, line, key, hint) from cause
 
 
 def format_exception(error: BaseException) -> tuple[str, str]:
-    """An exception as one line, and with its traceback."""
+    """Return an exception as one line, and as text with its traceback."""
     line = " ".join("".join(traceback.format_exception_only(error)).split())
     return line, "".join(traceback.format_exception(error))

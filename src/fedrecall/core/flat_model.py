@@ -1,7 +1,7 @@
 """f(w, x): a module whose weights are one vector, and its float buffers a second one.
 
 The module's parameters are views of the vectors, never copies: an optimiser, a penalty or an average is arithmetic
-on one vector, and nothing is scattered between it and the layers.
+on one vector, without copies to and from the layers.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -18,16 +18,18 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from fedrecall.core.types import Examples, Output, Score
 from fedrecall.errors import UserError
 
-EVAL_BATCH = 500  # examples heard at once; part of the result where a network normalises by batch statistics
+EVAL_BATCH = (
+    500  # examples per batch of an evaluation; part of the result of a network that normalises by batch statistics
+)
 
-OUTPUT_CACHE_BYTES = 64 * 2**20  # bytes of what was said that are kept for being asked again
+OUTPUT_CACHE_BYTES = 64 * 2**20  # size limit of the cache of teacher outputs
 
 
 class FlatModel:
     """A model f(state, x) with state = weights w [d] followed by float buffers b [e]."""
 
     def __init__(self, model: nn.Module) -> None:
-        """Take over a module whose forward gives (features, logits); w, b and counters are its first values."""
+        """Take over a module whose forward returns (features, logits); w, b and int_buffers are its initial values."""
         weights, buffers, counters = _weights(model), _buffers(model), _counters(model)
         if not weights or len({t.dtype for t in [*weights, *buffers]}) > 1:
             found = ", ".join(sorted({str(t.dtype).removeprefix("torch.") for t in [*weights, *buffers]})) or "none"
@@ -44,40 +46,39 @@ class FlatModel:
         self.int_buffers = _flatten(counters, torch.int64)
         norms = [m for m in model.modules() if isinstance(m, _BatchNorm)]
         self.needs_two_examples = bool(norms)  # one example has no variance
-        self.uses_batch_statistics = any(
-            m.running_mean is None for m in norms
-        )  # what it says of an example depends on the others
+        # the output for an example depends on the other examples of the batch
+        self.uses_batch_statistics = any(m.running_mean is None for m in norms)
         self._frozen_modules: dict[str, nn.Module] = {}
-        self._cached_outputs: dict[int, tuple[bytes, Output]] = {}  # what is kept, the oldest first
-        self._cached_bytes = 0  # its bytes
+        self._cached_outputs: dict[int, tuple[bytes, Output]] = {}  # by key, oldest first
+        self._cached_bytes = 0
         self._shapes = [p.shape for p in weights]
         self._sizes = [p.numel() for p in weights]
 
     def to(self, device: torch.device) -> "FlatModel":
-        """The same model on a device; this one, if it is there already."""
+        """Return the model on a device; this object, if it is there already."""
         return self if self.w.device == device else FlatModel(deepcopy(self.model).to(device))
 
     def join(self, w: Tensor, b: Tensor) -> Tensor:
-        """The complete model as one vector."""
+        """Return the complete model as one vector."""
         return torch.cat([w, b]) if len(self.b) else w
 
     def split(self, state: Tensor) -> tuple[Tensor, Tensor]:
-        """(w, b) of a complete model."""
+        """Split a complete model into (w, b)."""
         return state[: len(self.w)], state[len(self.w) :]
 
     def attach(self, w: Tensor, b: Tensor, counters: Tensor) -> list[nn.Parameter]:
-        """Let the vectors be the memory of the trained module; returns its parameters, in w's order."""
+        """Make the vectors the memory of the trained module; return its parameters, in the order of w."""
         parameters = self._bind(self.model, w, b)
         _make_views(_counters(self.model), counters)
         return parameters
 
     def frozen_module(self, state: Tensor, slot: str = "", *, batch_statistics: bool = False) -> nn.Module:
-        """A module in evaluation mode that says what the model with this state says; there is one per ear.
+        """Return a module in evaluation mode with this state. There is one module per slot.
 
-        With batch statistics its batch norms normalise by the batch at hand, and still learn nothing from it.
+        With batch statistics its batch norms normalise by the current batch, and do not update running statistics.
         """
         if slot not in self._frozen_modules:
-            # The weights become views at once, so the copy takes the module's structure and none of its weights.
+            # The weights become views below, so the copy needs the structure of the module and none of its weights.
             hollow = {id(p): nn.Parameter(p.new_empty(0)) if p.requires_grad else p for p in self.model.parameters()}
             self._frozen_modules[slot] = deepcopy(self.model, hollow).eval()
         w, b = self.split(state.detach())
@@ -88,7 +89,7 @@ class FlatModel:
         return self._frozen_modules[slot]
 
     def to_module(self, w: Tensor, b: Tensor, counters: Tensor) -> nn.Module:
-        """A module of its own with these values, in evaluation mode."""
+        """Return an independent module with these values, in evaluation mode."""
         out = deepcopy(self.model).eval()
         self._bind(out, w.clone(), b.clone())
         _make_views(_counters(out), counters.clone())
@@ -96,39 +97,39 @@ class FlatModel:
 
     @torch.no_grad()
     def __call__(self, state: Tensor, x: Tensor) -> Output:
-        """What a frozen model says of a batch."""
+        """Evaluate a frozen model on a batch."""
         return Output(*self.frozen_module(state)(x))
 
     @torch.no_grad()
     def outputs(
         self, state: Tensor, data: Examples, rng: Generator | None = None, *, batch_statistics: bool = False
     ) -> Output:
-        """What a frozen model says of all examples, as the test-time transforms show them, or the random ones."""
+        """Evaluate a frozen model on all examples: augmented if `rng` is given, else with the test-time transforms."""
         frozen = self.frozen_module(state, batch_statistics=batch_statistics)
-        said = [Output(*frozen(data.batch(rows, rng).to(state.device))) for rows in eval_slices(len(data))]
-        return Output(torch.cat([o.h for o in said]), torch.cat([o.z for o in said]))
+        parts = [Output(*frozen(data.batch(rows, rng).to(state.device))) for rows in eval_slices(len(data))]
+        return Output(torch.cat([part.h for part in parts]), torch.cat([part.z for part in parts]))
 
-    def cache_outputs(self, key: int, state: Tensor, data: Examples, said: Output) -> None:
-        """Keep what a frozen model said of all examples, for `kept` in this process; the oldest give way to the new."""
+    def cache_outputs(self, key: int, state: Tensor, data: Examples, outputs: Output) -> None:
+        """Cache the outputs of a frozen model on all examples in this process; the oldest entries are evicted."""
         self._evict(key)
-        self._cached_outputs[key] = (_fingerprint(state, data.y), said)
-        self._cached_bytes += _bytes(said)
+        self._cached_outputs[key] = (_fingerprint(state, data.y), outputs)
+        self._cached_bytes += _bytes(outputs)
         while self._cached_bytes > OUTPUT_CACHE_BYTES:
             self._evict(next(iter(self._cached_outputs)))
 
     def pop_cached_outputs(self, key: int, state: Tensor, data: Examples) -> Output | None:
-        """What was kept, once, if it was this model's word on examples with these labels; else it must be heard."""
-        kept = self._evict(key)
-        return kept[1] if kept is not None and kept[0] == _fingerprint(state, data.y) else None
+        """Remove and return cached outputs, if they are of this model and of examples with these labels, else None."""
+        entry = self._evict(key)
+        return entry[1] if entry is not None and entry[0] == _fingerprint(state, data.y) else None
 
     def _evict(self, key: int) -> tuple[bytes, Output] | None:
-        kept = self._cached_outputs.pop(key, None)
-        self._cached_bytes -= 0 if kept is None else _bytes(kept[1])
-        return kept
+        entry = self._cached_outputs.pop(key, None)
+        self._cached_bytes -= 0 if entry is None else _bytes(entry[1])
+        return entry
 
     @torch.no_grad()
     def score(self, state: Tensor, data: Examples, logits_fn: Callable[[Output], Tensor] = attrgetter("z")) -> Score:
-        """Labels and cross-entropy of a complete model, by its logits or by what `judge` makes of its output."""
+        """Evaluate a complete model: predicted labels and cross-entropy of its logits, or of those of `logits_fn`."""
         frozen, y = self.frozen_module(state), data.y.to(state.device)
         predicted, loss = list[Tensor](), 0.0
         for rows in eval_slices(len(data)):
@@ -138,10 +139,10 @@ class FlatModel:
         return Score(torch.cat(predicted).cpu(), data.y, loss)
 
     def fisher(self, state: Tensor, data: Examples, size: int, group_size: int = 1) -> Tensor:
-        """Mean squared gradient of the cross-entropy [d], in evaluation mode, over at most `size` examples.
+        """Compute the mean squared gradient of the cross-entropy [d], in evaluation mode, on at most `size` examples.
 
-        Gradients are of means over `per` examples. With more than one, the batch that passes `size` is the last, as
-        in the public code of FedNTD.
+        Gradients are of means over `group_size` examples. If that is more than one, the group that exceeds `size` is
+        the last one, as in the public code of FedNTD.
         """
         w, _ = self.split(state)
         frozen, names = self.frozen_module(state), [n for n, p in self.model.named_parameters() if p.requires_grad]
@@ -150,15 +151,15 @@ class FlatModel:
             parts = zip(names, w.split_with_sizes(self._sizes), self._shapes, strict=True)
             return F.cross_entropy(functional_call(frozen, {n: p.view(s) for n, p, s in parts}, (x,))[1], y)
 
-        slopes = vmap(grad(loss), (None, 0, 0))
+        gradients = vmap(grad(loss), (None, 0, 0))
         n = min(len(data), size if group_size == 1 else (size // group_size + 1) * group_size)
         total, groups = torch.zeros_like(w), 0
-        at_once = max(1, 2**24 // len(w)) if group_size == 1 else group_size  # about 64 MB of gradients
-        for start in range(0, n, at_once):
-            rows = slice(start, min(start + at_once, n))
+        chunk = max(1, 2**24 // len(w)) if group_size == 1 else group_size  # about 64 MB of gradients
+        for start in range(0, n, chunk):
+            rows = slice(start, min(start + chunk, n))
             x, y = data.batch(rows).to(w.device), data.y[rows].to(w.device)
-            group = 1 if group_size == 1 else 0  # one example each, or all together
-            total += slopes(w, x.unsqueeze(group), y.unsqueeze(group)).square().sum(0)
+            axis = 1 if group_size == 1 else 0  # groups of one example each, or one group
+            total += gradients(w, x.unsqueeze(axis), y.unsqueeze(axis)).square().sum(0)
             groups += len(y) if group_size == 1 else 1
         return total / max(groups, 1)
 
@@ -171,19 +172,19 @@ class FlatModel:
 
 
 def eval_slices(n: int) -> list[slice]:
-    """Rows 0..n-1 in consecutive pieces."""
+    """Split rows 0..n-1 into consecutive slices of `EVAL_BATCH`."""
     return [slice(start, min(start + EVAL_BATCH, n)) for start in range(0, n, EVAL_BATCH)]
 
 
-def _bytes(said: Output) -> int:
-    return said.h.nbytes + said.z.nbytes
+def _bytes(outputs: Output) -> int:
+    return outputs.h.nbytes + outputs.z.nbytes
 
 
 def _fingerprint(*tensors: Tensor) -> bytes:
-    mark = blake2b(digest_size=16)
+    digest = blake2b(digest_size=16)
     for t in tensors:
-        mark.update(t.detach().cpu().contiguous().numpy().data)
-    return mark.digest()
+        digest.update(t.detach().cpu().contiguous().numpy().data)
+    return digest.digest()
 
 
 def _weights(model: nn.Module) -> list[nn.Parameter]:

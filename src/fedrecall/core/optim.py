@@ -11,12 +11,12 @@ from fedrecall.core.types import Payload
 
 @dataclass(frozen=True)
 class ClientSGD:
-    """The client's optimiser, fresh each round. Its proximal term makes any method FedProx's relative."""
+    """Client optimiser, with a new state in each round. Its proximal term adds FedProx to any method."""
 
     lr: float = 0.01
     momentum: float = 0.9
     weight_decay: float = 0.0
-    prox: float = 0.0  # mu: adds mu/2 ||w - w^t||^2 to whatever loss the method has
+    prox: float = 0.0  # mu: adds mu/2 ||w - w^t||^2 to the loss of any method
     lr_decay: float = 1.0  # round t uses lr * lr_decay**t
 
     def at_round(self, t: int) -> "ClientSGD":
@@ -35,10 +35,10 @@ class ClientSGD:
 
 
 def effective_steps(steps: int, lr: float, momentum: float, prox: float = 0.0) -> float:
-    """How far `steps` equal gradients carry the weights, in units of lr: the L1 norm of FedNova's vector a.
+    """Return the distance in units of lr that `steps` equal gradients move the weights: FedNova's ||a||_1.
 
     Plain SGD: steps. Momentum rho: (K - rho (1 - rho^K) / (1 - rho)) / (1 - rho). Proximal term mu without momentum:
-    (1 - (1 - lr mu)^K) / (lr mu). Running the recursion gives all of them, and both together.
+    (1 - (1 - lr mu)^K) / (lr mu). The recursion covers all of them, also combined.
     """
     speed = distance = 0.0
     for _ in range(steps):
@@ -48,10 +48,10 @@ def effective_steps(steps: int, lr: float, momentum: float, prox: float = 0.0) -
 
 
 class ServerOptimiser(Protocol):
-    """Moves the global weights towards the target, usually the mean of the clients' weights."""
+    """Rule that moves the global weights towards a target, usually the mean of the clients' weights."""
 
     def step(self, w: Tensor, target: Tensor, moments: Payload) -> tuple[Tensor, Payload]:
-        """(new weights, new moments); empty moments are those before the first round."""
+        """Return (new weights, new moments). Moments are empty before the first round."""
         ...
 
 
@@ -65,9 +65,9 @@ class ServerSGD:
     nesterov: bool = False  # step with (w - target) + beta_s v, as in Flower and FL-bench
 
     def step(self, w: Tensor, target: Tensor, moments: Payload) -> tuple[Tensor, Payload]:
-        """w - lr v with v <- momentum v + (w - target).
+        """Return w - lr v with v <- momentum v + (w - target).
 
-        Written as an interpolation, so that lr = 1 without momentum is the target itself, to the bit.
+        An interpolation: lr = 1 without momentum gives the bits of the target.
         """
         gain = 1 - self.momentum if self.damped else 1.0
         new = torch.lerp(w, target, self.lr * gain)
@@ -92,7 +92,7 @@ class AdaptiveServer:
     tau: float = 1e-3  # adaptivity; v starts at tau^2
 
     def step(self, w: Tensor, target: Tensor, moments: Payload) -> tuple[Tensor, Payload]:
-        """One server step on the pseudo-gradient target - w."""
+        """Take one server step on the pseudo-gradient target - w."""
         delta = target - w
         m = torch.lerp(delta, moments.get("m", torch.zeros_like(w)), self.beta1)
         v = moments.get("v", torch.full_like(w, self.tau**2))

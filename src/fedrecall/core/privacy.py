@@ -1,8 +1,8 @@
-"""Central differential privacy for clients: a setting of the experiment, beside whatever method runs.
+"""Central differential privacy for clients: a setting of the experiment, for any method.
 
 Learning Differentially Private Recurrent Language Models. McMahan, Ramage, Talwar, Zhang. ICLR 2018.
-https://arxiv.org/abs/1710.06963. Here samples have a fixed size, and the neighbour of a population is one in which a
-single client has other data.
+https://arxiv.org/abs/1710.06963. Here samples have a fixed size, and neighbouring populations differ in the data of
+one client.
 """
 
 from collections.abc import Iterator
@@ -18,12 +18,12 @@ from fedrecall.core.robust import ExchangeInfo, clip_to_norm
 from fedrecall.core.types import Reply
 from fedrecall.errors import UserError, missing_extra
 
-SENSITIVITY = 2.0  # bounds: one clipped update may be replaced by the opposite one
+SENSITIVITY = 2.0  # in units of `clip`: one clipped update may be replaced by the opposite one
 
 
 @dataclass(frozen=True)
 class GaussianMechanism:
-    """Clip every update, add Gaussian noise to their sum."""
+    """Clipping of every update, and Gaussian noise on their sum."""
 
     clip: PositiveFloat = 1.0
     """S: maximum L2 norm of an update."""
@@ -40,34 +40,34 @@ class GaussianMechanism:
 
 @dataclass(frozen=True)
 class PrivateAggregation:
-    """The rule of such a run: the method sees nothing but the noised mean, whatever it makes of it."""
+    """Aggregation rule of a private run: the method receives only the noised mean."""
 
     privacy: GaussianMechanism
     seed: int
 
     def apply(self, replies: Iterator[Reply], exchange: ExchangeInfo) -> Iterator[Reply]:
-        """As many replies as came, each with w^t + (sum of clipped updates + noise) / clients asked.
+        """Replace the weights of every reply by w^t + (sum of clipped updates + noise) / sampled clients.
 
-        A reply that does not come counts as no update: the divisor does not tell.
+        A missing reply counts as a zero update, so the divisor does not reveal it.
         """
-        shells, total = list[Reply](), None
+        without_weights, total = list[Reply](), None
         for reply in replies:
             if set(reply.up) != {"w"} or "w" not in exchange.down:
-                beside = ", ".join(sorted(set(reply.up) - {"w"})) or "no weights"
+                others = ", ".join(sorted(set(reply.up) - {"w"})) or "no weights"
                 raise UserError(
                     "privacy.not_covered",
-                    f"server.privacy covers only the weights w, but replies to the task {exchange.task} have {beside}",
+                    f"server.privacy covers only the weights w, but replies to the task {exchange.task} have {others}",
                     "server.privacy",
                     "choose a method and a model that send nothing else (see docs/privacy.md)",
                 )
             update = clip_to_norm(reply.up["w"] - exchange.down["w"], self.privacy.clip).double()
             total = update if total is None else total + update
-            shells.append(reply._replace(up={}, n=1))
+            without_weights.append(reply._replace(up={}, n=1))
         if total is None:
             return
         total += self.privacy.noise * self.privacy.clip * self._normal(len(total), exchange.t)
-        w = exchange.down["w"] + (total / exchange.num_asked).to(exchange.down["w"].dtype)
-        yield from (shell._replace(up={"w": w}) for shell in shells)
+        w = exchange.down["w"] + (total / exchange.num_sampled).to(exchange.down["w"].dtype)
+        yield from (reply._replace(up={"w": w}) for reply in without_weights)
 
     def _normal(self, n: int, t: int) -> torch.Tensor:
         if self.privacy.source == "system":
@@ -80,7 +80,7 @@ PRIVACY: dict[str, type[GaussianMechanism]] = {"gaussian": GaussianMechanism}
 
 @cache
 def epsilon_after(privacy: GaussianMechanism, population: int, sample: int, rounds: int) -> float:
-    """What so many rounds give away of one client, by Renyi differential privacy (the package dp-accounting)."""
+    """Compute epsilon after a number of rounds, by Renyi differential privacy (the package dp-accounting)."""
     try:
         import dp_accounting
         from dp_accounting.rdp import RdpAccountant

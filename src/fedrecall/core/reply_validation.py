@@ -1,4 +1,4 @@
-"""What a reply must look like before anything is made of it: a client may be broken, or hostile."""
+"""Validation of replies before the method uses them: a client may be faulty or malicious."""
 
 import math
 from collections.abc import Callable
@@ -9,15 +9,17 @@ import torch
 
 from fedrecall.core.types import Payload, Reply
 
-PayloadSpec = dict[str, tuple[torch.dtype, torch.Size]]  # of every tensor in a reply, by name
+PayloadSpec = dict[str, tuple[torch.dtype, torch.Size]]  # type and shape of every tensor in a reply, by name
 
-MODEL_TENSORS = ("w", "b", "counters")  # what goes down and comes up under the same name: its change counts
+MODEL_TENSORS = ("w", "b", "counters")  # sent and returned under the same name: the norm of their change is limited
 
-MAX_UPDATE_FACTOR = 1000.0  # times the global weights' own length (and 1): no honest round carries a client so far
+MAX_UPDATE_FACTOR = (
+    1000.0  # limit of an update's norm, times (1 + norm of the global weights): far beyond honest training
+)
 
-MAX_EXTRA_FACTOR = 1e6  # the same of all that goes beside the weights, whose scale is the method's affair
+MAX_EXTRA_FACTOR = 1e6  # the same for tensors besides the weights, whose scale depends on the method
 
-MAX_CLIENT_EXAMPLES = 10**9  # examples, where nobody knows how many a client can have
+MAX_CLIENT_EXAMPLES = 10**9  # examples of a client, where federation.max_examples is not set
 
 
 class Reason(str):
@@ -58,27 +60,32 @@ class RejectedReply(NamedTuple):
 
 @dataclass(frozen=True)
 class ReplyValidator:
-    """Which replies are taken, and how many a round needs.
+    """Rules that replies must meet, and the number of valid replies that a round needs.
 
-    The length of an update is bounded by `max_norm`, or else, where a round may go on without a reply, by a thousand
-    times (1 + the length of the global weights): far beyond honest training, and near enough to keep one reply from
-    drowning all others in rounding. What a method sends beside the weights is then bounded by a million times that 1 +
-    length, so that no mean of it overflows.
+    The norm of an update is limited by `max_norm`. Without it, if a round may continue without a reply, the limit is a
+    thousand times (1 + the norm of the global weights): far beyond honest training, and small enough that one reply
+    cannot drown all others in rounding errors. Tensors besides the weights are limited by a million times that, so that
+    no mean overflows.
     """
 
-    min_replies: int | None = None  # a round goes on with so many; None: the first refusal ends the run
-    max_norm: float | None = None  # of the update of the weights
-    max_examples: int | None = None  # that a client can say it has
-    expected_spec: Callable[[str, Payload], PayloadSpec] | None = None  # of the replies to a task, given what goes down
-    extra_checks: tuple[ReplyCheck, ...] = ()  # closer ones, at replies that have the right form
+    min_replies: int | None = None
+    """Valid replies with which a round continues. None: the first invalid reply stops the run."""
+    max_norm: float | None = None
+    """Limit of the norm of the update of the weights."""
+    max_examples: int | None = None
+    """Largest number of examples that a client may claim."""
+    expected_spec: Callable[[str, Payload], PayloadSpec] | None = None
+    """Returns the form of the replies to a task with this payload."""
+    extra_checks: tuple[ReplyCheck, ...] = ()
+    """Checks of replies that have the right form."""
 
     def find_error(self, reply: Reply, task: str, down: Payload) -> Reason | None:
         """Return the reason for rejecting a reply to this task, or None if the reply is valid."""
-        most = self.max_examples or MAX_CLIENT_EXAMPLES
-        if type(reply.n) is not int or not 1 <= reply.n <= most:
+        max_examples = self.max_examples or MAX_CLIENT_EXAMPLES
+        if type(reply.n) is not int or not 1 <= reply.n <= max_examples:
             return Reason(
                 "reply.invalid_example_count",
-                f"number of examples = {str(reply.n)[:40]}: it must be a whole number from 1 to {most}",
+                f"number of examples = {str(reply.n)[:40]}: it must be a whole number from 1 to {max_examples}",
             )
         if self.expected_spec is not None and (wrong := _spec_error(reply.up, self.expected_spec(task, down))):
             return wrong
@@ -93,15 +100,15 @@ class ReplyValidator:
                 return Reason("reply.not_finite", f"{name} is not finite")
         if wrong := self._norm_error(reply.up, down):
             return wrong
-        found = next((text for look in self.extra_checks if (text := look(reply))), None)
+        found = next((text for check in self.extra_checks if (text := check(reply))), None)
         return found if found is None or isinstance(found, Reason) else Reason("reply.rejected", found)
 
     def _norm_error(self, up: Payload, down: Payload) -> Reason | None:
         if self.min_replies is None and self.max_norm is None:
             return None
-        reach = 1 + (l2_norm(down["w"]) if "w" in down else 0.0) if self.min_replies is not None else math.inf
+        scale = 1 + (l2_norm(down["w"]) if "w" in down else 0.0) if self.min_replies is not None else math.inf
         for name, t in up.items():
-            limit = self.max_norm or MAX_UPDATE_FACTOR * reach if name == "w" else MAX_EXTRA_FACTOR * reach
+            limit = self.max_norm or MAX_UPDATE_FACTOR * scale if name == "w" else MAX_EXTRA_FACTOR * scale
             norm = l2_norm(t - down[name] if name in MODEL_TENSORS and name in down else t)
             if not norm <= limit:
                 what = "the update of w" if name == "w" else name
@@ -110,23 +117,23 @@ class ReplyValidator:
 
 
 def l2_norm(t: torch.Tensor) -> float:
-    """The L2 norm, summed in double precision so that finite numbers have a finite one."""
+    """Return the L2 norm, summed in double precision so that it is finite for finite numbers."""
     return float(torch.linalg.vector_norm(t if t.is_floating_point() else t.double(), dtype=torch.float64))
 
 
 def spec_of(up: Payload) -> PayloadSpec:
-    """The form of a reply."""
+    """Return type and shape of every tensor of a reply."""
     return {name: (t.dtype, t.shape) for name, t in up.items()}
 
 
-def _spec_error(up: Payload, form: PayloadSpec) -> Reason | None:
+def _spec_error(up: Payload, spec: PayloadSpec) -> Reason | None:
     """Return what is wrong with the names, types and shapes of a reply, or None."""
-    if missing := sorted(form.keys() - up.keys()):
+    if missing := sorted(spec.keys() - up.keys()):
         return Reason("reply.missing_tensor", f"missing tensors: {', '.join(missing)}")
-    if surplus := sorted(up.keys() - form.keys()):
-        names = " ".join(", ".join(surplus).split())[:80]
+    if unexpected := sorted(up.keys() - spec.keys()):
+        names = " ".join(", ".join(unexpected).split())[:80]
         return Reason("reply.unexpected_tensor", f"unexpected tensors: {names}")
-    for name, (dtype, shape) in form.items():
+    for name, (dtype, shape) in spec.items():
         if up[name].dtype != dtype or up[name].shape != shape:
             got = f"{up[name].dtype} {list(up[name].shape)}"
             return Reason("reply.wrong_shape", f"{name} is {got}, expected {dtype} {list(shape)}")

@@ -1,7 +1,7 @@
-"""What is made of the replies before the method sees them, so that a few hostile ones do little harm.
+"""Aggregation rules that limit the harm of a few malicious replies.
 
-A rule works with every method: it takes the replies of one exchange and gives replies on. Those that look at all
-replies together hold all of them.
+A rule is applied to the replies of one exchange before the method receives them, so it works with every method. Median,
+trimmed mean, Krum and clipping to the median hold all replies of a round in memory.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,43 +18,43 @@ from fedrecall.core.reply_validation import l2_norm
 from fedrecall.core.types import Payload, Reply
 from fedrecall.errors import UserError
 
-SORT_CHUNK = 2**20  # numbers of a reply that are sorted at a time, so that sorting takes little memory
+SORT_CHUNK = 2**20  # numbers of a reply that are sorted at a time, to limit the memory of sorting
 
 
 class ExchangeInfo(NamedTuple):
-    """What the replies of one exchange are replies to."""
+    """Task and payload that the replies of one exchange belong to."""
 
     task: str
     down: Payload
-    num_asked: int  # that were asked
-    t: int  # the round, from 0
+    num_sampled: int  # sampled clients
+    t: int  # round, from 0
 
 
 @runtime_checkable
 class AggregationRule(Protocol):
-    """From the replies that came to those that the method sees."""
+    """Rule that selects or changes the replies that the method receives."""
 
     def apply(self, replies: Iterator[Reply], exchange: ExchangeInfo) -> Iterator[Reply]:
-        """The replies, chosen or changed."""
+        """Yield the selected or changed replies."""
         ...
 
 
 @dataclass(frozen=True)
 class Median:
-    """Every number is the median of the clients' numbers; all count the same, whatever they say of their size.
+    """Coordinate-wise median of the replies. All clients have the same weight, independent of their sizes.
 
     Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates. Yin, Chen, Ramchandran, Bartlett.
     ICML 2018. https://arxiv.org/abs/1803.01498, Definition 1.
     """
 
-    def apply(self, replies: Iterator[Reply], asked: ExchangeInfo) -> Iterator[Reply]:
-        """The same number of replies, each with the median in place of its own numbers."""
+    def apply(self, replies: Iterator[Reply], exchange: ExchangeInfo) -> Iterator[Reply]:
+        """Replace the tensors of every reply by the median."""
         return _replace_by_centre(replies, share=None)
 
 
 @dataclass(frozen=True)
 class TrimmedMean:
-    """Every number is the mean of the clients' numbers without the largest and the smallest of them.
+    """Coordinate-wise mean of the replies without the largest and the smallest values.
 
     Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates. Yin, Chen, Ramchandran, Bartlett.
     ICML 2018. https://arxiv.org/abs/1803.01498, Definition 2.
@@ -66,14 +66,14 @@ class TrimmedMean:
     def __post_init__(self) -> None:
         check_constraints(self, "server.robust")
 
-    def apply(self, replies: Iterator[Reply], asked: ExchangeInfo) -> Iterator[Reply]:
-        """The same number of replies, each with the trimmed mean in place of its own numbers."""
+    def apply(self, replies: Iterator[Reply], exchange: ExchangeInfo) -> Iterator[Reply]:
+        """Replace the tensors of every reply by the trimmed mean."""
         return _replace_by_centre(replies, self.share)
 
 
 @dataclass(frozen=True)
 class Clip:
-    """No update of the weights is longer than a bound; what else a reply carries is left as it is.
+    """Upper bound of the norm of every update of the weights. Other tensors of a reply are unchanged.
 
     Can You Really Backdoor Federated Learning? Sun, Kairouz, Suresh, McMahan. 2019. https://arxiv.org/abs/1911.07963
     """
@@ -84,13 +84,13 @@ class Clip:
     def __post_init__(self) -> None:
         check_constraints(self, "server.robust")
 
-    def apply(self, replies: Iterator[Reply], asked: ExchangeInfo) -> Iterator[Reply]:
-        """w^t + min(1, norm / ||w - w^t||) (w - w^t) of each."""
-        w, bound, came = asked.down.get("w"), self.norm, list[Reply]()
+    def apply(self, replies: Iterator[Reply], exchange: ExchangeInfo) -> Iterator[Reply]:
+        """Replace the weights of every reply by w^t + min(1, norm / ||w - w^t||) (w - w^t)."""
+        w, bound, buffered = exchange.down.get("w"), self.norm, list[Reply]()
         if bound is None:
-            came = list(replies)
-            bound = median([l2_norm(r.up["w"] - w) for r in came if w is not None and "w" in r.up] or [1.0])
-        for reply in came or replies:
+            buffered = list(replies)
+            bound = median([l2_norm(r.up["w"] - w) for r in buffered if w is not None and "w" in r.up] or [1.0])
+        for reply in buffered or replies:
             if w is None or "w" not in reply.up:
                 yield reply
             else:
@@ -99,7 +99,7 @@ class Clip:
 
 @dataclass(frozen=True)
 class Krum:
-    """Only the replies with the nearest neighbours count: the best one, or some of the best (multi-Krum).
+    """Selection of the replies with the nearest neighbours: the best one, or several (multi-Krum).
 
     Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent. Blanchard, El Mhamdi, Guerraoui, Stainer.
     NeurIPS 2017. https://arxiv.org/abs/1703.02757
@@ -115,25 +115,25 @@ class Krum:
 
     @property
     def min_replies(self) -> int:
-        """Replies without which it means nothing."""
+        """Smallest number of replies for which the rule is defined."""
         return max(2 * self.attackers + 3, self.attackers + 2 + self.keep)
 
-    def apply(self, replies: Iterator[Reply], asked: ExchangeInfo) -> Iterator[Reply]:
-        """The replies chosen, in the order in which they came."""
-        kept = list(replies)
-        if len(kept) < self.min_replies:
+    def apply(self, replies: Iterator[Reply], exchange: ExchangeInfo) -> Iterator[Reply]:
+        """Yield the selected replies, in their original order."""
+        received = list(replies)
+        if len(received) < self.min_replies:
             raise UserError(
                 "robust.too_few_replies",
-                f"round {asked.t + 1}: krum with server.robust.attackers = {self.attackers} and server.robust.keep = "
-                f"{self.keep} needs {self.min_replies} replies, but {len(kept)} were received",
+                f"round {exchange.t + 1}: krum with server.robust.attackers = {self.attackers} and "
+                f"server.robust.keep = {self.keep} needs {self.min_replies} replies, but {len(received)} were received",
                 "server.robust",
                 "lower attackers or keep, or sample more clients",
             )
-        points = [_as_vector(r.up) for r in kept]
-        far = torch.tensor([[l2_norm(a - b) ** 2 for b in points] for a in points], dtype=torch.float64)
-        near = far.sort(1).values[:, 1 : len(kept) - self.attackers - 1]  # the n - f - 2 nearest others
-        best = near.sum(1).argsort(stable=True)[: self.keep]
-        yield from (kept[i] for i in sorted(best.tolist()))
+        points = [_as_vector(r.up) for r in received]
+        distances = torch.tensor([[l2_norm(a - b) ** 2 for b in points] for a in points], dtype=torch.float64)
+        nearest = distances.sort(1).values[:, 1 : len(received) - self.attackers - 1]  # n - f - 2 neighbours
+        best = nearest.sum(1).argsort(stable=True)[: self.keep]
+        yield from (received[i] for i in sorted(best.tolist()))
 
 
 AGGREGATION_RULES: dict[str, type[Median | TrimmedMean | Clip | Krum]] = {
@@ -145,20 +145,20 @@ AGGREGATION_RULES: dict[str, type[Median | TrimmedMean | Clip | Krum]] = {
 
 
 def clip_to_norm(update: Tensor, bound: float) -> Tensor:
-    """The update, shortened to the bound if it is longer."""
+    """Scale an update down to the bound if its norm is larger."""
     return update * min(1.0, bound / max(l2_norm(update), 1e-300))
 
 
 def _replace_by_centre(replies: Iterable[Reply], share: float | None) -> Iterator[Reply]:
-    """Every reply with the centre in place of its tensors, so that any mean of them is the centre, to the bit."""
-    kept = list(replies)
-    names = dict.fromkeys(name for r in kept for name in r.up)
-    centre = {name: _centre([r.up[name] for r in kept if name in r.up], share) for name in names}
-    yield from (reply._replace(up={name: centre[name] for name in reply.up}) for reply in kept)
+    """Replace the tensors of every reply by their centre, so that any mean of them has its bits."""
+    received = list(replies)
+    names = dict.fromkeys(name for r in received for name in r.up)
+    centre = {name: _centre([r.up[name] for r in received if name in r.up], share) for name in names}
+    yield from (reply._replace(up={name: centre[name] for name in reply.up}) for reply in received)
 
 
 def _centre(tensors: list[Tensor], share: float | None) -> Tensor:
-    """The median, or the mean without this share of numbers at either end; of whole numbers always a median."""
+    """Return the median, or the mean without this share of values at either end; a median for integers."""
     n, flat = len(tensors), [t.flatten() for t in tensors]
     cut = (n - 1) // 2 if share is None or not flat[0].is_floating_point() else int(share * n + 1e-9)  # 0.29 * 100
     out = torch.empty_like(flat[0])
@@ -170,5 +170,5 @@ def _centre(tensors: list[Tensor], share: float | None) -> Tensor:
 
 
 def _as_vector(up: Payload) -> Tensor:
-    """Where a reply stands: by its weights, or else by all its numbers."""
+    """Return the vector that represents a reply: its weights, or else all its float tensors."""
     return up["w"] if "w" in up else torch.cat([t.flatten() for t in up.values() if t.is_floating_point()])

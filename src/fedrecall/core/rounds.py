@@ -1,4 +1,4 @@
-"""The round loop: sample, method.round, evaluate, yield a record. Whoever iterates logs, saves or stops."""
+"""The round loop: sample, method.round, evaluate, yield a result. Logging, saving and stopping are up to the caller."""
 
 import math
 import time
@@ -15,48 +15,48 @@ from fedrecall.core.types import Engine, Payload, Score, Server
 
 @dataclass(frozen=True)
 class RoundSchedule:
-    """How long, and with whom."""
+    """Number of rounds and sampling of clients."""
 
     rounds: int
     population: int
-    sample: int  # clients a round
+    sample: int  # clients per round
     seed: int
     evaluate_every: int = 1
 
 
 class RoundResult(NamedTuple):
-    """What one round did, and the server after it."""
+    """Result of one round, and the server after it."""
 
-    number: int  # from 1: how many aggregations the server has seen
+    number: int  # from 1: number of aggregations
     server: Server
-    score: Score | None  # None in rounds that are not evaluated
+    score: Score | None  # None if the round is not evaluated
     seconds: float
     bytes_up: int  # per participating client
     bytes_down: int
     clients: list[int]  # sampled
-    replies: int  # of them, how many answered
-    train_loss: float | None  # mean over the participants, during their training
-    local_accuracy: float | None  # mean over the participants, on the global test set, before aggregation
+    replies: int  # accepted replies
+    train_loss: float | None  # mean over the participating clients
+    local_accuracy: float | None  # of the clients' models on the test set before aggregation, mean
     personalised: bool  # there is no global model: the local accuracy is the accuracy
-    client_metrics: list[Payload]  # what each participant said of its training, for the probes
-    tensors_sent: Payload  # what went down to them
-    rejected: list[RejectedReply]  # replies that were left out
+    client_metrics: list[Payload]  # of each participating client, for probes
+    tensors_sent: Payload  # to every client
+    rejected: list[RejectedReply]
 
 
-def sample_clients(plan: RoundSchedule, t: int) -> list[int]:
-    """The clients of round t: a function of the seed and the round alone, so that all methods see the same ones."""
-    rng = seeds.numpy_generator(plan.seed, "sample", t)
-    return sorted(rng.choice(plan.population, plan.sample, replace=False).tolist())
+def sample_clients(schedule: RoundSchedule, t: int) -> list[int]:
+    """Sample the clients of round t: a function of seed and round alone, so that all methods have the same clients."""
+    rng = seeds.numpy_generator(schedule.seed, "sample", t)
+    return sorted(rng.choice(schedule.population, schedule.sample, replace=False).tolist())
 
 
 def run_rounds(
-    method: Method, server: Server, engine: Engine, plan: RoundSchedule, guard: ReplyPolicy = ACCEPT_ALL
+    method: Method, server: Server, engine: Engine, schedule: RoundSchedule, policy: ReplyPolicy = ACCEPT_ALL
 ) -> Iterator[RoundResult]:
-    """Run rounds server.t, server.t + 1, ... until there have been plan.rounds of them."""
-    for t in range(server.t, plan.rounds):
-        began = time.perf_counter()
-        clients = sample_clients(plan, t)
-        exchange = Exchange(server, engine.cohort(t, clients), guard)
+    """Run rounds server.t, server.t + 1, ..., schedule.rounds - 1; yield the result of each."""
+    for t in range(server.t, schedule.rounds):
+        started = time.perf_counter()
+        clients = sample_clients(schedule, t)
+        exchange = Exchange(server, engine.cohort(t, clients), policy)
         server = replace(exchange.with_averaged_buffers(method.round(server, exchange)), t=t + 1)
         if not server.state.isfinite().all():
             raise Diverged(
@@ -65,7 +65,9 @@ def run_rounds(
                 "local.lr",
                 "use a smaller local.lr or server.lr",
             )
-        due = not method.traits.personalised and (server.t % plan.evaluate_every == 0 or server.t == plan.rounds)
+        due = not method.traits.personalised and (
+            server.t % schedule.evaluate_every == 0 or server.t == schedule.rounds
+        )
         score = engine.evaluate(server.state) if due else None
         if score is not None and not math.isfinite(score.loss):
             raise Diverged(
@@ -78,7 +80,7 @@ def run_rounds(
             server.t,
             server,
             score,
-            time.perf_counter() - began,
+            time.perf_counter() - started,
             exchange.bytes_up,
             exchange.bytes_down,
             clients,

@@ -1,4 +1,4 @@
-"""Every random number comes from (seed, purpose, keys): no global generator is read, and none is left changed."""
+"""Seeds of all random numbers, computed from (seed, purpose, keys). No global generator is used or left changed."""
 
 import os
 from collections.abc import Iterator
@@ -16,23 +16,23 @@ Purpose = Literal[
 
 
 def derive_seed(seed: int, purpose: Purpose, *keys: int) -> int:
-    """The number that starts one independent stream, e.g. `stream(seed, "batches", round, client)`."""
+    """Return the seed of one independent stream, such as `derive_seed(seed, "batches", round, client)`."""
     text = "/".join(map(str, (seed, purpose, *keys)))
-    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little") >> 1  # torch wants an int64
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little") >> 1  # torch needs an int64
 
 
 def generator(seed: int, purpose: Purpose, *keys: int) -> torch.Generator:
-    """A torch generator for one purpose."""
+    """Return a torch generator for one purpose."""
     return torch.Generator().manual_seed(derive_seed(seed, purpose, *keys))
 
 
 def numpy_generator(seed: int, purpose: Purpose, *keys: int) -> np.random.Generator:
-    """A numpy generator for one purpose."""
+    """Return a numpy generator for one purpose."""
     return np.random.default_rng(derive_seed(seed, purpose, *keys))
 
 
 def system_normal(n: int) -> torch.Tensor:
-    """Standard normal numbers [n] from the system's entropy, which no seed gives again: for noise that protects."""
+    """Draw standard normal numbers [n] from the system's entropy, which no seed reproduces: for private noise."""
     bits = np.frombuffer(os.urandom(16 * n), dtype=np.uint64).reshape(2, n) >> 11
     u, v = (bits + 0.5) * 2.0**-53  # uniform, and never 0
     return torch.from_numpy(np.sqrt(-2 * np.log(u)) * np.cos(2 * np.pi * v))  # Box and Muller
@@ -40,10 +40,10 @@ def system_normal(n: int) -> torch.Tensor:
 
 @contextmanager
 def seeded_rng(seed: int, purpose: Purpose, *keys: int) -> Iterator[None]:
-    """Torch's global generator on this stream inside, and as it was before outside.
+    """Seed torch's global generator in a block, and restore it afterwards.
 
-    For the code that knows no other: a module's initialisation, dropout. The processor's generator is set directly,
-    because `torch.manual_seed` also keeps a stack trace for every device that is not in use yet.
+    For code that uses no other generator: initialisation of modules, dropout. The CPU generator is set directly,
+    because `torch.manual_seed` also stores a stack trace for every device that is not initialised.
     """
     number = derive_seed(seed, purpose, *keys)
     devices = list(range(torch.cuda.device_count()))
@@ -56,7 +56,7 @@ def seeded_rng(seed: int, purpose: Purpose, *keys: int) -> Iterator[None]:
 
 @contextmanager
 def single_threaded() -> Iterator[None]:
-    """One intra-op thread inside: what every engine computes with, so that all give the same bits."""
+    """Use one intra-op thread in a block, as every engine does, so that all give the same bits."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

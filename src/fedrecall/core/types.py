@@ -1,4 +1,4 @@
-"""The vocabulary, sorted by lifetime: Server and memory last a run, Local a client's round, Step a batch.
+"""Types that methods use, by lifetime: Server a run, Local a client's round, Step a batch.
 
 Shapes: B batch, K classes, D features, d weights, e float buffers.
 """
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 Payload = dict[str, Tensor]
 
-"""All that ever crosses the wire, or stays in a client's memory: named, flat, tensors only."""
+"""Named tensors: everything that is sent between server and clients or stored as client state."""
 
 ReplyWeighting = Literal["size", "uniform"]
 
 
 class Output(NamedTuple):
-    """What a model says of a batch."""
+    """Features and logits of a model on a batch."""
 
     h: Tensor  # features: the input of the last linear layer [B, D]
     z: Tensor  # logits [B, K]
@@ -40,12 +40,12 @@ class Step(NamedTuple):
     h: Tensor  # features [B, D]
     z: Tensor  # logits [B, K]
     y: Tensor  # labels [B]
-    frozen: dict[str, Output]  # what the frozen models say of this batch
-    last: bool = False  # whether the local epoch is the last one
+    frozen: dict[str, Output]  # outputs of the frozen models on this batch
+    last: bool = False  # True in the last local epoch
 
 
 class Examples(Protocol):
-    """Labelled examples, wherever they lie: a client's, the server's auxiliary set, the test set."""
+    """Labelled examples: of a client, the server's auxiliary set, the test set."""
 
     @property
     def y(self) -> Tensor:
@@ -54,7 +54,7 @@ class Examples(Protocol):
 
     @property
     def is_augmented(self) -> bool:
-        """Whether a batch drawn with a generator is random, so that nothing said of it can be cached."""
+        """True if a batch drawn with a generator is random, so that outputs cannot be cached."""
         ...
 
     def __len__(self) -> int: ...
@@ -73,19 +73,19 @@ class Examples(Protocol):
 
 
 class Local(NamedTuple):
-    """One client's round: what came down, what it kept, what it owns. Read-only."""
+    """One client's round: received payload, client state and data. Read-only."""
 
     f: FlatModel
     w: Tensor  # the global weights w^t [d]
-    b: Tensor  # float buffers [e]: the ones received; in `reply`, the ones after training
-    down: Payload  # what came, and what `prepare` made of it
-    memory: Payload
+    b: Tensor  # float buffers [e]: the received ones; in `reply`, those after training
+    down: Payload  # received payload, and the tensors of `prepare`
+    memory: Payload  # client state
     data: Examples
-    y: Tensor  # all its labels [n]
+    y: Tensor  # labels of `data` [n], on the device of w
     counts: Tensor  # examples per class [K]
     training: LocalTraining  # settings of this round: its learning rate is after decay
-    t: int  # the round, from 0
-    seed: int  # of this client's round, for a method that draws
+    t: int  # round, from 0
+    seed: int  # of this client's round, for a method that draws random numbers
     scratch: Payload  # values that `loss` may write and `reply` reads; dropped after the round
 
     def state(self, w: Tensor) -> Tensor:
@@ -94,31 +94,31 @@ class Local(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What one client answers."""
+    """Reply of one client."""
 
-    up: Payload
-    n: int  # examples
-    memory: Payload
-    metrics: Payload  # how the training went, for the record: no method sees it, no byte is counted
-    client: int | None = None  # who says so, for the record
+    up: Payload  # tensors for the server
+    n: int  # number of examples
+    memory: Payload  # new client state
+    metrics: Payload  # measurements of the training: not seen by methods, not counted as traffic
+    client: int | None = None  # number of the client
 
 
 @dataclass(frozen=True, eq=False)
 class Score:
-    """How a model does on a set of examples: what it says of each, and the sum of its losses."""
+    """Evaluation of a model on a set of examples."""
 
     predicted: Tensor  # the label with the largest logit, int64 [n]
-    y: Tensor  # the true one
+    y: Tensor  # true labels
     loss: float  # summed cross-entropy
 
     @property
     def num_correct(self) -> int:
-        """How many examples' largest logit is the label's."""
+        """Number of correct predictions."""
         return int((self.predicted == self.y).sum())
 
     @property
     def accuracy(self) -> float:
-        """Their share."""
+        """Share of correct predictions."""
         return self.num_correct / len(self.y)
 
     @property
@@ -129,27 +129,27 @@ class Score:
 
 @dataclass(frozen=True)
 class Server:
-    """What lasts from round to round at the server; every change makes a new one."""
+    """State of the server between rounds. Immutable: every change returns a new one."""
 
     f: FlatModel
     w: Tensor  # global weights [d]
-    b: Tensor  # global float buffers [e], averaged by the core whatever a method does with w
-    int_buffers: Tensor  # integer buffers, such as the number of batches a batch norm has seen
+    b: Tensor  # global float buffers [e], averaged by `Exchange` independent of the method
+    int_buffers: Tensor  # integer buffers, such as the batch count of a batch norm
     optimiser: ServerOptimiser
-    extra: Payload = field(default_factory=dict)  # the method's own state
-    optimiser_state: Payload = field(default_factory=dict)  # the optimiser's state
-    weights: ReplyWeighting = "size"  # how replies are weighted
+    extra: Payload = field(default_factory=dict)  # state of the method
+    optimiser_state: Payload = field(default_factory=dict)  # state of the optimiser
+    weights: ReplyWeighting = "size"  # weights of replies in a mean
     auxiliary: Examples | None = None
     t: int = 0
 
     @property
     def state(self) -> Tensor:
-        """The complete model, weights and buffers: one vector for teachers and evaluation."""
+        """Complete model, weights and buffers, as one vector."""
         return self.f.join(self.w, self.b)
 
     @property
     def require_auxiliary(self) -> Examples:
-        """The auxiliary examples, for a method that cannot do without."""
+        """Auxiliary examples; raises a UserError if there are none."""
         if self.auxiliary is None or not len(self.auxiliary):
             raise UserError(
                 "method.needs_auxiliary_data",
@@ -160,34 +160,34 @@ class Server:
         return self.auxiliary
 
     def mean(self, replies: Iterable[Reply], unweighted: Collection[str] = ()) -> Payload:
-        """The replies' mean, weighted as the experiment says, but for the names that are always averaged uniformly."""
+        """Average the replies with the configured weights; average the names in `unweighted` uniformly."""
         return average_replies(replies, self.weights, unweighted)
 
     def step(self, target: Tensor) -> Server:
-        """Move towards the target (usually the mean of the clients' weights), as the server optimiser does."""
+        """Take a step of the server optimiser towards a target, usually the mean of the clients' weights."""
         w, moments = self.optimiser.step(self.w, target, self.optimiser_state)
         return replace(self, w=w, optimiser_state=moments)
 
     def with_extra(self, **extra: Tensor) -> Server:
-        """The same server with these entries of the method's state replaced."""
+        """Return the server with these entries of the method's state replaced."""
         return replace(self, extra={**self.extra, **extra})
 
 
 class Cohort(Protocol):
-    """The clients sampled for one round, wherever they live: all that a method sees of an engine."""
+    """The clients of one round, as a method sees them."""
 
     @property
     def size(self) -> int:
-        """|S_t|: how many were asked; once replies have come, how many came."""
+        """|S_t|: number of accepted replies; before the first one, number of sampled clients."""
         ...
 
     @property
     def population(self) -> int:
-        """N: all clients there are."""
+        """N: number of all clients."""
         ...
 
     def run(self, task: str, down: Payload) -> Iterator[Reply]:
-        """Every client's answer to a task ("train", or a method's own), in an order fixed by the cohort."""
+        """Run a task ("train" or one of `Traits.extra_tasks`) on every client; yield replies in a fixed order."""
         ...
 
 
@@ -200,14 +200,14 @@ class EngineCohort(Cohort, Protocol):
 
 
 class Engine(Protocol):
-    """Where clients run. It knows no method."""
+    """Runs clients, independent of the method."""
 
     def cohort(self, t: int, clients: Sequence[int]) -> EngineCohort:
-        """These clients, for round t."""
+        """Return the cohort of round t."""
         ...
 
     def evaluate(self, state: Tensor) -> Score:
-        """A complete model on the global test set."""
+        """Evaluate a complete model on the test set."""
         ...
 
 
@@ -217,10 +217,9 @@ def payload_bytes(payload: Payload) -> int:
 
 
 class RunningMean:
-    """A running mean of payloads: no more than one of them is held.
+    """Running mean of payloads, in the memory of one.
 
-    Each addend moves the mean by its share of the weight so far, so that a single one, or many equal ones, come out
-    to the bit.
+    Each addend moves the mean by its share of the weight so far, so that the mean of equal payloads has their bits.
     """
 
     def __init__(self) -> None:
@@ -228,7 +227,7 @@ class RunningMean:
         self._weight: dict[str, float] = {}
 
     def add(self, addend: Payload, weight: float) -> None:
-        """Take one more into the mean, name by name; a name may be missing from some."""
+        """Add a payload to the mean, name by name. Payloads need not have the same names."""
         for name, t in addend.items():
             if name in self.value:
                 self._weight[name] += weight
@@ -241,7 +240,7 @@ class RunningMean:
 def average_replies(
     replies: Iterable[Reply], weights: ReplyWeighting = "size", unweighted: Collection[str] = ()
 ) -> Payload:
-    """The replies' mean, by their numbers of examples or uniform; the names in `uniform` always uniform."""
+    """Average the replies, weighted by number of examples or uniformly; the names in `unweighted` always uniformly."""
     weighted, plain = RunningMean(), RunningMean()
     for reply in replies:
         weighted.add({k: t for k, t in reply.up.items() if k not in unweighted}, reply.n if weights == "size" else 1)
