@@ -1,4 +1,4 @@
-"""One file a method. A method is a difference from FedAvg."""
+"""The methods, one file each. A method is a difference from FedAvg."""
 
 from fedrecall.core.method import Method
 from fedrecall.methods.fedavg_kd import FedAvgKD, FedAvgLS

@@ -13,7 +13,7 @@ from fedrecall.core.types import Local, Step
 
 @dataclass(frozen=True)
 class FedAvgKD(Method):
-    """Distils all classes from the received model; with tau = 1 the KL row of FedSSD's Table 3."""
+    """FedAvg with distillation of all classes from the received model; with tau = 1 the KL row of FedSSD's Table 3."""
 
     beta: Weight = 1.0
     """Weight of the distillation."""
@@ -21,11 +21,11 @@ class FedAvgKD(Method):
     """Temperature."""
 
     def frozen(self, r: Local) -> dict[str, Tensor]:
-        """The received model."""
+        """Return the received model."""
         return {"global": r.w}
 
     def loss(self, s: Step, r: Local) -> Tensor:
-        """CE + beta tau^2 KL(teacher || student)."""
+        """Return CE + beta tau^2 KL(teacher || student)."""
         distance = kl(s.z, soft_targets(s.frozen["global"].z, self.tau), self.tau)
         return F.cross_entropy(s.z, s.y) + self.beta * self.tau**2 * distance.mean()
 
@@ -38,5 +38,5 @@ class FedAvgLS(Method):
     """Probability mass that is spread over all classes."""
 
     def loss(self, s: Step, r: Local) -> Tensor:
-        """Cross-entropy with (1 - smoothing) onehot + smoothing / C."""
+        """Return the cross-entropy with targets (1 - smoothing) onehot + smoothing / C."""
         return F.cross_entropy(s.z, s.y, label_smoothing=self.smoothing)

@@ -2,7 +2,7 @@
 
 Hsu, Qi, Brown. 2019. https://arxiv.org/abs/1909.06335
 
-Public code differs in how the momentum is written; the variants are fields.
+Implementations differ in the form of the momentum; the variants are fields.
 """
 
 from collections.abc import Iterable
@@ -31,7 +31,7 @@ class FedAvgM(Method):
     """Step with (w - wbar) + beta_s v."""
 
     def aggregate(self, server: Server, replies: Iterable[Reply], cohort: Cohort) -> Server:
-        """v <- beta_s v + (w - wbar), w <- w - eta_s v."""
+        """Update v <- beta_s v + (w - wbar), w <- w - eta_s v."""
         momentum = ServerSGD(self.eta_s, self.beta_s, self.damped, self.nesterov)
         target, extra = momentum.step(server.w, server.mean(replies)["w"], server.extra)
         return server.step(target).with_extra(**extra)

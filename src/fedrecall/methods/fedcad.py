@@ -3,7 +3,7 @@
 He, Chen, Yang, Zhang, Zeng. 2022. A two-page version is Class-Wise Adaptive Self Distillation for Federated Learning on
 Non-IID Data.
 
-The full version estimates the trust in the teacher on the server's auxiliary data, the short one on the client's own:
+The full version estimates the trust in the teacher on the server's auxiliary data, the short one on the client's data:
 `estimate`. Neither states the temperature; 2 is that of FedLSD. No factor tau^2 is printed: `kd_scale`.
 """
 
@@ -22,7 +22,7 @@ from fedrecall.core.types import Local, Payload, Server, Step
 
 @dataclass(frozen=True)
 class FedCAD(Method):
-    """Distils each label with the weight that the teacher has earned on it."""
+    """Distillation with a weight per class, which grows with the teacher's confidence in that label."""
 
     beta: UnitInterval = 0.25
     """Smallest trust in the teacher, Eq. (6); the full version's grid is 0, 0.3, 0.5, 0.7."""
@@ -47,7 +47,7 @@ class FedCAD(Method):
         return Traits(needs_auxiliary_data=self.estimate == "aux")
 
     def broadcast(self, server: Server) -> Payload:
-        """The trust in the teacher per class, from the auxiliary data."""
+        """Return the trust in the teacher per class, estimated on the auxiliary data."""
         if self.estimate == "local":
             return {}
         return {
@@ -57,25 +57,25 @@ class FedCAD(Method):
         }
 
     def prepare(self, r: Local, teacher_outputs: TeacherOutputFn) -> Payload:
-        """The same from the client's own data; a class it lacks has no evidence, and no sample that asks."""
+        """Estimate the trust on the client's data. A class without examples gets beta, and no sample uses it."""
         return {"alpha": self.class_trust(teacher_outputs("global").z, r.y)} if self.estimate == "local" else {}
 
     def class_trust(self, z_g: Tensor, y: Tensor) -> Tensor:
-        """alpha_y [K], between beta (the teacher never believes the label, or no sample shows it) and gamma."""
+        """Return alpha_y [K], from beta (the teacher is wrong, or the class has no samples) to gamma."""
         phi = 2 * label_probability(z_g, y, self.phi_tau or self.tau) - 1  # p_y - sum_{c != y} p_c
         half = (self.gamma - self.beta) / 2
         return self.beta + half * class_mean(phi + 1, y, z_g.shape[-1])  # Eq. (6)
 
     def frozen(self, r: Local) -> dict[str, Tensor]:
-        """The received model."""
+        """Return the received model."""
         return {"global": r.w}
 
     def sample_metrics(self, s: Step, r: Local) -> Payload:
-        """The weight of the teacher."""
+        """Return the weight of the teacher."""
         return {"trust": r.down["alpha"][s.y]}
 
     def loss(self, s: Step, r: Local) -> Tensor:
-        """(1 - alpha_y) CE + alpha_y L_d, each sample with the weight of its own label."""
+        """Return (1 - alpha_y) CE + alpha_y L_d, with the weight of each sample's label."""
         l_c = F.cross_entropy(s.z, s.y, reduction="none")  # Eq. (3)
         l_d = kd_factor(self.kd_scale, self.tau) * soft_ce(
             s.z, soft_targets(s.frozen["global"].z, self.tau), self.tau

@@ -2,11 +2,11 @@
 
 Yan, Feng, Ye, Zuo, Li, Goh, Zhu, Chen. 2023. https://arxiv.org/abs/2308.10162
 
-The released code (of a later version) parts from the text in six ways, each an option here: prototypes of the client
+The released code (of a later version) differs from the text in six ways, each an option here: prototypes of the client
 alone (`prototypes`), gradient through the refined target (`grad_through_target`, with KL), the mask on refined logits
 (`mask_on`), a convex combination (`convex`), the teacher in training mode (`teacher_bn`), prototypes of augmented
 images (`prototype_images`). The text is the default. Refined logits shrink by about 1/K, so with K = 100 and tau = 10
-the target is almost uniform: that is what the equations say.
+the target is almost uniform, as the equations state.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from fedrecall.core.types import Cohort, Local, Payload, Reply, Server, Step, av
 
 @dataclass(frozen=True)
 class FedCSD(Method):
-    """Distils a moving average of the global models, refined by class prototypes, where it is not plainly wrong."""
+    """Distillation from a moving average of the global models, refined by class prototypes, with a mask of samples."""
 
     mu: Weight = 0.001
     """Weight of the distillation, Eq. (15); 0.5 on Office-Caltech-10."""
@@ -61,11 +61,11 @@ class FedCSD(Method):
         return Traits(teacher_batch_norm=self.teacher_bn, extra_tasks=("prototype",))
 
     def memory(self, w: Tensor) -> Payload:
-        """The teacher, if clients keep it."""
+        """Return the initial teacher, if clients store it."""
         return {"teacher": w} if self.use_tma and self.teacher_at == "client" else {}
 
     def round(self, server: Server, cohort: Cohort) -> Server:
-        """Two exchanges: prototypes, then training."""
+        """Run two exchanges: prototypes, then training."""
         down = {"w": server.w}
         if self.use_tma and self.teacher_at == "server":
             xi = torch.lerp(server.state, server.extra.get("teacher", server.state), self.alpha)  # Eq. (12)
@@ -76,23 +76,23 @@ class FedCSD(Method):
         return self.aggregate(server, cohort.run("train", down), cohort)
 
     def prototype(self, r: Local) -> Payload:
-        """A client's rows P_k: the teacher's mean logits on each class it holds."""
+        """Return the client's rows P_k: the teacher's mean logits on each class of the client."""
         rng = Generator().manual_seed(r.seed) if self.prototype_images == "augmented" else None
         teacher = self._teacher_state(r)
-        said = r.f.outputs(teacher, r.data, rng, batch_statistics=self.teacher_bn == "batch")
+        outputs = r.f.outputs(teacher, r.data, rng, batch_statistics=self.teacher_bn == "batch")
         if rng is None:
-            r.f.cache_outputs(r.seed, teacher, r.data, said)  # the training will ask the same
-        return {"P": class_mean(said.z, r.y, len(r.counts)), "has": (r.counts > 0).to(said.z.dtype)}  # Eq. (6)
+            r.f.cache_outputs(r.seed, teacher, r.data, outputs)  # training needs the same outputs
+        return {"P": class_mean(outputs.z, r.y, len(r.counts)), "has": (r.counts > 0).to(outputs.z.dtype)}  # Eq. (6)
 
     def validate_reply(self, reply: Reply) -> str | None:
-        """A client has a class or has it not."""
+        """Reject values of "has" other than 0 and 1."""
         has = reply.up.get("has")
         if has is None or ((has == 0) | (has == 1)).all():
             return None
         return Reason("reply.invalid_value", "has must be zeros and ones")
 
     def prepare(self, r: Local, teacher_outputs: TeacherOutputFn) -> Payload:
-        """The client's own rows, where they are all that is used."""
+        """Compute the client's own rows, if prototypes are local."""
         if not self.use_similarity or self.prototypes == "global":
             return {}
         if self.prototype_images == "plain":
@@ -100,7 +100,7 @@ class FedCSD(Method):
         return {"P": self.prototype(r)["P"]}
 
     def frozen(self, r: Local) -> dict[str, Tensor]:
-        """The moving average of the global models."""
+        """Return the moving average of the global models."""
         return {"teacher": self._teacher_state(r)}
 
     def _teacher_state(self, r: Local) -> Tensor:
@@ -109,11 +109,11 @@ class FedCSD(Method):
             return state
         if self.teacher_at == "server":
             return r.down["teacher"]
-        kept = r.memory["teacher"]
-        return torch.lerp(state, kept if len(kept) == len(state) else state, self.alpha)
+        previous = r.memory["teacher"]
+        return torch.lerp(state, previous if len(previous) == len(state) else state, self.alpha)
 
     def loss(self, s: Step, r: Local) -> Tensor:
-        """CE + mu mean(m tau^2 L_csd)."""
+        """Return CE + mu mean(m tau^2 L_csd)."""
         refined = self.refine(s, r)
         if self.grad_through_target:
             csd = kl(s.z, F.softmax(refined / self.tau, -1), self.tau)
@@ -124,7 +124,7 @@ class FedCSD(Method):
         return keep * F.cross_entropy(s.z, s.y) + self.mu * self.tau**2 * csd.mean()  # Eq. (14), (15)
 
     def refine(self, s: Step, r: Local) -> Tensor:
-        """The teacher's logits [B, K], each class by the student's likeness to its prototype."""
+        """Return the teacher's logits [B, K], weighted by the similarity of the student to each class prototype."""
         z_t = s.frozen["teacher"].z
         if not self.use_similarity:
             return z_t
@@ -132,16 +132,16 @@ class FedCSD(Method):
         return cosine(z, r.down["P"]).softmax(-1) * z_t  # Eq. (8)-(10)
 
     def mask(self, s: Step, refined: Tensor) -> Tensor:
-        """Which samples [B] the teacher may speak of."""
-        judged = (refined if self.mask_on == "refined" else s.frozen["teacher"].z).detach()
+        """Return the mask of samples [B] that are distilled."""
+        masked_logits = (refined if self.mask_on == "refined" else s.frozen["teacher"].z).detach()
         if self.use_mask == "none":
             return torch.ones_like(s.y, dtype=torch.bool)
         if self.use_mask == "hard":
-            return judged.argmax(-1) == s.y
-        return label_probability(judged, s.y) > 1 / s.z.shape[-1]  # Eq. (13)
+            return masked_logits.argmax(-1) == s.y
+        return label_probability(masked_logits, s.y) > 1 / s.z.shape[-1]  # Eq. (13)
 
     def sample_metrics(self, s: Step, r: Local) -> Payload:
-        """The target's entropy and distance from the student, and whether a wrong teacher is masked."""
+        """Return entropy of the target, its KL from the student, and the share of wrong teachers that are masked."""
         refined = self.refine(s, r)
         q, wrong = soft_targets(refined, self.tau), s.frozen["teacher"].z.argmax(-1) != s.y
         return {
@@ -151,5 +151,5 @@ class FedCSD(Method):
         }
 
     def reply(self, w: Tensor, steps: int, r: Local) -> tuple[Payload, Payload]:
-        """The weights go up; a teacher of one's own stays."""
+        """Send the weights; store the teacher, if clients store it."""
         return {"w": w}, {"teacher": self._teacher_state(r)} if self.memory(w) else {}

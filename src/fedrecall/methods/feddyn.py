@@ -2,7 +2,7 @@
 
 Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama. ICLR 2021. https://arxiv.org/abs/2111.04263
 
-The model that is sent, w^{t+1}, is also the one that is tested; the official code plots the mean of the clients' last
+The broadcast model w^{t+1} is also the evaluated one; the official code plots the mean of the clients' last
 models, clips gradients at 10 and scales alpha by client size, none of which is in the paper's algorithm.
 """
 
@@ -21,7 +21,7 @@ from fedrecall.core.types import Cohort, Local, Payload, Reply, Server, Step, av
 
 @dataclass(frozen=True)
 class FedDyn(Method):
-    """Gives every client a linear term, so that local optima agree with the global one."""
+    """Linear and quadratic terms in each client's loss, so that local optima agree with the global one."""
 
     alpha: Weight = 0.1
     """Strength of the regulariser; 0.01 in the official CIFAR-10 example."""
@@ -29,24 +29,24 @@ class FedDyn(Method):
     """Weights of the clients' mean; FedNTD's code weights by size."""
 
     def init(self, w: Tensor) -> Payload:
-        """h, the mean of all clients' drift."""
+        """Return h, the mean drift of all clients."""
         return {"h": torch.zeros_like(w)}
 
     def memory(self, w: Tensor) -> Payload:
-        """The gradient of the client's last local objective."""
+        """Return the gradient of the client's last local objective."""
         return {"g": torch.zeros_like(w)}
 
     def loss(self, s: Step, r: Local) -> Tensor:
-        """CE - <g_k, w> + alpha/2 ||w - w^t||^2."""
+        """Return CE - <g_k, w> + alpha/2 ||w - w^t||^2."""
         linear = (r.memory["g"] * s.w).sum()
         return F.cross_entropy(s.z, s.y) - linear + self.alpha / 2 * (s.w - r.w).square().sum()  # Eq. (1)
 
     def reply(self, w: Tensor, steps: int, r: Local) -> tuple[Payload, Payload]:
-        """The weights go up; g_k <- g_k - alpha (w_k - w^t) stays."""
+        """Send the weights; store g_k <- g_k - alpha (w_k - w^t)."""
         return {"w": w}, {"g": r.memory["g"] - self.alpha * (w - r.w)}
 
     def aggregate(self, server: Server, replies: Iterable[Reply], cohort: Cohort) -> Server:
-        """h <- h - alpha/N sum_k (w_k - w^t); w^{t+1} = mean_k w_k - h/alpha."""
+        """Update h <- h - alpha/N sum_k (w_k - w^t); w^{t+1} = mean_k w_k - h/alpha."""
         m = average_replies(
             (r._replace(up={"w": r.up["w"], "plain": r.up["w"]}) for r in replies), self.weights, {"plain"}
         )

@@ -21,7 +21,7 @@ from fedrecall.core.types import Cohort, Local, Payload, Server, Step
 
 @dataclass(frozen=True)
 class FedGKD(Method):
-    """Distils from the mean of the last global models."""
+    """Distillation from the mean of the last global models."""
 
     buffer: PositiveInt = 5
     """M: number of global models that are fused."""
@@ -33,7 +33,7 @@ class FedGKD(Method):
     """Send all M models, each weighted by its loss on the auxiliary data."""
 
     def round(self, server: Server, cohort: Cohort) -> Server:
-        """Take the model about to be sent into the buffer, then as always; the initial model is no aggregate."""
+        """Add the current global model to the buffer, then run the round. The initial model is not buffered."""
         if server.t > 0:
             past = [server.extra["buffer"]] if "buffer" in server.extra else []
             server = server.with_extra(buffer=torch.cat([*past, server.state[None]])[-self.buffer :])
@@ -45,7 +45,7 @@ class FedGKD(Method):
         return Traits(needs_auxiliary_data=self.vote)
 
     def broadcast(self, server: Server) -> Payload:
-        """The fused teacher; nothing where it is the model that is sent anyway."""
+        """Return the fused teacher, or nothing if it equals the broadcast model."""
         models = server.extra.get("buffer")
         if models is None or len(models) < 2:
             return {}
@@ -56,7 +56,7 @@ class FedGKD(Method):
         return {"teachers": models, "votes": F.softmax(-losses, 0)}
 
     def frozen(self, r: Local) -> dict[str, Tensor]:
-        """No teacher in the first round; then the fused one, or all that vote."""
+        """Return no teacher in the first round, then the fused one, or all models that vote."""
         if r.t == 0:
             return {}
         if "teachers" in r.down:
@@ -64,7 +64,7 @@ class FedGKD(Method):
         return {"teacher": r.down.get("teacher", r.w)}
 
     def loss(self, s: Step, r: Local) -> Tensor:
-        """CE + coef tau^2 KL(teacher || student)."""
+        """Return CE + coef tau^2 KL(teacher || student)."""
         loss = F.cross_entropy(s.z, s.y)
         votes = r.down["votes"].tolist() if "votes" in r.down else [1.0] * len(s.frozen)
         for teacher, vote in zip(s.frozen.values(), votes, strict=True):

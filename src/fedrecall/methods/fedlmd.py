@@ -2,9 +2,10 @@
 
 Lu, Li, Bao, Wang, Qian, Ge. ACM Multimedia 2023. https://arxiv.org/abs/2409.13136
 
-The printed threshold of a majority label cannot be meant; the code's is taken: strictly more samples than the client's
-mean per class. As in the code the teacher's target class is masked too, and the term is scaled by tau^2. Where masks
-leave the teacher no class a sample adds nothing. The published teacher-free code cannot run; its text is followed.
+The printed threshold of a majority label is implausible; here it is that of the code: strictly more samples than the
+client's mean per class. As in the code the teacher's target class is masked too, and the term is scaled by tau^2. If
+masks leave the teacher no class, a sample adds nothing. The published teacher-free code cannot run; its text is
+followed.
 """
 
 from dataclasses import dataclass
@@ -20,19 +21,19 @@ from fedrecall.core.types import Local, Step
 
 
 def minority_targets(z_g: Tensor, y: Tensor, r: Local, tau: float) -> Tensor:
-    """A teacher's distribution [B, K] over the minority labels but the true one."""
+    """Return a teacher's distribution [B, K] over the minority labels without the true one."""
     minority = r.counts <= len(r.y) / len(r.counts)  # all but J_k, Eq. (2)
     return soft_targets(z_g, tau, minority & ~one_hot_mask(y, len(r.counts)))  # Eq. (3)
 
 
 def not_true_kl(s: Step, q: Tensor, tau: float) -> Tensor:
-    """KL per sample, of the student's distribution over all labels but the true one."""
+    """Return the KL per sample, of the student's distribution over all labels without the true one."""
     return kl(mask_logits(s.z, ~one_hot_mask(s.y, s.z.shape[-1])), q, tau)  # Eq. (4), (6)
 
 
 @dataclass(frozen=True)
 class FedLMD(Method):
-    """Distils only the labels of which the client has few."""
+    """Distillation of only those labels of which the client has few examples."""
 
     beta: Weight = 1.0
     """Weight of the distillation, Eq. (5)."""
@@ -40,18 +41,18 @@ class FedLMD(Method):
     """Temperature, Eq. (3), (4)."""
 
     def frozen(self, r: Local) -> dict[str, Tensor]:
-        """The received model."""
+        """Return the received model."""
         return {"global": r.w}
 
     def loss(self, s: Step, r: Local) -> Tensor:
-        """CE + beta tau^2 L_lmd."""
+        """Return CE + beta tau^2 L_lmd."""
         lmd = not_true_kl(s, minority_targets(s.frozen["global"].z, s.y, r, self.tau), self.tau)
         return F.cross_entropy(s.z, s.y) + self.beta * self.tau**2 * lmd.mean()  # Eq. (5)
 
 
 @dataclass(frozen=True)
 class FedLMDTf(Method):
-    """FedLMD without a teacher: the labels of which the client has few are to be equally likely."""
+    """FedLMD without a teacher: the target is uniform over the labels of which the client has few examples."""
 
     beta: Weight = 1.0
     """Weight of the distillation, Eq. (7)."""
@@ -61,11 +62,11 @@ class FedLMDTf(Method):
     """Round, from 0, at which FedLMD replaces the uniform target (Figure 8). None: never."""
 
     def frozen(self, r: Local) -> dict[str, Tensor]:
-        """None, until the switch."""
+        """Return no model before the switch, then the received one."""
         return {"global": r.w} if self.switch is not None and r.t >= self.switch else {}
 
     def loss(self, s: Step, r: Local) -> Tensor:
-        """CE + beta tau^2 L_lmd with equal logits for a teacher."""
+        """Return CE + beta tau^2 L_lmd, with equal logits as the teacher before the switch."""
         z_g = s.frozen["global"].z if "global" in s.frozen else torch.zeros_like(s.z)  # Eq. (8)
         lmd = not_true_kl(s, minority_targets(z_g, s.y, r, self.tau), self.tau)
         return F.cross_entropy(s.z, s.y) + self.beta * self.tau**2 * lmd.mean()  # Eq. (7)

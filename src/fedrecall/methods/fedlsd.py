@@ -21,7 +21,7 @@ from fedrecall.core.types import Local, Step
 
 @dataclass(frozen=True)
 class FedLSD(Method):
-    """Distils from the received model with one weight for all labels."""
+    """Distillation from the received model, with one weight for all labels."""
 
     alpha: UnitInterval = 0.3
     """Weight of the distillation; the paper's grid is 0.1, 0.3, 0.5."""
@@ -31,11 +31,11 @@ class FedLSD(Method):
     """Factor of the distillation: "T2" is tau^2."""
 
     def frozen(self, r: Local) -> dict[str, Tensor]:
-        """The received model."""
+        """Return the received model."""
         return {"global": r.w}
 
     def loss(self, s: Step, r: Local) -> Tensor:
-        """(1 - alpha) CE + alpha L_d."""
+        """Return (1 - alpha) CE + alpha L_d."""
         l_c = F.cross_entropy(s.z, s.y, reduction="none")
         l_d = kd_factor(self.kd_scale, self.tau) * soft_ce(s.z, soft_targets(s.frozen["global"].z, self.tau), self.tau)
         return convex_combination(torch.full_like(l_c, self.alpha), l_c, l_d).mean()

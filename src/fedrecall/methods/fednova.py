@@ -2,7 +2,7 @@
 
 Wang, Liu, Liang, Joshi, Poor. NeurIPS 2020. https://arxiv.org/abs/2007.07481
 
-Probabilities are over the clients that took part. FedNTD's and FedLMD's code adds a variance reduction whose shared
+Probabilities are over the participating clients. FedNTD's and FedLMD's code adds a variance reduction whose shared
 direction is never updated, so that each client's own last direction is taken from its gradients: `ccvr_code`.
 """
 
@@ -20,38 +20,39 @@ from fedrecall.core.types import Cohort, Local, Payload, Reply, Server
 
 @dataclass(frozen=True)
 class FedNova(Method):
-    """Normalises every client's update by how far its steps could carry it."""
+    """Updates that are normalised by the effective number of local steps."""
 
     ccvr_code: bool = False
     """Variance reduction of the public code, for comparison only."""
 
     def memory(self, w: Tensor) -> Payload:
-        """The client's last normalised direction, for ccvr_code."""
+        """Return the client's last normalised direction, for ccvr_code."""
         return {"d": torch.zeros_like(w)} if self.ccvr_code else {}
 
     def correct(self, g: Tensor, r: Local) -> Tensor:
-        """g, or g less the client's last direction."""
+        """Return g, with ccvr_code minus the client's last direction."""
         return g - r.memory["d"] if self.ccvr_code else g
 
     def reply(self, w: Tensor, steps: int, r: Local) -> tuple[Payload, Payload]:
-        """The weights and a_k = ||a_k||_1, Section 3."""
+        """Send the weights and a_k = ||a_k||_1, Section 3."""
         sgd = r.training.sgd
         a = effective_steps(steps, sgd.lr, sgd.momentum, sgd.prox)
         memory = {"d": (r.w - w) / (sgd.lr * a)} if self.ccvr_code and steps else r.memory
         return {"w": w, "a": w.new_tensor(a)}, memory
 
     def validate_reply(self, reply: Reply) -> str | None:
-        """The last step counts as 1, so a_k is at least that, or 0: less would blow the direction up."""
+        """Reject a_k between 0 and 1: one step counts as 1, and a smaller divisor would inflate the direction."""
         a = float(reply.up["a"])
         return None if a >= 1 or a == 0 else Reason("reply.invalid_value", f"a = {a:.3g}: it must be 0 or at least 1")
 
     def aggregate(self, server: Server, replies: Iterable[Reply], cohort: Cohort) -> Server:
-        """w - tau_eff sum_k p_k d_k; a client without a step is left out."""
+        """Return w - tau_eff sum_k p_k d_k, without clients that made no step."""
 
         def normalised() -> Iterator[Reply]:
-            for r in replies:
-                if r.up["a"] > 0:
-                    yield r._replace(up={"d": (server.w - r.up["w"]) / r.up["a"], "a": r.up["a"]})
+            for reply in replies:
+                w, a = reply.up["w"], reply.up["a"]
+                if a > 0:
+                    yield reply._replace(up={"d": (server.w - w) / a, "a": a})
 
         m = server.mean(normalised())
         return server.step(server.w - m["a"] * m["d"]) if m else server

@@ -19,7 +19,7 @@ from fedrecall.core.types import Local, Step
 
 @dataclass(frozen=True)
 class FedNTD(Method):
-    """Distils what the teacher says of the classes other than the label."""
+    """Distillation of the teacher's distribution over the classes other than the label."""
 
     beta: Weight = 1.0
     """Weight of the distillation."""
@@ -29,11 +29,11 @@ class FedNTD(Method):
     """Use the received model. False: a uniform target on the not-true classes (FedNTD-Tf)."""
 
     def frozen(self, r: Local) -> dict[str, Tensor]:
-        """The received model."""
+        """Return the received model."""
         return {"global": r.w} if self.teacher else {}
 
     def loss(self, s: Step, r: Local) -> Tensor:
-        """CE + beta tau^2 KL over the not-true classes."""
+        """Return CE + beta tau^2 KL over the not-true classes."""
         z_g = s.frozen["global"].z if self.teacher else torch.zeros_like(s.z)
         not_true = ~one_hot_mask(s.y, s.z.shape[-1])
         ntd = kl(mask_logits(s.z, not_true), soft_targets(z_g, self.tau, not_true), self.tau)

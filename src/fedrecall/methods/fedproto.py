@@ -4,7 +4,7 @@ Tan, Long, Liu, Zhou, Lu, Jiang, Zhang. AAAI 2022. https://arxiv.org/abs/2105.00
 
 Published with personal models that share prototypes only (`share_weights = False`); FedCSD compares a global model,
 which needs averaged weights, the default. Prototypes are averaged uniformly, as in the official code; the paper weights
-by class counts. A class that nobody held keeps its old prototype. A row of zeros says that a class is absent.
+by class counts. A class that no client holds keeps its old prototype. A row of zeros marks an absent class.
 """
 
 from collections.abc import Iterable, Iterator
@@ -25,7 +25,7 @@ from fedrecall.core.types import Cohort, Local, Output, Payload, Reply, Server, 
 
 @dataclass(frozen=True)
 class FedProto(Method):
-    """Pulls features towards the mean feature that all clients have of the label."""
+    """Penalty on the distance of features to the mean feature of the label over all clients."""
 
     lam: Weight = 1.0
     """Weight of the distance to the prototype; the official code has 0.1 on CIFAR-10."""
@@ -44,20 +44,20 @@ class FedProto(Method):
         return Traits(personalised=not self.share_weights)
 
     def round(self, server: Server, cohort: Cohort) -> Server:
-        """As always, but that personal models stay where they are."""
+        """Run the round; weights are broadcast only if they are shared."""
         down = ({"w": server.w} if self.share_weights else {}) | self.broadcast(server)
         return self.aggregate(server, cohort.run("train", down), cohort)
 
     def broadcast(self, server: Server) -> Payload:
-        """The global prototypes G [K, D], once there are any."""
+        """Return the global prototypes G [K, D], from the second round on."""
         return dict(server.extra)
 
     def memory(self, w: Tensor) -> Payload:
-        """A personal model, which starts as everyone's."""
+        """Return the initial personal model, the same for all clients."""
         return {} if self.share_weights else {"own": w}
 
     def loss(self, s: Step, r: Local) -> Tensor:
-        """CE + lam mean ||h - G_y||^2 / D; a sample whose class has no prototype adds 0."""
+        """Return CE + lam mean ||h - G_y||^2 / D; a sample whose class has no prototype adds 0."""
         if self.collect == "last_epoch" and s.last:
             r.scratch["sum"] = r.scratch.get("sum", 0) + class_sum(s.h.detach(), s.y, len(r.counts))
             r.scratch["seen"] = r.scratch.get("seen", 0) + torch.bincount(s.y, minlength=len(r.counts))
@@ -69,45 +69,45 @@ class FedProto(Method):
         return ce + self.lam * torch.where(known, s.h - target, 0.0).square().mean()
 
     def reply(self, w: Tensor, steps: int, r: Local) -> tuple[Payload, Payload]:
-        """The mean feature of each class held; the weights go up or stay."""
+        """Send the mean feature of each class of the client; send or store the weights."""
         if self.collect == "last_epoch" and "sum" in r.scratch:
             seen = r.scratch["seen"]
             prototypes = r.scratch["sum"] / seen[:, None].clamp(min=1)
         else:
             seen = r.counts
             prototypes = class_mean(r.f.outputs(r.state(w), r.data).h, r.y, len(seen))
-        # A row of zeros says "none": that a class is there must show even where all its features are dead.
+        # A row of zeros marks an absent class: a present one must differ even if all its features are 0.
         up = {"G": torch.where(seen[:, None] > 0, prototypes + 1e-30, 0.0)}
         if self.weighting == "size":
             up["counts"] = seen.to(w.dtype)
         return (up | {"w": w}, r.memory) if self.share_weights else (up, {"own": r.state(w)})
 
     def validate_reply(self, reply: Reply) -> str | None:
-        """A client has no class fewer than 0 times, and all of them together no more often than it has examples."""
+        """Reject negative class counts, and counts that add up to more than the client's examples."""
         counts = reply.up.get("counts")
         if counts is None or (counts.min() >= 0 and counts.sum() <= reply.n):
             return None
         return Reason("reply.invalid_value", f"counts must be >= 0 and add up to at most {reply.n} examples")
 
     def aggregate(self, server: Server, replies: Iterable[Reply], cohort: Cohort) -> Server:
-        """Average the prototypes over those who hold the class, and the weights if they are shared."""
+        """Average the prototypes over the clients that hold the class, and the weights if they are shared."""
 
-        def weighed() -> Iterator[Reply]:
-            for r in replies:
-                G = r.up["G"]
-                share = r.up["counts"] if self.weighting == "size" else G.any(-1).to(G.dtype)
-                up = {k: t for k, t in r.up.items() if k == "w"}
-                yield r._replace(up=up | {"rows": share[:, None] * G, "share": share})
+        def weighted_prototypes() -> Iterator[Reply]:
+            for reply in replies:
+                G = reply.up["G"]
+                share = reply.up["counts"] if self.weighting == "size" else G.any(-1).to(G.dtype)
+                up = {k: t for k, t in reply.up.items() if k == "w"}
+                yield reply._replace(up=up | {"rows": share[:, None] * G, "share": share})
 
-        m = server.mean(weighed(), unweighted={"rows", "share"})
+        m = server.mean(weighted_prototypes(), unweighted={"rows", "share"})
         G = torch.where(m["share"][:, None] > 0, m["rows"] / m["share"][:, None], 0.0)
         if self.absent == "keep" and "G" in server.extra:
             G = torch.where(m["share"][:, None] > 0, G, server.extra["G"])
         return (server.step(m["w"]) if self.share_weights else server).with_extra(G=G)
 
     def scoring_logits(self, out: Output, down: Payload) -> Tensor:
-        """A personal model answers with the nearest prototype."""
+        """Return minus the distances to the prototypes for a personal model, else its logits."""
         if self.share_weights or "G" not in down:
             return out.z
-        far = torch.cdist(out.h, down["G"])
-        return torch.where(down["G"].any(-1), -far, torch.finfo(far.dtype).min)
+        distance = torch.cdist(out.h, down["G"])
+        return torch.where(down["G"].any(-1), -distance, torch.finfo(distance.dtype).min)

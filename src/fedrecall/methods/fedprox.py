@@ -17,11 +17,11 @@ from fedrecall.core.types import Local, Step
 
 @dataclass(frozen=True)
 class FedProx(Method):
-    """Cross-entropy and a pull towards the global weights; to add the pull to another method, set local.prox."""
+    """Proximal term towards the global weights; to add it to another method, set local.prox."""
 
     mu: Weight = 0.001
     """Weight of the proximal term, Eq. (2)."""
 
     def loss(self, s: Step, r: Local) -> Tensor:
-        """CE + mu/2 ||w - w^t||^2."""
+        """Return CE + mu/2 ||w - w^t||^2."""
         return F.cross_entropy(s.z, s.y) + self.mu / 2 * (s.w - r.w).square().sum()  # Eq. (2)

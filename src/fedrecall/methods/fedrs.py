@@ -19,7 +19,7 @@ from fedrecall.core.types import Local, Step
 
 @dataclass(frozen=True)
 class FedRS(Method):
-    """Holds back the logits of classes that the client lacks, so that it does not unlearn them."""
+    """Cross-entropy with scaled-down logits of classes that the client lacks, so that it does not unlearn them."""
 
     alpha: UnitInterval = 0.5
     """Scale of a missing class's logit."""
@@ -27,7 +27,7 @@ class FedRS(Method):
     """Scale by relative frequency."""
 
     def loss(self, s: Step, r: Local) -> Tensor:
-        """CE on the restricted logits."""
+        """Return the cross-entropy of the restricted logits."""
         counts = r.counts.to(s.z.dtype)
         if self.soft:
             scale = self.alpha + (1 - self.alpha) * counts / counts.max()

@@ -2,8 +2,9 @@
 
 He, Chen, Yang, Yu, Huang, Gu. IEEE Transactions on Big Data, 2022. https://arxiv.org/abs/2504.14694
 
-Eq. (3) weights both logit vectors, so its squared error carries M^2, which at the printed m_max is some 1e-6: no
-distillation to speak of. Table 3 suggests a linear weight. `weighting` has both; the printed equation is the default.
+Eq. (3) weights both logit vectors, so its squared error carries M^2, which at the printed m_max is about 1e-6:
+practically no distillation. Table 3 suggests a linear weight. `weighting` has both; the printed equation is the
+default.
 """
 
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from fedrecall.core.types import Local, Payload, Server, Step
 
 @dataclass(frozen=True)
 class FedSSD(Method):
-    """Distils each logit with the teacher's credibility on that class and that sample."""
+    """Distillation of each logit, weighted by the teacher's credibility on that class and sample."""
 
     m_max: Weight = 0.01
     """Upper bound of the weights, Eq. (4); 0.001 on CIFAR-100 and Tiny-ImageNet."""
@@ -38,26 +39,26 @@ class FedSSD(Method):
         return Traits(needs_auxiliary_data=True)
 
     def broadcast(self, server: Server) -> Payload:
-        """The credibility matrix A[k1, k2]: how often class k1 is taken for k2, on the auxiliary data."""
+        """Return the credibility matrix A[k1, k2]: the rate of predicting k2 for class k1, on the auxiliary data."""
         z, y = server.f.outputs(server.state, server.require_auxiliary).z, server.require_auxiliary.y
         return {"A": confusion_matrix(z, y) if self.matrix == "hard" else class_mean(F.softmax(z, -1), y, z.shape[-1])}
 
     def frozen(self, r: Local) -> dict[str, Tensor]:
-        """The received model."""
+        """Return the received model."""
         return {"global": r.w}
 
     def logit_weights(self, s: Step, r: Local) -> Tensor:
-        """M [B, K]: the teacher's credibility on each class and each sample."""
+        """Compute M [B, K], the teacher's credibility on each class and sample."""
         m_class = credibility(r.down["A"])
         m_sample = 1 - (1 - label_probability(s.frozen["global"].z, s.y)).clamp_min(0).sqrt()
         return self.m_max * F.relu(m_class * m_sample[:, None] - 0.1)  # Eq. (4)
 
     def sample_metrics(self, s: Step, r: Local) -> Payload:
-        """The mean weight of a sample's logits."""
+        """Return the mean weight of a sample's logits."""
         return {"trust": self.logit_weights(s, r).mean(-1)}
 
     def loss(self, s: Step, r: Local) -> Tensor:
-        """CE + sum_c (M_c (z_g,c - z_c))^2."""
+        """Return CE + sum_c (M_c (z_g,c - z_c))^2."""
         z_g, m = s.frozen["global"].z, self.logit_weights(s, r)
         error = (m * (z_g - s.z)).square() if self.weighting == "squared" else m * (z_g - s.z).square()
         ssd = error.sum(-1) if self.reduction == "sum" else error.mean(-1)

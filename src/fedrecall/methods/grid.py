@@ -1,6 +1,6 @@
 """Grid: teacher x trust x mask x divergence, for ablations.
 
-The named methods stay written out; tests prove that they are points of it.
+The named methods have their own files; tests prove that they are points of the grid.
 """
 
 from collections.abc import Callable
@@ -99,7 +99,7 @@ class Grid(Method):
         return Traits(needs_auxiliary_data=self.trust in {"class", "channel"})
 
     def broadcast(self, server: Server) -> Payload:
-        """What the trust needs of the auxiliary data."""
+        """Return the statistics of the auxiliary data that the trust needs."""
         if not self.traits.needs_auxiliary_data:
             return {}
         z, y = server.f.outputs(server.state, server.require_auxiliary).z, server.require_auxiliary.y
@@ -110,16 +110,16 @@ class Grid(Method):
         }
 
     def frozen(self, r: Local) -> dict[str, Tensor]:
-        """The received model, if anything listens to it."""
-        unheard = self.teacher == "uniform" and self.trust in {"one", "class"} and self.divergence != "features"
-        return {} if unheard else {"global": r.w}
+        """Return the received model, if the loss uses it."""
+        teacher_unused = self.teacher == "uniform" and self.trust in {"one", "class"} and self.divergence != "features"
+        return {} if teacher_unused else {"global": r.w}
 
     def loss(self, s: Step, r: Local) -> Tensor:
-        """CE + a KD, or (1 - a) CE + a KD, with a = beta times the trust."""
+        """Return CE + a KD, or (1 - a) CE + a KD, with a = beta times the trust."""
         g = s.frozen.get("global", Output(s.h.detach(), torch.zeros_like(s.z)))
         trust = self.beta * TRUST[self.trust](g.z, s.y, r.down)
         ce = F.cross_entropy(s.z, s.y, reduction="none")
-        if self.convex:  # one weight a sample
+        if self.convex:  # one weight per sample
             return convex_combination(trust.mean(-1), ce, self._terms(s, r, g).sum(-1)).mean()
         return ce.mean() + (trust * self._terms(s, r, g)).sum(-1).mean()
 

@@ -2,9 +2,9 @@
 
 Li, He, Song. CVPR 2021. https://arxiv.org/abs/2103.16257
 
-The representation is what enters the last linear layer: with `model.head = true` the paper's projection, without it the
-plain features, as FedCSD and FedLMD compare it. A client's first round has no previous model, and no contrast: the
-public implementations differ here, and taking the received model for it would only add a constant.
+The representation is the input of the last linear layer: with `model.head = true` the paper's projection, without it
+the plain features, as FedCSD and FedLMD compare it. A client's first round has no previous model, and no contrast: the
+public implementations differ here, and the received model in its place would only add a constant.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from fedrecall.core.types import Local, Payload, Step
 
 @dataclass(frozen=True)
 class Moon(Method):
-    """Pulls features towards the global model's and pushes them from the client's own previous model's."""
+    """Contrastive loss: features near those of the global model, far from those of the client's previous model."""
 
     mu: Weight = 1.0
     """Weight of the contrast, Eq. (4); the paper's grid is 0.1, 1, 5, 10."""
@@ -28,16 +28,16 @@ class Moon(Method):
     """Temperature, Eq. (3)."""
 
     def memory(self, w: Tensor) -> Payload:
-        """No previous model yet."""
+        """Return an empty previous model."""
         return {"previous": w[:0]}
 
     def frozen(self, r: Local) -> dict[str, Tensor]:
-        """The received model and the client's own previous one, however old."""
+        """Return the received model and the client's previous one, of any age."""
         previous = r.memory.get("previous", r.w[:0])
         return {"global": r.w, "previous": previous} if len(previous) else {}
 
     def loss(self, s: Step, r: Local) -> Tensor:
-        """CE + mu l_con."""
+        """Return CE + mu l_con."""
         ce = F.cross_entropy(s.z, s.y)
         if "previous" not in s.frozen:
             return ce
@@ -47,5 +47,5 @@ class Moon(Method):
         return ce + self.mu * contrast.mean()  # Eq. (4)
 
     def reply(self, w: Tensor, steps: int, r: Local) -> tuple[Payload, Payload]:
-        """The trained model goes up and stays."""
+        """Send and store the trained model."""
         return {"w": w}, {"previous": r.state(w)}

@@ -1,8 +1,7 @@
-"""Each paper's settings of each method, as data: `method = { name = "fedcad", preset = "fedcad-sa" }`.
+"""The papers' settings of the methods, as data: `method = { name = "fedcad", preset = "fedcad-sa" }`.
 
-A preset gives the fields that a paper (or the code it was run with) states; a key set beside it wins. Where a paper
-gives only a grid, the field is left out: there is nothing to state. Settings that are not the method's own (clients,
-rounds, learning rate) belong to an experiment.
+A preset has the fields that a paper (or its code) states; a key set besides it takes precedence. If a paper gives only
+a grid, the field is omitted. Settings outside the method (clients, rounds, learning rate) belong to an experiment.
 """
 
 from typing import Any
@@ -48,7 +47,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "fedcsd-office": {
         "fedcsd": {"mu": 0.5, "tau": 4.0, "alpha": 0.9},
     },
-    "fedcsd-code": {  # what the released script does
+    "fedcsd-code": {  # settings of the released script
         "fedcsd": {
             "mu": 0.5,
             "tau": 4.0,
@@ -60,7 +59,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
             "teacher_bn": "batch",
         },
     },
-    "fedlmd": {  # the defaults of its code; the paper only speaks of a grid search
+    "fedlmd": {  # defaults of its code; the paper only mentions a grid search
         "fedprox": {"mu": 1.0},
         "fedavgm": {"beta_s": 0.7},
         "fedcurv": {"lam": 1.0, "fisher": "per_batch", "size": 500},

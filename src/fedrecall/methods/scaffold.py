@@ -2,8 +2,8 @@
 
 Karimireddy, Kale, Mohri, Reddi, Stich, Suresh. ICML 2020. https://arxiv.org/abs/1910.06378
 
-The paper has no momentum. Two consistent ways to have one (`mode`): correct the gradient and divide by the momentum's
-reach ("grad", FedNTD's and FedLMD's code), or correct after the step and divide by the steps ("post_step", NIID-Bench).
+The paper has no momentum. Two consistent ways to have one (`mode`): correct the gradient and divide by the effective
+steps ("grad", FedNTD's and FedLMD's code), or correct after the step and divide by the steps ("post_step", NIID-Bench).
 Correcting the gradient and dividing by the steps overestimates the variates tenfold at momentum 0.9. The paper averages
 models uniformly, these codes by size: `server.weights`; its global step size is `server.lr`. Variates start at zero.
 """
@@ -22,33 +22,33 @@ from fedrecall.core.types import Cohort, Local, Payload, Reply, Server
 
 @dataclass(frozen=True)
 class Scaffold(Method):
-    """Corrects every local step by how the client's gradients differ from everyone's."""
+    """Control variates that correct every local step by the difference of the client's and the global gradient."""
 
     mode: Literal["grad", "post_step"] = "grad"
     """Correct the gradient, or the weights after the step."""
 
     def init(self, w: Tensor) -> Payload:
-        """The global control variate."""
+        """Return the global control variate, initially 0."""
         return {"c": torch.zeros_like(w)}
 
     def memory(self, w: Tensor) -> Payload:
-        """The client's control variate."""
+        """Return the client's control variate, initially 0."""
         return {"c": torch.zeros_like(w)}
 
     def broadcast(self, server: Server) -> Payload:
-        """The global control variate goes down."""
+        """Return the global control variate."""
         return {"c": server.extra["c"]}
 
     def correct(self, g: Tensor, r: Local) -> Tensor:
-        """g - c_k + c, inside the gradient."""
+        """Return g - c_k + c in mode "grad"."""
         return g - r.memory["c"] + r.down["c"] if self.mode == "grad" else g  # Algorithm 1, line 10
 
     def step_correction(self, r: Local) -> Tensor | None:
-        """c - c_k, beside the optimiser's step."""
+        """Return c - c_k in mode "post_step"."""
         return r.down["c"] - r.memory["c"] if self.mode == "post_step" else None
 
     def reply(self, w: Tensor, steps: int, r: Local) -> tuple[Payload, Payload]:
-        """The weights and the change of the variate; without a step nothing changes."""
+        """Send the weights and the change of the variate; without a step the variate does not change."""
         if steps == 0:
             return {"w": w, "dc": torch.zeros_like(w)}, r.memory
         sgd = r.training.sgd
@@ -57,7 +57,7 @@ class Scaffold(Method):
         return {"w": w, "dc": dc}, {"c": r.memory["c"] + dc}
 
     def aggregate(self, server: Server, replies: Iterable[Reply], cohort: Cohort) -> Server:
-        """Average the models, and move c by the share of clients that took part."""
+        """Average the models; move c by the share of participating clients."""
         m = server.mean(replies, unweighted={"dc"})
         c = server.extra["c"] + cohort.size / cohort.population * m["dc"]  # line 17
         return server.step(m["w"]).with_extra(c=c)

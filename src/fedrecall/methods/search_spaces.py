@@ -1,6 +1,6 @@
-"""Where to look for each method's settings, as data: the papers' grids where they print one, else a choice of ours.
+"""Search spaces of the methods' settings, as data: the papers' grids where printed, else our own choice.
 
-Keys are those of a configuration. A method without a weight of its own is tuned by the clients' learning rate.
+Keys are those of a configuration. A method without a weight is tuned by the clients' learning rate.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ OWN_CHOICE = "ours: no paper prints a grid"
 
 @dataclass(frozen=True)
 class GridValues:
-    """A grid: one of these."""
+    """Grid of values."""
 
     of: tuple[Number, ...]
 
@@ -26,14 +26,14 @@ class GridValues:
 
 @dataclass(frozen=True)
 class FloatRange:
-    """A range: any number from low to high, on a logarithmic scale where they differ by ten times or more."""
+    """Range from low to high, on a logarithmic scale if they differ by a factor of ten or more."""
 
     low: float
     high: float
 
     @property
     def log(self) -> bool:
-        """Whether it is orders of magnitude that count."""
+        """True if the scale is logarithmic."""
         return self.low > 0 and self.high >= 10 * self.low
 
     def __contains__(self, value: object) -> bool:
@@ -44,7 +44,7 @@ class FloatRange:
 
 
 class SearchSpace(NamedTuple):
-    """What is tried for a method, and who says so."""
+    """Settings to search for a method, and their source."""
 
     source: str
     dimensions: dict[str, GridValues | FloatRange]
