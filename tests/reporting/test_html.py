@@ -1,4 +1,4 @@
-"""The report as a file: what it says, that it needs nothing else, that no name becomes markup."""
+"""The report as a file: contents, self-containment, escaping."""
 
 import base64
 import csv
@@ -52,14 +52,14 @@ class Node:
 
 
 class Page(HTMLParser):
-    """A page as a browser understands it, if it is well-formed."""
+    """A page parsed to a tree; it must be well-formed."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.root = Node("root", {})
         self.open = [self.root]
         self.feed(path.read_text())
-        assert [node.name for node in self.open] == ["root"], "everything that is opened is closed"
+        assert [node.name for node in self.open] == ["root"], "every element is closed"
 
     def handle_starttag(self, name: str, attributes: list[tuple[str, str | None]]) -> None:
         node = Node(name, dict(attributes))
@@ -107,7 +107,7 @@ def make(**changes: object) -> Study:
 
 
 def grows(cell: Cell, number: int) -> float:
-    """A tenth a round above the row's height, a hundredth apart by seed; FedNova fails at 0.5."""
+    """Return an accuracy that grows by 0.01 a round and 0.02 a seed; FedNova diverges at 0.5."""
     if cell.row == "FedNova" and cell.column == "0.5" and number > 2:
         return -1.0
     return HEIGHT.get(cell.row, 0.4) + 0.01 * number + 0.02 * cell.seed
@@ -124,7 +124,7 @@ def page(folder: Path) -> Page:
     return Page(write_report([folder])[0])
 
 
-def test_the_page_is_one_file_that_asks_for_nothing(page: Page) -> None:
+def test_the_page_is_one_file_that_requests_nothing(page: Page) -> None:
     addresses = [
         node.attributes[key] or "" for node in page.root.all() for key in ("src", "href") if key in node.attributes
     ]
@@ -150,7 +150,7 @@ def test_structure_for_assistive_technology(page: Page) -> None:
     assert root.all("html")[0].attributes["lang"] == "en"
     assert all(len(root.all(landmark)) == 1 for landmark in ("header", "main", "footer", "nav", "h1"))
     ids = [node.attributes["id"] for node in root.all() if "id" in node.attributes]
-    assert len(ids) == len(set(ids)), "figures too keep their names to themselves"
+    assert len(ids) == len(set(ids)), "ids of figures are unique, too"
     for node in root.all():
         for key in ("aria-labelledby", "data-from", "data-study"):
             assert node.attributes.get(key) in (None, *ids)
@@ -174,11 +174,11 @@ def test_the_overview_has_scope_failures_and_settings(page: Page, folder: Path) 
     assert "FedLMD, 0.5, seed 1" in overview.words
     assert "The learning rate is ours." in overview.words
     assert "FedNova, 0.5, seed 0: round 3: a loss is not finite" in overview.words
-    said = dict(zip([n.words for n in overview.all("dt")], [n.words for n in overview.all("dd")], strict=True))
-    assert said["data"] == "digits"
-    assert said["clients"] == "3, 2 per round"
-    assert said["partition"] == "dirichlet, alpha 0.05; dirichlet, alpha 0.5"
-    assert said["rounds"] == "4"
+    settings_ = dict(zip([n.words for n in overview.all("dt")], [n.words for n in overview.all("dd")], strict=True))
+    assert settings_["data"] == "digits"
+    assert settings_["clients"] == "3, 2 per round"
+    assert settings_["partition"] == "dirichlet, alpha 0.05; dirichlet, alpha 0.5"
+    assert settings_["rounds"] == "4"
 
 
 def rows_of(table: Node) -> dict[str, list[str]]:
@@ -186,7 +186,7 @@ def rows_of(table: Node) -> dict[str, list[str]]:
     return {line.all("th")[0].words: [cell.words for cell in line.all("td")] for line in lines}
 
 
-def test_the_papers_numbers_stand_beside_ours(page: Page) -> None:
+def test_printed_numbers_beside_measured_ones(page: Page) -> None:
     (table,) = page.section("paper").all("table")
     found = rows_of(table)
     # FedAvg ends at 0.54 and 0.56
@@ -223,11 +223,11 @@ def test_the_curves_are_means_and_deviations(folder: Path, page: Page) -> None:
     assert first["y"] == [52, 53, 54, 55]
     assert first["spread"] == [1.41] * 4
     assert data["panels"][0]["lines"]["forgetting"][1]["y"] == pytest.approx([10.0] * 4)
-    broken = data["panels"][1]["lines"]["accuracy"][2]
-    assert data["rounds"][broken["x"]] == [1, 2], "of what broke off, what there is"
+    diverged = data["panels"][1]["lines"]["accuracy"][2]
+    assert data["rounds"][diverged["x"]] == [1, 2], "the rounds before it diverged"
 
 
-def test_what_broke_off_is_in_no_mean(tmp_path: Path) -> None:
+def test_diverged_runs_are_in_no_mean(tmp_path: Path) -> None:
     def heights(cell: Cell, number: int) -> float:
         return -1.0 if cell.seed == 1 and number > 1 else (0.9 if cell.seed == 1 else 0.5)
 
@@ -236,7 +236,7 @@ def test_what_broke_off_is_in_no_mean(tmp_path: Path) -> None:
     assert panel["lines"]["accuracy"][0]["y"] == [50.0, 50.0, 50.0]
 
 
-def test_long_runs_are_thinned() -> None:
+def test_long_runs_are_subsampled() -> None:
     assert subsample(MAX_POINTS) == list(range(MAX_POINTS))
     for count in (MAX_POINTS + 1, 1000, 12345):
         kept = subsample(count)
@@ -275,7 +275,7 @@ HOSTILE = [
 
 
 def hostile(folder: Path) -> Path:
-    """A study all of whose names attack the page."""
+    """Write a study whose names are injection attempts."""
     study = make(
         id="hostile",
         title="</title></script><script>hacked = 1</script>",
@@ -337,7 +337,7 @@ def test_a_run_directory_alone(tmp_path: Path) -> None:
     assert page.root.all("h1")[0].words == "fedavg on digits"
     assert rows_of(page.section("comparison").all("table")[0])["fedavg"][0] == "30.00"
     assert "config.toml' --out" in page.section("repeat").words, "the path has a space"
-    assert not page.root.all("fieldset", class_="toggles"), "there is nothing to choose"
+    assert not page.root.all("fieldset", class_="toggles"), "one row has no toggles"
 
 
 def test_a_run_that_is_not_finished(tmp_path: Path) -> None:
@@ -347,7 +347,7 @@ def test_a_run_that_is_not_finished(tmp_path: Path) -> None:
     assert not page.root.all("table")
 
 
-def test_a_study_of_which_nothing_is_run(tmp_path: Path) -> None:
+def test_a_study_without_runs(tmp_path: Path) -> None:
     study = make()
     folder = write_study(study, tmp_path / "s", grows, without=[cell.folder for cell in study.cells()])
     page = Page(write_report([folder])[0])
@@ -414,7 +414,7 @@ def test_bad_folders_are_one_line_and_nothing_is_written(
     assert not (tmp_path / "out.html").exists()
 
 
-def test_a_damaged_partition_is_said_where_it_would_be_drawn(tmp_path: Path) -> None:
+def test_a_damaged_partition_is_reported_in_its_section(tmp_path: Path) -> None:
     run = write_run(Experiment(run={"rounds": 1}), tmp_path / "run", lambda r: 0.5)
     (run / "partition.json").write_text('{"hash": "ab", "counts": 3}')
     text = Page(write_report([run])[0]).section("partition").words

@@ -60,7 +60,7 @@ PAPER = "#study-1-paper table"
 
 
 def names(page: "Page", table: str = PAPER) -> list[str]:
-    """The rows that are to be seen, in their order."""
+    """Return the names of the visible rows in their order."""
     return page.evaluate(
         f"[...document.querySelectorAll({json.dumps(table + ' tbody tr')})]"
         ".filter(row => row.offsetParent).map(row => row.cells[0].textContent)"
@@ -76,7 +76,7 @@ def colour(page: "Page", selector: str, key: str) -> str:
 
 
 def lines(page: "Page", panel: int = 0) -> list[str]:
-    """The rows whose lines a panel shows."""
+    """Return the positions of the rows whose lines a panel has."""
     return page.evaluate(
         f"[...document.querySelectorAll('.chart')[{panel}].querySelectorAll('svg > .series')].map(g => g.dataset.row)"
     )
@@ -98,13 +98,13 @@ def test_a_click_sorts_a_table(page: "Page") -> None:
 @pytest.mark.parametrize("key", ["Enter", " "])
 def test_the_keyboard_sorts_too(page: "Page", key: str) -> None:
     page.evaluate(f"document.querySelector('{PAPER} th:nth-child(3) button').focus()")
-    assert colour(page, ":focus", "outlineStyle") == "solid", "one sees where one is"
+    assert colour(page, ":focus", "outlineStyle") == "solid", "the focus is visible"
     page.keyboard.press(key)
     assert names(page) == ["FedLMD", "FedAvg", "FedProx"]
     assert sorts(page) == ["none", "none", "descending"]
 
 
-def test_what_has_no_number_stays_below(page: "Page") -> None:
+def test_cells_without_a_number_stay_at_the_bottom(page: "Page") -> None:
     table = "#study-1-comparison .scroll:first-of-type table"
     page.click(f"{table} th:nth-child(5) button")  # the difference to FedAvg, which FedAvg does not have
     assert names(page, table) == ["FedLMD", "FedProx", "FedAvg"]
@@ -131,7 +131,7 @@ TICKS = (
 
 
 def pixels(page: "Page", colour: str) -> int:
-    """How many of the first panel's are of a colour."""
+    """Count the pixels of a colour in the first panel."""
     seen = Image.open(io.BytesIO(page.locator(".chart").first.screenshot())).convert("RGB")
     wanted = tuple(bytes.fromhex(colour.removeprefix("#")))
     return sum(count for count, found in seen.getcolors(1 << 24) if found == wanted)
@@ -150,7 +150,7 @@ def test_the_scale_fits_what_is_shown(page: "Page") -> None:
     assert min(page.evaluate(TICKS)) >= 50, "without the lowest line"
 
 
-def test_pointing_at_a_round_tells_its_values(page: "Page") -> None:
+def test_pointing_at_a_round_shows_its_values(page: "Page") -> None:
     page.hover(".chart")
     texts = page.locator(".chart").first.locator(".tip p").all_text_contents()
     number = int(texts[0].removeprefix("Round "))
@@ -162,12 +162,19 @@ def test_pointing_at_a_round_tells_its_values(page: "Page") -> None:
     assert page.evaluate("document.querySelector('.tip').hidden")
 
 
-def test_the_arrow_keys_tell_them_too(page: "Page") -> None:
+def test_the_arrow_keys_show_them_too(page: "Page") -> None:
     page.evaluate("document.querySelector('.chart').focus()")
-    for key, said in (("End", "Round 12"), ("ArrowLeft", "Round 11"), ("Home", "Round 1"), ("ArrowRight", "Round 2")):
+    for key, expected in (
+        ("End", "Round 12"),
+        ("ArrowLeft", "Round 11"),
+        ("Home", "Round 1"),
+        ("ArrowRight", "Round 2"),
+    ):
         page.keyboard.press(key)
-        assert page.evaluate("document.querySelector('.tip p').textContent") == said
-    assert page.evaluate("document.querySelector('.tip').getAttribute('role')") == "status", "it is read out"
+        assert page.evaluate("document.querySelector('.tip p').textContent") == expected
+    assert page.evaluate("document.querySelector('.tip').getAttribute('role')") == "status", (
+        "screen readers announce it"
+    )
     page.keyboard.press("Escape")
     assert page.evaluate("document.querySelector('.tip').hidden")
 
@@ -202,7 +209,7 @@ def test_it_follows_the_system(browser: "Browser", report: Path) -> None:
 
 
 def contrast(a: str, b: str) -> float:
-    """Of two colours such as rgb(1, 2, 3), by the WCAG."""
+    """Compute the WCAG contrast of two colours such as rgb(1, 2, 3)."""
 
     def luminance(colour: str) -> float:
         parts = [int(part) / 255 for part in colour.removeprefix("rgb(").rstrip(")").split(",")]
@@ -233,7 +240,7 @@ def test_a_phone_shows_all_of_it(browser: "Browser", report: Path) -> None:
         assert lines(page) == ["1", "2"]
 
 
-def test_a_window_that_changes_is_drawn_anew(page: "Page") -> None:
+def test_charts_follow_the_size_of_the_window(page: "Page") -> None:
     page.set_viewport_size({"width": 700, "height": 900})
     drawn = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(%s))))"
     assert page.evaluate(

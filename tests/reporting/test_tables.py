@@ -86,7 +86,7 @@ def test_comparison(tmp_path: Path) -> None:
     assert shown["FedAvg"]["local"] == ("42.00 ± 1.41",)
     assert [shown["FedAvg"][key][0] for key in ("s/round", "MB up", "MB down")] == ["0.5", "0.001", "0.002"]
     assert shown["FedNova"]["best"] == ("51.00 ± 0.00",)
-    assert shown["MOON"]["final"] == ("Failed",), "what broke off has no accuracy"
+    assert shown["MOON"]["final"] == ("Failed",), "a diverged run has no accuracy"
     assert any("71.00 %" in text and "best of FedAvg" in text for text in notes(table, "legend")), "the target"
     failures = notes(table, "failure")
     assert len(failures) == 2
@@ -98,7 +98,7 @@ def test_one_seed_has_no_deviation_and_no_interval(tmp_path: Path) -> None:
     table = comparison_table(results, "digits")
     assert entries(table)["FedLMD"]["final less FedAvg"] == ("+4.00",)
     assert entries(table)["FedLMD"]["final"] == ("72.00",)
-    assert "forgetting" not in table.header, "nobody looked"
+    assert "forgetting" not in table.header, "not measured"
     assert not any("interval" in text or "±" in text for text in notes(table, "legend"))
 
 
@@ -143,7 +143,7 @@ def test_speedups_name_the_row_that_sets_the_target(tmp_path: Path) -> None:
     assert not any("over FedAvg" in text for text in (*table.header, *notes(table, "legend")))
 
 
-def test_local_accuracy_says_nothing_of_a_group(tmp_path: Path) -> None:
+def test_a_group_of_the_test_set_has_no_local_accuracy(tmp_path: Path) -> None:
     columns = {"Amazon": {"group": "amazon"}, "all of it": {}}
     given = study(columns=columns, paper=None)
     results = load_results(write_study(given, tmp_path / "s", accuracy, local=0.25, groups=["amazon"]))
@@ -152,7 +152,7 @@ def test_local_accuracy_says_nothing_of_a_group(tmp_path: Path) -> None:
 
 
 def test_the_rule_of_fedssd(tmp_path: Path) -> None:
-    """The target is FedAvg's last accuracy; FedAvg itself is printed with its last round though it was there before."""
+    """The target is FedAvg's final accuracy; FedAvg has its last round although it reached the target before."""
     rule = study(target={"of": "FedAvg", "measure": "final"}, printed={"rounds_to_target": {"FedAvg": [4, 4]}})
     accuracy_table, rounds = paper_tables(load_results(write_study(rule, tmp_path / "s", accuracy)))
     assert [line[0].lines[0] for _, line in rounds.rows] == ["4", "2", "Failed", "Failed"]
@@ -167,7 +167,7 @@ def test_a_fixed_target_by_column(tmp_path: Path) -> None:
     shown = entries(comparison_table(results, "digits"))
     assert [shown[row]["rounds to target"][0] for row in ("FedAvg", "FedLMD")] == ["-", "2"]
     assert [shown[row]["speedup"][0] for row in ("FedAvg", "FedLMD")] == ["1.00", "2.00"]
-    assert shown["FedLMD"]["speedup over FedAvg"] == ("-",), "nobody knows how long FedAvg would take"
+    assert shown["FedLMD"]["speedup over FedAvg"] == ("-",), "FedAvg never reaches it"
     assert entries(comparison_table(results, "few"))["FedLMD"]["rounds to target"] == ("-",)
 
 
@@ -195,7 +195,7 @@ def test_numbers_beside_the_papers(tmp_path: Path) -> None:
     assert entries(speedups)["FedLMD"]["few"] == ("2.00", "paper Failed")
 
 
-def test_a_part_of_the_rounds_is_said_to_be_one(tmp_path: Path) -> None:
+def test_scaled_rounds_are_noted(tmp_path: Path) -> None:
     scaled = study(fraction=0.1, base={"run": {"rounds": 40}}, printed=PRINTED)
     results = load_results(write_study(scaled, tmp_path / "s", accuracy, without=["cells/fedavg/digits/seed-0"]))
     for table in all_tables(results):
@@ -224,7 +224,7 @@ TABLE = ReportTable(
 )
 
 
-def test_csv_has_one_line_an_entry_and_plain_numbers() -> None:
+def test_csv_has_one_line_per_cell_and_plain_numbers() -> None:
     lines = list(csv.DictReader(StringIO(to_csv(TABLE))))
     assert len(lines) == 4
     assert lines[0] == {
@@ -251,7 +251,7 @@ def test_latex_is_escaped_and_balanced() -> None:
     assert all(len(re.findall(r"(?<!\\)&", line)) == 2 for line in body)
 
 
-def test_latex_of_everything_that_is_special() -> None:
+def test_latex_special_characters() -> None:
     assert escape_latex(r"\ { } ~ ^ < >") == (r"\textbackslash{} \{ \} \textasciitilde{} \textasciicircum{} $<$ $>$")
     assert escape_latex("CIFAR-10, -3 to -5, 1e-5") == "CIFAR-10, $-$3 to $-$5, 1e-5"
 
@@ -319,6 +319,6 @@ def test_names_of_files_are_slugs(tmp_path: Path) -> None:
     assert {path.name for path in (folder / "tables").iterdir()} == names
 
 
-def test_a_comparison_of_ones_own_has_no_paper(tmp_path: Path) -> None:
+def test_a_users_comparison_has_no_paper_table(tmp_path: Path) -> None:
     results = load_results(write_study(study(paper=None), tmp_path / "s", accuracy))
     assert [t.name for t in all_tables(results)] == ["compare-digits", "compare-few"]

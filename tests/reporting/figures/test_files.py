@@ -1,4 +1,4 @@
-"""The files that are written, what is skipped and why, and what is refused."""
+"""Written files, skipped figures and rejected options."""
 
 import os
 import subprocess
@@ -22,18 +22,18 @@ def study(**fields: object) -> Study:
     return Study(**{"id": "s", "title": "s", **two} | fields)
 
 
-def pictures(*of: tuple[str, str, dict]) -> tuple[FigureSpec, ...]:
+def figures(*of: tuple[str, str, dict]) -> tuple[FigureSpec, ...]:
     return tuple(FigureSpec(form=form, title=title, options=options) for form, title, options in of)
 
 
 def test_every_figure_is_written_three_times_with_text_as_text(make: Callable[..., StudyResults]) -> None:
-    results = make(study(figures=pictures(("curves", "Test accuracy", {}), ("bars", "", {}))))
-    drawn = draw_all(results)
-    assert not drawn.skipped
-    assert {name: drawing.title for name, drawing in drawn.figures.items()} == {"curves": "Test accuracy", "bars": ""}
-    assert drawn.paths == [results.folder / "figures" / f"{n}.{s}" for n in ("curves", "bars") for s in MAGIC]
-    assert sorted(drawn.paths) == sorted((results.folder / "figures").iterdir())  # and nothing half-written
-    for path in drawn.paths:
+    results = make(study(figures=figures(("curves", "Test accuracy", {}), ("bars", "", {}))))
+    report = draw_all(results)
+    assert not report.skipped
+    assert {name: saved.title for name, saved in report.figures.items()} == {"curves": "Test accuracy", "bars": ""}
+    assert report.paths == [results.folder / "figures" / f"{n}.{s}" for n in ("curves", "bars") for s in MAGIC]
+    assert sorted(report.paths) == sorted((results.folder / "figures").iterdir())  # no temporary file is left
+    for path in report.paths:
         assert path.read_bytes().startswith(MAGIC[path.suffix[1:]])
     svg = (results.folder / "figures" / "curves.svg").read_text()
     for text in ("Test accuracy", "FedCAD", "$5 a day", "round", "one seed"):
@@ -42,7 +42,7 @@ def test_every_figure_is_written_three_times_with_text_as_text(make: Callable[..
 
 
 def test_the_same_results_give_the_same_bytes_in_another_process(make: Callable[..., StudyResults]) -> None:
-    results = make(study(figures=pictures(("curves", "a", {}), ("partition", "b", {}))))
+    results = make(study(figures=figures(("curves", "a", {}), ("partition", "b", {}))))
     first = {path: path.read_bytes() for path in draw_all(results).paths}
     code = "import sys, pathlib; from fedrecall.reporting.figures import draw_all;"
     code += "from fedrecall.studies.results import load_results; draw_all(load_results(pathlib.Path(sys.argv[1])))"
@@ -54,12 +54,12 @@ def test_the_same_results_give_the_same_bytes_in_another_process(make: Callable[
 
 def test_without_figures_curves_and_partition_are_drawn(make: Callable[..., StudyResults]) -> None:
     results = make(study(), rounds=2)
-    assert [picture.form for picture in default_figures(results)] == ["curves", "partition"]
-    for outcome in results.finished_runs():
-        (outcome.path / "partition.json").unlink()
-    drawn = draw_all(results)
-    assert set(drawn.figures) == {"curves"}  # what can be drawn is
-    error = drawn.skipped["partition"]
+    assert [spec.form for spec in default_figures(results)] == ["curves", "partition"]
+    for run in results.finished_runs():
+        (run.path / "partition.json").unlink()
+    report = draw_all(results)
+    assert set(report.figures) == {"curves"}
+    error = report.skipped["partition"]
     assert error.code == "run.damaged_file"
     assert str(error.key).endswith("partition.json")
     assert "No such file" in str(error)
@@ -67,7 +67,7 @@ def test_without_figures_curves_and_partition_are_drawn(make: Callable[..., Stud
 
 def test_with_local_accuracies_also_forgetting(make: Callable[..., StudyResults]) -> None:
     results = make(study(), rounds=2, local_accuracy=True)
-    assert [picture.options.get("y") for picture in default_figures(results)] == [
+    assert [spec.options.get("y") for spec in default_figures(results)] == [
         None,
         "local_accuracy",
         "forgetting",
@@ -75,27 +75,27 @@ def test_with_local_accuracies_also_forgetting(make: Callable[..., StudyResults]
     ]
 
 
-def test_a_study_that_has_not_begun_has_no_figures_and_says_why(tmp_path: Path) -> None:
-    drawn = draw_all(StudyResults(study(), tmp_path))
-    assert {name: error.code for name, error in drawn.skipped.items()} == dict.fromkeys(
+def test_a_study_without_finished_runs_has_no_figures(tmp_path: Path) -> None:
+    report = draw_all(StudyResults(study(), tmp_path))
+    assert {name: error.code for name, error in report.skipped.items()} == dict.fromkeys(
         ("curves", "partition"), "report.no_finished_run"
     )
-    assert drawn.paths == []
+    assert report.paths == []
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("form", sorted(set(FIGURES) - {"curves", "against", "bars", "partition", "grid"}))
-def test_what_a_form_lacks_is_said(form: str, make: Callable[..., StudyResults]) -> None:
-    drawn = draw_all(make(study(figures=pictures((form, "", {}))), rounds=2))
-    assert not drawn.figures
-    assert drawn.skipped[form].code in ("report.missing_probe", "report.missing_measurement")
+def test_missing_data_skips_the_figure(form: str, make: Callable[..., StudyResults]) -> None:
+    report = draw_all(make(study(figures=figures((form, "", {}))), rounds=2))
+    assert not report.figures
+    assert report.skipped[form].code in ("report.missing_probe", "report.missing_measurement")
 
 
-def test_a_damaged_file_is_said(make: Callable[..., StudyResults]) -> None:
-    results = make(study(figures=pictures(("partition", "", {}), ("tsne", "", {}))), rounds=1, probes=["features"])
-    for outcome in results.finished_runs():
-        (outcome.path / "partition.json").write_text("{")
-        (outcome.path / "probes" / "features.safetensors").write_text("{")
+def test_a_damaged_file_skips_the_figure(make: Callable[..., StudyResults]) -> None:
+    results = make(study(figures=figures(("partition", "", {}), ("tsne", "", {}))), rounds=1, probes=["features"])
+    for run in results.finished_runs():
+        (run.path / "partition.json").write_text("{")
+        (run.path / "probes" / "features.safetensors").write_text("{")
     skipped = draw_all(results).skipped
     assert skipped["partition"].code == "run.damaged_file"
     assert str(skipped["partition"].key).endswith("partition.json")
@@ -116,7 +116,7 @@ def test_a_damaged_file_is_said(make: Callable[..., StudyResults]) -> None:
         ("grid", {"x": {"name": "tau", "values": []}, "y": {}}, "report.invalid_option", "x", "x ="),
     ],
 )
-def test_a_wrong_picture_is_refused_in_one_line(form: str, options: dict, code: str, key: str, fact: str) -> None:
+def test_invalid_figures_are_rejected_in_one_line(form: str, options: dict, code: str, key: str, fact: str) -> None:
     with pytest.raises(UserError) as caught:
         validated_options(FigureSpec(form=form, options=options))
     assert (caught.value.code, caught.value.key) == (code, key)
@@ -125,15 +125,15 @@ def test_a_wrong_picture_is_refused_in_one_line(form: str, options: dict, code: 
 
 
 def test_printed_accuracies_must_fit(make: Callable[..., StudyResults]) -> None:
-    wrong = pictures(("forgetting", "", {"printed": {"FedAvg": [0.5, 0.5]}}))
-    drawn = draw_all(make(study(figures=wrong, columns={"a": {}}), probes=["local", "confusion"], rounds=2))
-    error = drawn.skipped["forgetting"]
+    wrong = figures(("forgetting", "", {"printed": {"FedAvg": [0.5, 0.5]}}))
+    report = draw_all(make(study(figures=wrong, columns={"a": {}}), probes=["local", "confusion"], rounds=2))
+    error = report.skipped["forgetting"]
     assert (error.code, error.key) == ("report.invalid_option", "printed")
     assert '"data share"' in str(error)
 
 
 def test_names_of_files() -> None:
-    several = pictures(
+    several = figures(
         ("curves", "(a) Global", {}), ("curves", "", {}), ("bars", "Bars", {}), ("curves", "a global", {})
     )
     assert list(figure_names(several)) == ["curves-a-global", "curves-2", "bars", "curves-a-global-4"]
@@ -141,6 +141,6 @@ def test_names_of_files() -> None:
 
 def test_a_folder_that_cannot_be_written_is_an_error_in_one_line(make: Callable[..., StudyResults]) -> None:
     results = make(study(), rounds=1)
-    (results.folder / "figures").write_text("a file is in the way")
+    (results.folder / "figures").write_text("this is a file")
     error = draw_all(results).skipped["curves"]
     assert (error.code, error.key) == ("report.cannot_write", str(results.folder / "figures" / "curves"))

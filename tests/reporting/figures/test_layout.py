@@ -1,4 +1,4 @@
-"""Every form can be read: nothing is cut off, nothing lies on something else, nothing is too small."""
+"""Legibility of every form: no text is cut off, overlapped or too small."""
 
 from collections.abc import Callable, Iterator
 
@@ -13,14 +13,14 @@ from fedrecall.studies.results import StudyResults
 from fedrecall.studies.study import Study
 
 TEN = ["FedAvg", "FedProx", "FedCurv", "FedNova", "SCAFFOLD", "MOON", "FedRS", "FedNTD", "FedLMD", "FedLMD-Tf"]
-LONG = "A rather long name of a data set and a partition that nobody can shorten"
+LONG = "A rather long name of a data set and a partition that cannot be shortened"
 START = {"global model": {}} | {name: {"start": "global model"} for name in ("FedAvg", "FedLSD", "FedCAD")}
 GRID = {f"{b} {t}": {"method": {"beta": b, "tau": t}} for b in (0.1, 0.5, 1.0, 2.0, 5.0) for t in (0.5, 1.0, 2.0, 3.0)}
 AXES = {"x": {"name": "tau", "values": [0.5, 1, 2, 3]}, "y": {"name": "beta", "values": [0.1, 0.5, 1, 2, 5]}}
 PRINTED = {"data share": [0.1] * 10, "global model": [0.5] * 10, "FedCAD": [1.0] * 10}
 ALL_PROBES = ["confusion", "local", "local_confusion", "cohort", "shift", "distillation", "own_data", "features"]
 
-# name: (form, options, rows, columns, how the runs are made)
+# name: (form, options, rows, columns, options of the runs)
 CASES: dict[str, tuple[str, dict, list[str] | dict, list[str] | dict, dict]] = {
     "ten methods": ("curves", {}, TEN, ["CIFAR-10"], {"rounds": 40}),
     "ten panels": ("curves", {"y": "forgetting"}, TEN, [f"{i} {LONG}" for i in range(10)], {"rounds": 2}),
@@ -54,15 +54,15 @@ CASES: dict[str, tuple[str, dict, list[str] | dict, list[str] | dict, dict]] = {
 
 
 def build(make: Callable[..., StudyResults], case: str) -> StudyResults:
-    form, _, rows, columns, how = CASES[case]
+    form, _, rows, columns, run_options = CASES[case]
     rows, columns = ({name: {} for name in names} if isinstance(names, list) else names for names in (rows, columns))
     study = Study(id="s", title="s", rows=rows, columns=columns, fraction=0.1, seeds=(0, 1) if form == "bars" else (0,))
     needs = {"forgetting": ["confusion", "local"], "confusion": ["confusion", "local_confusion"], "tsne": ["features"]}
     probes = needs.get(form, [p for p in ALL_PROBES if p not in ("local_confusion", "features")])
-    return make(study, probes=probes, **how)
+    return make(study, probes=probes, **run_options)
 
 
-def test_every_form_is_looked_at() -> None:
+def test_every_form_has_a_case() -> None:
     assert {form for form, *_ in CASES.values()} == set(FIGURES)
 
 
@@ -85,10 +85,10 @@ def test_nothing_is_cut_off_covered_or_small(
     upright = [(text, box) for text, box in texts if text.get_rotation() % 90 == 0]
     boxes = np.array([box.extents for _, box in upright])
     for i, (text, box) in enumerate(upright):
-        wide = np.minimum(box.x1, boxes[i + 1 :, 2]) - np.maximum(box.x0, boxes[i + 1 :, 0])
-        high = np.minimum(box.y1, boxes[i + 1 :, 3]) - np.maximum(box.y0, boxes[i + 1 :, 1])
-        for other in np.flatnonzero((wide > 1) & (high > 1)):
-            pytest.fail(f"{text.get_text()!r} lies on {upright[i + 1 + other][0].get_text()!r}")
+        width = np.minimum(box.x1, boxes[i + 1 :, 2]) - np.maximum(box.x0, boxes[i + 1 :, 0])
+        height = np.minimum(box.y1, boxes[i + 1 :, 3]) - np.maximum(box.y0, boxes[i + 1 :, 1])
+        for other in np.flatnonzero((width > 1) & (height > 1)):
+            pytest.fail(f"{text.get_text()!r} overlaps {upright[i + 1 + other][0].get_text()!r}")
     for legend in figure.legends:
         for axes in figure.axes:
             assert Bbox.intersection(legend.get_window_extent(), axes.get_tightbbox()) is None
@@ -96,7 +96,7 @@ def test_nothing_is_cut_off_covered_or_small(
 
 
 def shown_texts(figure: Figure) -> Iterator[tuple[Text, Bbox]]:
-    """All texts that are seen, with the space that each takes; ticks may also lie outside what an axis shows."""
+    """Yield the visible texts with their boxes, without labels of ticks outside the axis limits."""
     hidden = set()
     for axes in figure.axes:
         for axis in (axes.xaxis, axes.yaxis):

@@ -1,4 +1,4 @@
-"""The picture of a partition."""
+"""Figure of a partition."""
 
 import re
 from pathlib import Path
@@ -35,7 +35,7 @@ def test_every_size_is_drawn(tmp_path: Path, shape: tuple[int, int]) -> None:
     assert 300 < width < 2_400
 
 
-def test_numbers_stand_in_the_cells_of_small_ones_only(tmp_path: Path) -> None:
+def test_only_small_partitions_have_numbers_in_cells(tmp_path: Path) -> None:
     path = tmp_path / "p.svg"
     table = np.full((10, 10), 137)
     save_partition_figure(table, path)
@@ -44,7 +44,7 @@ def test_numbers_stand_in_the_cells_of_small_ones_only(tmp_path: Path) -> None:
     assert "<!-- 137 -->" not in path.read_text()
 
 
-def test_names_titles_and_what_is_left_out(tmp_path: Path) -> None:
+def test_class_names_titles_and_omitted_clients(tmp_path: Path) -> None:
     path = tmp_path / "p.svg"
     save_partition_figure(counts(3, 2), path, class_names=["cat", "dog"], title="two classes")
     text = path.read_text()
@@ -55,7 +55,7 @@ def test_names_titles_and_what_is_left_out(tmp_path: Path) -> None:
     assert "1,500" in shown
 
 
-def test_nobody_has_anything(tmp_path: Path) -> None:
+def test_empty_clients(tmp_path: Path) -> None:
     save_partition_figure(np.zeros((3, 3), dtype=np.int64), tmp_path / "p.png")
     assert (tmp_path / "p.png").stat().st_size > 0
 
@@ -65,7 +65,7 @@ def test_no_global_state(tmp_path: Path) -> None:
     assert not plt.get_fignums()
 
 
-def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_format_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(UserError) as error:
         save_partition_figure(counts(3, 3), tmp_path / "p.jpg")
     assert (error.value.code, error.value.key) == ("report.unsupported_format", str(tmp_path / "p.jpg"))

@@ -74,7 +74,7 @@ def test_numbers_of_columns() -> None:
     assert column_positions(["a", "b", "c"], ["c", "a"], [3, 7]) == {"a": 7, "c": 3}
     assert column_positions(["a", "c"], ["c", "b", "a"], [1, 2, 3]) == {"a": 3, "c": 1}  # a part of the study
     assert column_positions(["0.5", "10"], None, [0.1, 0.5, 10]) == {"0.5": 0.5, "10": 10}
-    assert column_positions(["10", "0.5"], None, [0.5, 10]) == {"0.5": 0.5, "10": 10}  # it has grown in another order
+    assert column_positions(["10", "0.5"], None, [0.5, 10]) == {"0.5": 0.5, "10": 10}  # extended in another order
     with pytest.raises(UserError) as error:
         column_positions(["a", "b"], ["a", "b"], [1, 2, 3])
     assert (error.value.code, error.value.key) == ("report.invalid_option", "x")
@@ -159,16 +159,16 @@ def test_measures(make: Callable[..., StudyResults]) -> None:
     assert accuracy_over_seeds([], "final") is None
 
 
-def test_what_diverged_is_in_no_mean(make: Callable[..., StudyResults]) -> None:
+def test_diverged_runs_are_in_no_mean(make: Callable[..., StudyResults]) -> None:
     results = make(study(seeds=(0, 1, 2)), rounds=4, diverged=[("FedAvg", 1)])
     good = [run for run in results.finished_runs() if run.cell.seed != 1]
     found = accuracy_over_seeds(results.finished_runs(), "final")
     assert found is not None
     assert (found.mean, found.seeds) == (np.mean([o.curve()[-1][1] for o in good]), 2)
     assert runs_to_average(results.finished_runs()) == good
-    broken = [results.finished_runs()[1]]
-    assert accuracy_over_seeds(broken, "final") is None
-    assert runs_to_average(broken) == broken, "a line shows what there is"
+    diverged = [results.finished_runs()[1]]
+    assert accuracy_over_seeds(diverged, "final") is None
+    assert runs_to_average(diverged) == diverged, "all, if all diverged"
 
 
 def test_notes_count_seeds() -> None:

@@ -1,4 +1,4 @@
-"""Colours, lines and markers: the same for a method everywhere, told apart by everyone."""
+"""Colours, lines and markers: constant for a method, and distinguishable for every reader."""
 
 import re
 from itertools import combinations
@@ -41,7 +41,7 @@ EYES = {
 
 
 def lab(hex_colour: str, eye: str) -> np.ndarray:
-    """A colour in CIELAB, as an eye sees it."""
+    """Convert a colour to CIELAB, as perceived by an eye."""
     rgb = np.array(to_rgb(hex_colour))
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
     seen = np.clip(np.asarray(EYES[eye]) @ linear, 0, 1)
@@ -53,13 +53,13 @@ def lab(hex_colour: str, eye: str) -> np.ndarray:
 
 @pytest.mark.parametrize("eye", EYES)
 @pytest.mark.parametrize("names", PAPERS)
-def test_the_methods_of_a_paper_have_colours_that_everyone_can_tell_apart(names: str, eye: str) -> None:
+def test_the_methods_of_a_paper_have_colours_that_colour_blind_readers_distinguish(names: str, eye: str) -> None:
     for one, other in combinations(names.split(), 2):
         distance = np.linalg.norm(lab(colour_of(one), eye) - lab(colour_of(other), eye))
         assert distance > 12, (one, other)  # about 2.3 is just noticed, side by side
 
 
-def test_no_two_methods_look_the_same() -> None:
+def test_no_two_methods_have_the_same_style() -> None:
     for one, other in combinations(sorted(set(METHODS) - {"grid"}), 2):
         assert METHOD_STYLES[one] != METHOD_STYLES[other], (one, other)
         if METHOD_STYLES[one].colour == METHOD_STYLES[other].colour:
@@ -78,7 +78,7 @@ def test_a_name_is_known_however_it_is_written() -> None:
     assert style_of("FedLMD-Tf") == METHOD_STYLES["fedlmd-tf"]
 
 
-def test_unknown_names_always_have_the_same_look_and_never_fedavgs_grey() -> None:
+def test_unknown_names_always_have_the_same_style_and_never_fedavgs_grey() -> None:
     assert style_of("my own method").colour == "#EE6677", "the same in every process and version"
     assert {colour_of(f"variant {i}") for i in range(200)} == {c.colour for c in METHOD_STYLES.values()} - {
         colour_of("fedavg")
@@ -86,13 +86,13 @@ def test_unknown_names_always_have_the_same_look_and_never_fedavgs_grey() -> Non
 
 
 @pytest.mark.parametrize("name", papers.experiment_ids())
-def test_the_rows_of_every_paper_s_study_are_told_apart(name: str) -> None:
+def test_the_rows_of_every_papers_study_have_distinct_styles(name: str) -> None:
     rows = list(papers.load_definition(name).rows)
     assert len(set(distinct_styles(rows).values())) == len(rows)
 
 
 @given(st.lists(st.text("abc+ 0123", min_size=1, max_size=6), unique=True, max_size=30))
-def test_within_a_figure_colours_stay_and_looks_differ(names: list[str]) -> None:
+def test_within_a_figure_colours_stay_and_styles_differ(names: list[str]) -> None:
     found = distinct_styles(names)
     assert len(set(found.values())) == len(names)
     assert all(found[name].colour == colour_of(name) for name in names)
@@ -110,12 +110,12 @@ def test_contrast_is_that_of_the_definition() -> None:
     assert contrast((1, 1, 1), to_rgb("#777777")) == pytest.approx(4.48, abs=0.01)
 
 
-def test_series_has_as_many_colours_as_asked_for() -> None:
+def test_categories_have_a_colour_each() -> None:
     for count in (1, 10, 11, 62):
         assert len(set(category_colours(count))) == count
 
 
-def test_the_users_settings_have_no_say_and_come_back() -> None:
+def test_the_users_settings_are_ignored_and_restored() -> None:
     before = dict(matplotlib.rcParams)
     with matplotlib.rc_context({"axes.facecolor": "black", "text.usetex": True}):
         mine = dict(matplotlib.rcParams)
