@@ -193,7 +193,7 @@ def _smallest_positive(ticks: Sequence[float]) -> float:
 
 
 def _labels_fit(ticks: Sequence[float]) -> bool:
-    """True if labels at these ticks do not touch."""
+    """Return True if labels at these ticks do not touch."""
     gaps = np.diff(ticks)
     return len(ticks) < 2 or bool(gaps.min() > 0.1 * (ticks[-1] - ticks[0]))
 

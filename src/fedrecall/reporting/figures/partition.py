@@ -176,7 +176,7 @@ def partition(results: StudyResults, *, title: str = "", columns: Selection = No
 
 
 def _counts_fit(counts: Ints, width: float, height: float) -> bool:
-    """True if the counts are readable in the cells of a heat map of this size in inches."""
+    """Return True if the counts are readable in the cells of a heat map of this size in inches."""
     clients, classes = counts[:MAX_CLIENTS_DRAWN].shape
     widest = text_width(str(int(counts.max())), SMALL)
     return bool(width / clients > widest + 0.04 and height / classes > 1.3 * SMALL / 72)
