@@ -122,7 +122,7 @@ def _data(augment: Schema) -> Iterator[str]:
 
 
 def _types(node: Schema) -> Iterator[str]:
-    """Yield the alternatives of a type in words."""
+    """Yield the names of the alternatives of a type."""
     if "anyOf" in node:
         for part in node["anyOf"]:
             yield from _types(part)

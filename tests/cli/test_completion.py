@@ -1,4 +1,4 @@
-"""What the shell is told when Tab is pressed, by the program itself."""
+"""Shell completion, by running the program as a shell does."""
 
 import os
 import subprocess
@@ -12,11 +12,17 @@ from fedrecall.data.catalog import DATASETS
 from fedrecall.studies import papers
 
 
-def offered(*words: str) -> list[str]:
-    """What bash is offered for the last word."""
-    asked = {"_FEDRECALL_COMPLETE": "complete_bash", "COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
+def complete_in_bash(*words: str) -> list[str]:
+    """Return the completions of the last word in bash."""
+    environment = {
+        "_FEDRECALL_COMPLETE": "complete_bash",
+        "COMP_WORDS": "\n".join(words),
+        "COMP_CWORD": str(len(words) - 1),
+    }
     command = [sys.executable, "-c", "import sys; sys.argv[0] = 'fedrecall'; from fedrecall.cli import main; main()"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | asked, timeout=60)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=os.environ | environment, timeout=60
+    )
     assert done.stderr == ""
     return done.stdout.split()
 
@@ -40,24 +46,28 @@ def offered(*words: str) -> list[str]:
     ],
 )
 def test_bash(words: list[str], some: list[str]) -> None:
-    assert offered("fedrecall", *words)[: len(some)] == some
+    assert complete_in_bash("fedrecall", *words)[: len(some)] == some
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_other_shells_are_told_what_it_means(shell: str) -> None:
-    asked = {"_FEDRECALL_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_ARGS": "fedrecall compare fedlmd-"}
-    asked |= {"_TYPER_COMPLETE_FISH_ACTION": "get-args", "_TYPER_COMPLETE_WORD_TO_COMPLETE": "fedlmd-"}
+def test_other_shells_show_descriptions(shell: str) -> None:
+    environment = {"_FEDRECALL_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_ARGS": "fedrecall compare fedlmd-"}
+    environment |= {"_TYPER_COMPLETE_FISH_ACTION": "get-args", "_TYPER_COMPLETE_WORD_TO_COMPLETE": "fedlmd-"}
     command = [sys.executable, "-c", "import sys; sys.argv[0] = 'fedrecall'; from fedrecall.cli import main; main()"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | asked, timeout=60)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=os.environ | environment, timeout=60
+    )
     assert "fedlmd-tf" in done.stdout
     assert completion.complete_methods("fedlmd-tf")[0][1][:20] in done.stdout
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_for_a_shell_can_be_had(shell: str) -> None:
-    asked = {"_FEDRECALL_COMPLETE": f"source_{shell}"}
+def test_the_completion_script_of_a_shell(shell: str) -> None:
+    environment = {"_FEDRECALL_COMPLETE": f"source_{shell}"}
     command = [sys.executable, "-c", "import sys; sys.argv[0] = 'fedrecall'; from fedrecall.cli import main; main()"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | asked, timeout=60)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=os.environ | environment, timeout=60
+    )
     assert f"complete_{shell}" in done.stdout
 
 

@@ -113,7 +113,7 @@ def test_a_folder_of_images(tmp_path: Path) -> None:
 
 def test_bad_input_leaves_nothing(table: Path, tmp_path: Path) -> None:
     file = tmp_path / "e.toml"
-    for given, code, key, fact in (
+    for arguments, code, key, fact in (
         ({"data": str(table)}, "cli.missing_option", "--label", "score, kind, ill, hospital"),
         ({"data": str(table), "label": "il"}, "data.missing_column", "--label", '"ill"'),
         ({"data": str(table), "label": "ill", "client": "hospitl"}, "data.missing_column", "--client", '"hospital"'),
@@ -124,7 +124,7 @@ def test_bad_input_leaves_nothing(table: Path, tmp_path: Path) -> None:
         ({"method": "fedlm"}, "config.unknown_name", "method.name", '"fedlmd"'),
     ):
         with pytest.raises(UserError) as error:
-            write_template(file, **given)
+            write_template(file, **arguments)
         assert (error.value.code, error.value.key) == (code, key)
         assert fact in str(error.value)
         assert not file.exists()

@@ -1,4 +1,4 @@
-"""Whatever is misspelt, wherever: the answer is one line that has the nearest valid name."""
+"""Errors for misspelt names and keys: one line with the nearest valid name."""
 
 from pathlib import Path
 from typing import Any

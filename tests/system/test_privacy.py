@@ -167,7 +167,7 @@ def test_the_same_bits_on_the_pool_and_after_a_resume(tmp_path: Path) -> None:
             {"server": {"weights": "uniform", "privacy": {"noise": 0.0}}},
             "invalid_value",
             "server.privacy.noise",
-            "above 0",
+            "noise = 0.0",
         ),
         (
             {"server": {"weights": "uniform", "privacy": {"delta": 0.1}}},

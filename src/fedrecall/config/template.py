@@ -121,7 +121,7 @@ def template_lines(experiment: Experiment, file: Path) -> Iterator[str]:
     tables = experiment.to_tables()
     yield f"#:schema {schema_reference(file)}"
     yield f"# {tables['method']['name']} on {experiment.data.name}: fedrecall run {file}"
-    yield '# A key after a # is not set; if its description says "None: ...", that holds.'
+    yield '# A key after # is not set. "None: ..." in its description is the effect.'
     for section, node in read_schema()["properties"].items():
         table = tables.get(section, {})
         yield ""
