@@ -64,8 +64,6 @@ SAME_MEANING = {
     "reproduce": "command",
     "report": "command",
     "tune": "command",
-    "partition": "command",
-    "datasets": "command",
 }
 MAX_LINES = 400
 
