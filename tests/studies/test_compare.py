@@ -1,4 +1,4 @@
-"""`fedrecall compare` and `fedrecall reproduce`, as a person uses them."""
+"""`fedrecall compare` and `fedrecall reproduce` on the command line, and their progress display."""
 
 import json
 import re

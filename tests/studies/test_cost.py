@@ -1,4 +1,4 @@
-"""What experiments cost, against the numbers that one computes by hand."""
+"""Cost of experiments, compared with numbers computed by hand."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""A folder that a study is extended in, and definitions that make no sense."""
+"""Study folders that grow, and invalid definitions."""
 
 from pathlib import Path
 

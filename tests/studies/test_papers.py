@@ -1,4 +1,4 @@
-"""The papers' experiments as definitions: what was printed, how definitions build on one another, one's own."""
+"""Definitions of the papers' experiments: printed values, inheritance, and definitions of a user."""
 
 import subprocess
 import sys

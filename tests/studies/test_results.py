@@ -1,4 +1,4 @@
-"""Finished runs, read back."""
+"""Results of finished runs, and the command that repeats a study."""
 
 import json
 import shlex

@@ -1,4 +1,4 @@
-"""A study's runs: each once, whoever runs them and whatever happens on the way."""
+"""Runs of a study: each cell once, with several processes, failures and interruptions."""
 
 import json
 import shutil

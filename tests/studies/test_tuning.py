@@ -1,4 +1,4 @@
-"""Tuning: it never sees the test set, goes on where it stopped, and gives a configuration that runs."""
+"""Tuning: the test set is not used, a search is resumed exactly, the best configuration can be run."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""Files that someone else made: nothing in them is run, nothing beside them is read or removed, lies are one line."""
+"""Files from untrusted sources: no code in them runs, no other file is read or removed, an error is one line."""
 
 import ast
 import io

@@ -304,7 +304,7 @@ def row_in_columns(row: Tables, names: Iterable[str]) -> Tables:
 
 
 def _select(wanted: Iterable[str] | None, names: Mapping[str, Any], kind: str) -> set[str]:
-    """Select names, given as they are or as slugs; None selects all."""
+    """Select names, written in full or as slugs; None selects all."""
     if wanted is None:
         return set(names)
     by_slug = {slug(name): name for name in names}

@@ -153,8 +153,8 @@ class Search:
     def _suggest(self, study: "optuna.Study") -> Settings | None:
         """Propose settings that were not tried; None if there are none.
 
-        The settings of the configuration come first. A grid that the trials can cover is searched completely; otherwise
-        a sampler proposes.
+        The settings of the configuration are the first proposal. A grid that the trials can cover is searched
+        completely; otherwise a sampler proposes.
         """
         tried = [trial.settings for trial in self._trials]
         current = spaces.current_settings(self._trial_tables, self.space)

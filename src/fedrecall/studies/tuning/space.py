@@ -18,7 +18,7 @@ def search_space(method: str, texts: Sequence[str]) -> SearchSpace:
     """Return the space of a method, or that of the texts: "key=a,b,c" is a grid, "key=low..high" a range."""
     if not texts:
         return SEARCH_SPACES[method]
-    return SearchSpace("given", dict(_dimension(text) for text in texts))
+    return SearchSpace("--over", dict(_dimension(text) for text in texts))
 
 
 def _dimension(text: str) -> tuple[str, GridValues | FloatRange]:
@@ -42,7 +42,7 @@ def _dimension(text: str) -> tuple[str, GridValues | FloatRange]:
 
 
 def _number(text: str) -> Number:
-    """Parse a number; a whole number stays an integer, as keys of counts require."""
+    """Parse a number; an integer stays one, as keys of counts require."""
     return int(text) if text.strip().lstrip("+-").isdigit() else float(text)
 
 
