@@ -1,4 +1,4 @@
-"""Where clients run. An engine knows no method, a method no engine."""
+"""Simulated clients and the engines that run them. Engines and methods are independent of each other."""
 
 from fedrecall.core.client_state import ClientStateStore
 from fedrecall.core.failures import ClientFailure, FailurePolicy

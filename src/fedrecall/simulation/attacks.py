@@ -1,4 +1,4 @@
-"""Clients that lie, for the researcher who wants to see what it does: which ones is a matter of the seed."""
+"""Attacks of malicious clients, for experiments. The seed selects the malicious clients."""
 
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -11,25 +11,25 @@ from fedrecall.data.examples import Examples
 
 @runtime_checkable
 class Attack(Protocol):
-    """What a hostile client does to its examples before it trains, and to its reply after."""
+    """Change that a malicious client makes to its examples before training, and to its reply after training."""
 
     @property
     def share(self) -> float:
-        """Of all clients, how many are hostile."""
+        """Fraction of all clients that are malicious."""
         ...
 
     def poison_data(self, data: Examples, classes: int) -> Examples:
-        """The examples that it trains on."""
+        """Return the examples that the client trains on."""
         ...
 
     def poison_update(self, up: Payload, down: Payload) -> Payload:
-        """The reply that it sends."""
+        """Return the tensors that the client sends."""
         ...
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """Sends its update many times as long: model replacement.
+    """Scaled update: model replacement.
 
     How To Backdoor Federated Learning. Bagdasaryan, Veit, Hua, Estrin, Shmatikov. AISTATS 2020.
     https://arxiv.org/abs/1807.00459
@@ -44,17 +44,17 @@ class Scaling:
         check_constraints(self, "federation.attack")
 
     def poison_data(self, data: Examples, classes: int) -> Examples:
-        """Train on what there is."""
+        """Return the examples unchanged."""
         return data
 
     def poison_update(self, up: Payload, down: Payload) -> Payload:
-        """w^t + scale (w - w^t)."""
+        """Send w^t + scale (w - w^t)."""
         return _scale_update(up, down, self.scale)
 
 
 @dataclass(frozen=True)
 class SignFlip:
-    """Sends its update backwards.
+    """Update with the opposite sign.
 
     RSA: Byzantine-Robust Stochastic Aggregation Methods for Distributed Learning from Heterogeneous Datasets.
     Li, Xu, Chen, Giannakis, Ling. AAAI 2019. https://arxiv.org/abs/1811.03761
@@ -69,17 +69,17 @@ class SignFlip:
         check_constraints(self, "federation.attack")
 
     def poison_data(self, data: Examples, classes: int) -> Examples:
-        """Train on what there is."""
+        """Return the examples unchanged."""
         return data
 
     def poison_update(self, up: Payload, down: Payload) -> Payload:
-        """w^t - scale (w - w^t)."""
+        """Send w^t - scale (w - w^t)."""
         return _scale_update(up, down, -self.scale)
 
 
 @dataclass(frozen=True)
 class LabelFlip:
-    """Trains honestly on wrong labels: class k is called K - 1 - k.
+    """Training on wrong labels: class k becomes K - 1 - k.
 
     Local Model Poisoning Attacks to Byzantine-Robust Federated Learning. Fang, Cao, Jia, Gong. USENIX Security 2020.
     https://arxiv.org/abs/1911.11815
@@ -92,11 +92,11 @@ class LabelFlip:
         check_constraints(self, "federation.attack")
 
     def poison_data(self, data: Examples, classes: int) -> Examples:
-        """The same inputs with other labels."""
+        """Return the same inputs with flipped labels."""
         return Examples(data.x, classes - 1 - data.labels, data.transform, data.rows)
 
     def poison_update(self, up: Payload, down: Payload) -> Payload:
-        """Send what was learned."""
+        """Send the tensors unchanged."""
         return up
 
 
@@ -108,18 +108,18 @@ ATTACKS: dict[str, type[Scaling | SignFlip | LabelFlip]] = {
 
 
 def malicious_clients(attack: Attack, population: int, seed: int) -> frozenset[int]:
-    """The clients that are hostile, the same for the whole run."""
+    """Return the malicious clients, the same for the complete run."""
     number = num_malicious(attack, population)
     return frozenset(seeds.numpy_generator(seed, "attack").choice(population, number, replace=False).tolist())
 
 
 def num_malicious(attack: Attack, population: int) -> int:
-    """How many they are."""
+    """Return the number of malicious clients."""
     return round(attack.share * population)
 
 
 def _scale_update(up: Payload, down: Payload, factor: float) -> Payload:
-    """The reply with its update of the weights scaled; what else it carries stays."""
+    """Scale the update of the weights; other tensors of the reply are unchanged."""
     if "w" not in up or "w" not in down:
         return up
     return {**up, "w": down["w"] + factor * (up["w"] - down["w"])}

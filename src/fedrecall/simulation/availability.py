@@ -1,4 +1,4 @@
-"""Clients that do not answer, or answer late: the same ones on every engine, as the seed says."""
+"""Stragglers and dropouts: clients that reply late or not at all, the same ones on every engine."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -13,11 +13,11 @@ from fedrecall.core.types import Engine, EngineCohort, Payload, Reply, Score
 
 @dataclass(frozen=True)
 class StragglerModel:
-    """How long clients take, and how long the server waits.
+    """Response times of clients, and the deadline of the server.
 
-    The unit of time is a round of a client of average size and median speed. A client's time is its number of
-    examples, times its own speed (the same all run), times the luck of the round; both are log-normal. A reply that
-    comes too late is not used.
+    The unit of time is a round of a client of average size and median speed. A client's response time is its number of
+    examples, times its own factor (constant over the run), times a factor of the round; both are log-normal. A reply
+    after the deadline is not used.
     """
 
     spread: NonNegativeFloat = 0.5
@@ -33,10 +33,10 @@ class StragglerModel:
         check_constraints(self, "federation.straggler")
 
     def response_time(self, seed: int, t: int, client: int, size: float) -> float:
-        """When a client of so many examples, in units of the average, answers in round t."""
+        """Draw the response time of a client in round t. `size` is its number of examples, relative to the average."""
         speed = seeds.numpy_generator(seed, "absence", client).standard_normal()
-        luck = seeds.numpy_generator(seed, "absence", client, t).standard_normal()
-        return float(size * math.exp(self.spread * speed + self.jitter * luck))
+        draw = seeds.numpy_generator(seed, "absence", client, t).standard_normal()
+        return float(size * math.exp(self.spread * speed + self.jitter * draw))
 
 
 STRAGGLER_MODELS: dict[str, type[StragglerModel]] = {"lognormal": StragglerModel}
@@ -44,56 +44,55 @@ STRAGGLER_MODELS: dict[str, type[StragglerModel]] = {"lognormal": StragglerModel
 
 @dataclass(frozen=True)
 class UnreliableClients:
-    """An engine, some of whose clients do not answer: nothing but the seed, the round and the client decides.
+    """Engine with clients that do not reply, depending only on seed, round and client.
 
-    An absent client does not run, so its memory stays what it was. Whoever is absent is so for all exchanges of the
-    round. A round is never empty: where nobody would have answered, the server waits for the client that is nearest to
-    doing so.
+    A client that does not reply does not run, so its state does not change. It is absent from all exchanges of the
+    round. A round is never empty: if no client would reply, the server waits for the one with the best draw.
     """
 
     engine: Engine
     sizes: Sequence[int]  # examples of every client
-    target_replies: int  # replies a round
+    target_replies: int  # replies per round
     seed: int
-    dropout: float = 0.0  # the chance that a client which is asked does not answer
+    dropout: float = 0.0  # probability that a sampled client does not reply
     straggler: StragglerModel | None = None
 
     def cohort(self, t: int, clients: Sequence[int]) -> EngineCohort:
-        """Those of the clients that answer in time."""
+        """Return the clients that reply in time."""
         return PartialCohort(self.engine.cohort(t, self.responding_clients(t, clients)), len(clients))
 
     def evaluate(self, state: Tensor) -> Score:
-        """As the engine does."""
+        """Evaluate a complete model on the test set."""
         return self.engine.evaluate(state)
 
     def responding_clients(self, t: int, clients: Sequence[int]) -> list[int]:
-        """Who answers in round t, the first ones first; at least one."""
-        luck = {k: seeds.numpy_generator(self.seed, "absence", k, t, 1).random() for k in clients}
-        there = [k for k in clients if luck[k] >= self.dropout] or [max(clients, key=lambda k: luck[k])]
+        """Return the clients that reply in round t, fastest first; at least one."""
+        draws = {k: seeds.numpy_generator(self.seed, "absence", k, t, 1).random() for k in clients}
+        available = [k for k in clients if draws[k] >= self.dropout] or [max(clients, key=lambda k: draws[k])]
         if self.straggler is None:
-            return there
+            return available
         average = sum(self.sizes) / len(self.sizes)
-        sizes = {k: self.sizes[k] / average if average else 1.0 for k in there}  # unknown where nodes have the data
-        times = {k: self.straggler.response_time(self.seed, t, k, sizes[k]) for k in there}
-        first = sorted(there, key=lambda k: (times[k], k))
+        sizes = {k: self.sizes[k] / average if average else 1.0 for k in available}  # unknown if nodes have the data
+        times = {k: self.straggler.response_time(self.seed, t, k, sizes[k]) for k in available}
+        by_time = sorted(available, key=lambda k: (times[k], k))
         deadline = math.inf if self.straggler.deadline is None else self.straggler.deadline
-        return [k for k in first[: self.target_replies] if times[k] <= deadline] or first[:1]
+        return [k for k in by_time[: self.target_replies] if times[k] <= deadline] or by_time[:1]
 
 
 @dataclass(frozen=True)
 class PartialCohort:
-    """The clients that answer, among those that were asked."""
+    """The clients that reply, among the sampled ones."""
 
     cohort: EngineCohort
     size: int
 
     @property
     def population(self) -> int:
-        """All clients there are."""
+        """Number of all clients."""
         return self.cohort.population
 
     def run(self, task: str, down: Payload) -> Iterator[Reply]:
-        """The replies of those that answer."""
+        """Run a task on the clients that reply."""
         return self.cohort.run(task, down)
 
     def accept(self, reply: Reply) -> None:

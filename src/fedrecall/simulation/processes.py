@@ -1,10 +1,9 @@
-"""The worker processes of an engine: started when there is work, replaced when they die, ended with the engine.
+"""Worker processes: started when there are jobs, replaced when they exit, stopped with the engine.
 
-On Linux they are forked: `world` and `f` are simply there, the data in the same physical memory, and classes that a
-user defined in a script or a notebook cell work as they are. Elsewhere, and beside CUDA (autograd's device threads do
-not survive a fork), they are spawned: multiprocessing pickles `world` and `f` on their way from this process to its own
-child, tensors excepted. Nothing that comes from a file or a network is ever unpickled, and nothing at all after the
-start.
+On Linux workers are forked: `clients` and `f` are in the same physical memory, and classes that a user defined in a
+script or a notebook cell work unchanged. Elsewhere, and with CUDA (autograd's device threads do not survive a fork),
+workers are spawned: multiprocessing pickles `clients` and `f` for its own child, except for tensors. Nothing from a
+file or a network is unpickled, and nothing at all after the start.
 """
 
 import gc
@@ -34,34 +33,34 @@ from fedrecall.simulation.scheduler import Worker, WorkerPool
 from fedrecall.simulation.shared_memory import BlockRef, Channel, SharedBuffer
 
 
-def worker_main(connection: Connection, world: SimulatedClients, f: FlatModel, number: int) -> None:
-    """The life of a worker. How `world` and `f` get here is the crew's affair."""
+def worker_main(connection: Connection, clients: SimulatedClients, f: FlatModel, number: int) -> None:
+    """Run jobs until the engine closes the connection."""
     _init_process()
     f = f.to(worker_device(number))
     channel = Channel(connection)
     channel.send({"ready": True})
-    # Two places for answers: the engine can send the next order before it has taken the last answer.
-    for shelf in cycle([SharedBuffer("even"), SharedBuffer("odd")]):
+    # Two buffers for results: the engine can submit the next job before it has copied the last result.
+    for buffer in cycle([SharedBuffer("even"), SharedBuffer("odd")]):
         try:
-            said, payloads = run_job(world, f, *channel.receive())
-            channel.send(said, shelf.write(payloads))
-        except (EOFError, ConnectionError):  # the engine is gone
+            message, payloads = run_job(clients, f, *channel.receive())
+            channel.send(message, buffer.write(payloads))
+        except (EOFError, ConnectionError):  # the engine has exited
             return
 
 
 def worker_device(number: int) -> torch.device:
-    """Where a worker computes: the CUDA devices in turn where there are any, else the processor."""
+    """Return the device of a worker: the CUDA devices in turn, or the CPU if there are none."""
     count = torch.cuda.device_count()
     return torch.device("cuda", number % count) if count else torch.device("cpu")
 
 
 def _init_process() -> None:
-    """Make a process, perhaps a fork of one with threads, a worker."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the engine, which then ends its workers
+    """Set up signals, threads and output of a worker, which may be a fork of a process with threads."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the engine, which then stops its workers
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
-    # One thread each. It is also what makes a fork safe after the parent has used OpenMP, whose threads it lacks;
-    # torch's own DataLoader does the same.
+    # One thread per worker. It also makes a fork safe after the parent has used OpenMP, whose threads the child lacks;
+    # torch's DataLoader does the same.
     torch.set_num_threads(1)
     gc.freeze()  # a collection would otherwise write to, and so copy, every page shared with the parent
     if sys.stdout is sys.__stdout__:  # another thread of the parent may have held the lock of its buffer
@@ -78,39 +77,39 @@ def _exit_with_parent() -> None:
 
 StartMethod = Literal["fork", "spawn"]
 
-EXIT_TIMEOUT = 5.0  # seconds that a process may take to end once its line is dead
+EXIT_TIMEOUT = 5.0  # seconds to wait for a worker to exit after its pipe was closed
 
 SPAWN_HINT = (
     "define classes at the top of a module, put the code that runs the experiment under "
     '`if __name__ == "__main__":`, or set engine.name = "serial"'
-)  # for systems where workers are spawned
+)  # for systems on which workers are spawned
 
 
 def default_start_method() -> StartMethod:
-    """How workers are started on this machine."""
+    """Return the start method of workers on this machine."""
     return "fork" if sys.platform == "linux" and not torch.cuda.is_available() else "spawn"
 
 
 def available_cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 @dataclass(eq=False)
 class ProcessWorker(Worker):
-    """One worker process; a new one may have a job before it is heard of."""
+    """One worker process. A new one may get a job before its first message."""
 
     process: BaseProcess
     channel: Channel
-    inbox: SharedBuffer = field(default_factory=lambda: SharedBuffer("inbox"))  # what this worker alone reads
+    inbox: SharedBuffer = field(default_factory=lambda: SharedBuffer("inbox"))  # payloads for this worker alone
 
 
 class ProcessPool(WorkerPool[ProcessWorker]):
-    """At most `size` workers, fewer as long as there is less to do."""
+    """At most `size` workers, started when needed."""
 
     worker_kind: ClassVar[str] = "worker process"
 
-    def __init__(self, world: SimulatedClients, f: FlatModel, size: int, start: StartMethod | None = None) -> None:
+    def __init__(self, clients: SimulatedClients, f: FlatModel, size: int, start: StartMethod | None = None) -> None:
         if os.name == "nt":
             raise UserError(
                 "engine.unsupported_platform",
@@ -119,86 +118,86 @@ class ProcessPool(WorkerPool[ProcessWorker]):
                 'set engine.name = "serial", or use WSL',
             )
         super().__init__()
-        self._world, self._f, self._size = world, f, size
+        self._clients, self._f, self._size = clients, f, size
         self._start = start or default_start_method()
-        self._broadcast_buffer = SharedBuffer("board")  # what all workers read: written once a shift
+        self._broadcast_buffer = SharedBuffer("board")  # read by all workers, written once per exchange
         self._broadcast_ref: BlockRef | None = None
-        self._num_started = 0  # workers so far: the next one's number
+        self._num_started = 0  # workers so far: the number of the next one
         weakref.finalize(self, _kill_all, self._workers)
 
     @property
     def size(self) -> int:
-        """How many there may be."""
+        """Largest number of workers."""
         return self._size
 
     @property
     def pids(self) -> list[int]:
-        """The processes there are now."""
-        return [hand.process.pid for hand in self._workers if hand.process.pid is not None]
+        """Process ids of the workers."""
+        return [worker.process.pid for worker in self._workers if worker.process.pid is not None]
 
     def broadcast(self, down: Payload) -> None:
-        """Write down what all jobs of the shift read."""
+        """Write the payload that all jobs of the exchange read."""
         self._broadcast_ref = self._broadcast_buffer.write({"down": down})
 
     def idle_worker(self, waiting: int) -> ProcessWorker | None:
-        """One that has nothing to do, new if need be; None if all are busy."""
-        for hand in self._workers:
-            if hand.job is None:
-                return hand
+        """Return a worker without a job, a new one if needed, or None if all are busy."""
+        for worker in self._workers:
+            if worker.job is None:
+                return worker
         return self._start_worker() if len(self._workers) < self._size else None
 
-    def submit(self, hand: ProcessWorker, job: Job) -> None:
-        """Send the order, and say where the payloads lie."""
+    def submit(self, worker: ProcessWorker, job: Job) -> None:
+        """Send the message of a job and references to its payloads."""
         assert self._broadcast_ref is not None
-        luggage = job.client_payloads()
-        with suppress(ConnectionError):  # a dead worker is found out when it is listened to
-            hand.channel.send(job.message, self._broadcast_ref, *([hand.inbox.write(luggage)] if luggage else []))
+        payloads = job.client_payloads()
+        with suppress(ConnectionError):  # `wait` reports a worker that has exited
+            worker.channel.send(job.message, self._broadcast_ref, *([worker.inbox.write(payloads)] if payloads else []))
 
     def wait(self) -> Iterator[tuple[ProcessWorker, JobResult | str]]:
-        """Wait until some of the busy ones have something to say (their death is also news)."""
-        heard = wait([hand.channel.connection for hand in self.busy])
-        for hand in [hand for hand in self.busy if hand.channel.connection in heard]:
+        """Wait for messages of busy workers; yield results, or the reason of exit of workers."""
+        readable = wait([worker.channel.connection for worker in self.busy])
+        for worker in [worker for worker in self.busy if worker.channel.connection in readable]:
             try:
-                answer = JobResult(*hand.channel.receive())
+                result = JobResult(*worker.channel.receive())
             except (EOFError, ConnectionError):
-                how = self._reap(hand)
-                if not hand.ready:
+                reason = self._reap(worker)
+                if not worker.ready:
                     raise UserError(
                         "engine.worker_start_failed",
-                        f"a worker process could not start ({how}; its output is above)",
+                        f"a worker process could not start ({reason}; its output is above)",
                         "engine.workers",
                         SPAWN_HINT,
                     ) from None
-                yield hand, how
+                yield worker, reason
                 continue
-            if hand.ready:
-                yield hand, answer
-            hand.ready = True  # which is the first thing it says
+            if worker.ready:
+                yield worker, result
+            worker.ready = True  # the first message has no result
 
-    def _reap(self, hand: ProcessWorker) -> str:
-        """Remove a worker that has died; returns how."""
-        self._workers.remove(hand)
-        hand.process.join(EXIT_TIMEOUT)
-        code = hand.process.exitcode
-        _kill_all([hand])
+    def _reap(self, worker: ProcessWorker) -> str:
+        """Remove a worker that has exited; return the reason."""
+        self._workers.remove(worker)
+        worker.process.join(EXIT_TIMEOUT)
+        code = worker.process.exitcode
+        _kill_all([worker])
         if code is None:
             return "it closed its connection"
         if code >= 0:
             return f"exit code {code}"
-        guess = {
+        causes = {
             signal.SIGKILL: ", perhaps by the system because memory ran out",
             signal.SIGSEGV: ", perhaps by a write to the received payload, which is read-only",
         }
-        return f"killed by {signal.Signals(-code).name}{guess.get(signal.Signals(-code), '')}"
+        return f"killed by {signal.Signals(-code).name}{causes.get(signal.Signals(-code), '')}"
 
     def cancel_running(self) -> None:
-        """End those at a job."""
+        """Stop all workers that run a job."""
         busy = self.busy
-        self._workers[:] = [hand for hand in self._workers if hand.job is None]
+        self._workers[:] = [worker for worker in self._workers if worker.job is None]
         _kill_all(busy)
 
     def close(self) -> None:
-        """End all workers at once, whatever they are doing."""
+        """Stop all workers at once."""
         _kill_all(self._workers)
 
     def _start_worker(self) -> ProcessWorker:
@@ -210,9 +209,12 @@ class ProcessPool(WorkerPool[ProcessWorker]):
                 'set engine.name = "serial"',
             )
         context = multiprocessing.get_context("fork") if self._start == "fork" else multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
+        parent_end, child_end = context.Pipe()
         process = context.Process(
-            target=worker_main, args=(theirs, self._world, self._f, self._num_started), name="fedrecall", daemon=True
+            target=worker_main,
+            args=(child_end, self._clients, self._f, self._num_started),
+            name="fedrecall",
+            daemon=True,
         )
         try:
             with _sigint_blocked():
@@ -220,35 +222,35 @@ class ProcessPool(WorkerPool[ProcessWorker]):
         except OSError as error:
             what = f"cannot start a worker process ({error.strerror})"
             raise UserError("engine.worker_start_failed", what, "engine.workers", "lower engine.workers") from error
-        except Exception as error:  # whatever pickling says
+        except Exception as error:  # of any class: raised by pickling
             why = " ".join(str(error).split())
             what = f"the method and the model cannot be sent to a worker process ({why})"
             raise UserError("engine.cannot_pickle", what, "engine.name", SPAWN_HINT) from error
         finally:
-            theirs.close()
+            child_end.close()
         self._num_started += 1
-        self._workers.append(ProcessWorker(process, Channel(ours)))
+        self._workers.append(ProcessWorker(process, Channel(parent_end)))
         return self._workers[-1]
 
 
 @contextmanager
 def _sigint_blocked() -> Iterator[None]:
-    """Ctrl-C waits until the worker can ignore it, or this process can end it."""
+    """Block Ctrl-C until the worker ignores it, or this process can stop the worker."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         with warnings.catch_warnings():
-            # Python 3.12 warns of every fork beside threads; `worker` says why this one is safe.
+            # Python 3.12 warns of every fork of a process with threads; `_init_process` states why this one is safe.
             warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork", category=DeprecationWarning)
             yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _kill_all(hands: list[ProcessWorker]) -> None:
-    for hand in hands:
-        hand.process.kill()
-    while hands:
-        hand = hands.pop()
-        hand.process.join()
-        hand.process.close()
-        hand.channel.close()
+def _kill_all(workers: list[ProcessWorker]) -> None:
+    for worker in workers:
+        worker.process.kill()
+    while workers:
+        worker = workers.pop()
+        worker.process.join()
+        worker.process.close()
+        worker.channel.close()

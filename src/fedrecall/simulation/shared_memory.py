@@ -1,7 +1,7 @@
-"""Tensors between processes, neither copied on the way nor pickled: written once into shared memory, read in place.
+"""Tensors between processes without copies or pickles: written once into shared memory, read in place.
 
-A message is a line of JSON over a socket pair; the tensors it speaks of lie in blocks of anonymous memory. Such a block
-has no name, so nothing can be left behind in /dev/shm, however its processes end.
+A message is a line of JSON over a socket pair; its tensors are in blocks of anonymous memory. Such a block has no name,
+so nothing remains in /dev/shm when a process is killed.
 """
 
 import json
@@ -19,34 +19,34 @@ from torch import Tensor
 
 from fedrecall.core.types import Payload
 
-ALIGNMENT = 64  # bytes, as torch aligns: arithmetic may depend on it in the last bit
+ALIGNMENT = 64  # bytes, as torch aligns: results may depend on it in the last bit
 
 PAGE_SIZE = 4096
 
 DTYPES = {str(value): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
 
-Message = dict[str, Any]  # what JSON can say
+Message = dict[str, Any]  # JSON values
 
-TensorEntry = tuple[str, str, list[int], int]  # name, type, shape, and where it begins
+TensorEntry = tuple[str, str, list[int], int]  # name, type, shape, offset
 
 
 class SharedBlock:
-    """A piece of memory that several processes have mapped."""
+    """Memory that several processes have mapped."""
 
     def __init__(self, fd: int, size: int, *, writable: bool) -> None:
-        """Take over the file descriptor; it is open as long as the block is."""
+        """Take over the file descriptor, which is closed with the block."""
         self.fd = fd
         self.size = size
         memory = mmap.mmap(fd, size, prot=mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0))
         with warnings.catch_warnings():
-            # torch has no read-only tensors. Writing to this one ends the process, which is better than a broadcast
-            # that a client changes under another one's feet.
+            # torch has no read-only tensors. A write to this one kills the process: a client must not change the
+            # broadcast of another client.
             warnings.filterwarnings("ignore", message="The given buffer is not writable")
             self.bytes = torch.frombuffer(memory, dtype=torch.uint8)
 
     @classmethod
     def new(cls, size: int) -> "SharedBlock":
-        """A block to write to."""
+        """Make a writable block."""
         size = max(size + -size % PAGE_SIZE, PAGE_SIZE)
         fd = _anonymous()
         os.ftruncate(fd, size)
@@ -56,13 +56,13 @@ class SharedBlock:
         os.close(self.fd)
 
     def view(self, dtype: torch.dtype, shape: Iterable[int], start: int) -> Tensor:
-        """A tensor that lies in the block."""
+        """Return a tensor in the memory of the block."""
         shape = torch.Size(shape)
         return self.bytes[start : start + shape.numel() * dtype.itemsize].view(dtype).view(shape)
 
 
 class BlockRef(NamedTuple):
-    """Payloads by name, and the block that they lie in."""
+    """Payloads by name, and the block that holds them."""
 
     slot: str
     block: SharedBlock
@@ -70,14 +70,14 @@ class BlockRef(NamedTuple):
 
 
 class SharedBuffer:
-    """A place to put payloads, one parcel at a time; its block is replaced by a larger one when they outgrow it."""
+    """Buffer for payloads. Its block is replaced by a larger one when needed."""
 
-    def __init__(self, place: str) -> None:
-        self._place = place
+    def __init__(self, slot: str) -> None:
+        self._slot = slot
         self._block = SharedBlock.new(0)
 
     def write(self, payloads: dict[str, Payload]) -> BlockRef:
-        """Write payloads down; what was put before is gone."""
+        """Write payloads, in place of the previous ones."""
         content, size = dict[str, list[TensorEntry]](), 0
         for group, payload in payloads.items():
             content[group] = []
@@ -89,46 +89,46 @@ class SharedBuffer:
         for group, payload in payloads.items():
             for t, (_, _, _, start) in zip(payload.values(), content[group], strict=True):
                 self._block.view(t.dtype, t.shape, start).copy_(t.detach())
-        return BlockRef(self._place, self._block, content)
+        return BlockRef(self._slot, self._block, content)
 
 
 class Channel:
-    """One end of the line between the engine and a worker."""
+    """One end of the connection between the engine and a worker."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self._blocks_sent: dict[str, SharedBlock] = {}  # by place: what the other end has mapped
+        self._blocks_sent: dict[str, SharedBlock] = {}  # by slot: mapped by the other end
         self._blocks_received: dict[str, SharedBlock] = {}
 
-    def send(self, message: Message, *parcels: BlockRef) -> None:
-        """Send a message and say where its payloads lie; a block that the other end does not know is handed over."""
-        new = [p for p in parcels if self._blocks_sent.get(p.slot) is not p.block]
-        listed = [(p.slot, p in new, p.content) for p in parcels]
+    def send(self, message: Message, *refs: BlockRef) -> None:
+        """Send a message and references to its payloads, with the descriptors of blocks new to the other end."""
+        new = [p for p in refs if self._blocks_sent.get(p.slot) is not p.block]
+        listed = [(p.slot, p in new, p.content) for p in refs]
         self.connection.send_bytes(json.dumps([message, listed]).encode())
-        for parcel in new:
-            reduction.send_handle(self.connection, parcel.block.fd, None)
-            self._blocks_sent[parcel.slot] = parcel.block
+        for ref in new:
+            reduction.send_handle(self.connection, ref.block.fd, None)
+            self._blocks_sent[ref.slot] = ref.block
 
     def receive(self) -> tuple[Message, dict[str, Payload]]:
-        """The next message and its payloads: views, good until the other end puts something else there."""
-        message, parcels = json.loads(self.connection.recv_bytes())
+        """Receive the next message and its payloads: views, valid until the other end writes to the slot again."""
+        message, refs = json.loads(self.connection.recv_bytes())
         payloads: dict[str, Payload] = {}
-        for place, new, content in parcels:
+        for slot, new, content in refs:
             if new:
                 fd = reduction.recv_handle(self.connection)
-                self._blocks_received[place] = SharedBlock(fd, os.fstat(fd).st_size, writable=False)
+                self._blocks_received[slot] = SharedBlock(fd, os.fstat(fd).st_size, writable=False)
             for group, entries in content.items():
-                view = self._blocks_received[place].view
+                view = self._blocks_received[slot].view
                 payloads[group] = {name: view(DTYPES[dtype], shape, start) for name, dtype, shape, start in entries}
         return message, payloads
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self.connection.close()
 
 
 def _anonymous() -> int:
-    """A file without a name, in memory where the system can."""
+    """Open a file without a name, in memory if the system supports it."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("fedrecall")
     with tempfile.TemporaryFile() as file:

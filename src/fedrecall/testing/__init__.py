@@ -1,4 +1,4 @@
-"""For whoever writes a method: the tests that every method of the library has to pass, ready to be run on yours."""
+"""Tests that every method of the library passes, for methods of users too."""
 
 from fedrecall.testing.contract import check_method, method_checks
 

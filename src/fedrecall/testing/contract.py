@@ -1,6 +1,6 @@
-"""What every method owes, on every engine: checks that know nothing of the method, so that a new one has them for free.
+"""Checks that every method passes on every engine. They need no knowledge of the method.
 
-Each runs a few rounds of a tiny federation, and says what is broken as an AssertionError.
+Each check runs a few rounds of a tiny federation and raises an AssertionError that states what is wrong.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -37,11 +37,11 @@ RANDOM_SETTINGS = (
     "batch norm",
     "augmented",
     "partial participation",
-)  # the cases that have randomness of their own
+)  # settings with randomness of their own
 
 
 def stays_finite(method: Method, *, case: str, engine: str) -> None:
-    """Three rounds come to an end, and no number is infinite or NaN."""
+    """Check that three rounds complete with finite numbers."""
     done, _ = run_federation(method, engine=engine, **SETTINGS[case])
     _require([r.number for r in done] == [1, 2, 3], "there are not three rounds")
     for r in done:
@@ -52,7 +52,7 @@ def stays_finite(method: Method, *, case: str, engine: str) -> None:
 
 
 def is_reproducible(method: Method, *, case: str, engine: str) -> None:
-    """Whatever engine runs it and whatever ran before: all randomness comes from the seeds, none is left behind."""
+    """Check that the seed determines all bits on any engine, and that global generators are not used."""
     expected = _last_state(method, **SETTINGS[case])
     torch.manual_seed(123)
     np.random.seed(123)  # noqa: NPY002 (poison on purpose)
@@ -66,22 +66,22 @@ def is_reproducible(method: Method, *, case: str, engine: str) -> None:
 
 
 def is_a_frozen_dataclass(method: Method) -> None:
-    """Its fields are its hyper-parameters, which nothing changes."""
+    """Check that the method is a frozen dataclass, described by its fields alone."""
     settings = vars(type(method)).get("__dataclass_params__")
     _require(settings is not None and settings.frozen, "decorate the class with @dataclass(frozen=True)")
-    _require(type(method)(**vars(method)) == method, "its fields do not say all of it")
+    _require(type(method)(**vars(method)) == method, "the method has state that is not in its fields")
 
 
 def does_not_modify_inputs(method: Method) -> None:
-    """The payload, the client's memory and frozen models are shared: a method reads them only."""
+    """Check that the payload, the client state and frozen models, which are shared, are not modified."""
     seen: list[tuple[dict[str, Tensor], dict[str, Tensor]]] = []
     original = type(method).frozen
 
     def frozen(self: Method, r: Local) -> dict[str, Tensor]:
         out = original(self, r)
-        parts = {"": r.down, "memory ": r.memory, "frozen ": out}
-        everything = {kind + name: value for kind, part in parts.items() for name, value in part.items()}
-        seen.append((everything, {k: t.clone() for k, t in everything.items()}))
+        groups = {"": r.down, "memory ": r.memory, "frozen ": out}
+        tensors = {kind + name: value for kind, group in groups.items() for name, value in group.items()}
+        seen.append((tensors, {k: t.clone() for k, t in tensors.items()}))
         return out
 
     with patch.object(type(method), "frozen", frozen):
@@ -93,26 +93,31 @@ def does_not_modify_inputs(method: Method) -> None:
 
 
 def declares_client_state(method: Method) -> None:
-    """What a client remembers has the names and shapes that `memory` declares."""
+    """Check that client states have the names and shapes that `memory` declares."""
     done, engine = run_federation(method, sample=2)
     declared = method.memory(done[0].server.w)
-    _require(set(engine.client_state) <= {k for r in done for k in r.clients}, "a client that took no part remembers")
+    _require(
+        set(engine.client_state) <= {k for r in done for k in r.clients},
+        "a client that did not participate has a state",
+    )
     for memory in engine.client_state.values():
-        _require(set(memory) == set(declared), f"remembers {sorted(memory)}, but memory() declares {sorted(declared)}")
+        _require(
+            set(memory) == set(declared), f"the state has {sorted(memory)}, but memory() declares {sorted(declared)}"
+        )
         for name, value in memory.items():
             _require(bool(value.abs().sum() > 0), f"{name} is declared and never used")
-            fits = value.shape == declared[name].shape or len(declared[name]) == 0  # 0: none yet
+            fits = value.shape == declared[name].shape or len(declared[name]) == 0  # 0: no initial value
             _require(fits, f"{name} has another shape than memory() declares")
 
 
 def sends_plain_tensors(method: Method) -> None:
-    """Every client sends tensors under the same names, without graphs."""
+    """Check that all clients send the same names, and tensors without a graph."""
     replies: list[Reply] = []
     original = type(method).aggregate
 
-    def aggregate(self: Method, server: Server, given: Iterable[Reply], cohort: Cohort) -> Server:
+    def aggregate(self: Method, server: Server, stream: Iterable[Reply], cohort: Cohort) -> Server:
         def spy() -> Iterator[Reply]:
-            for reply in given:
+            for reply in stream:
                 replies.append(reply)
                 yield reply
 
@@ -124,20 +129,20 @@ def sends_plain_tensors(method: Method) -> None:
     _require(len({tuple(r.up) for r in replies}) == 1, "clients send different names")
     for value in (t for r in replies for t in (*r.up.values(), *r.memory.values())):
         plain = isinstance(value, Tensor) and not value.requires_grad  # type: ignore[redundant-expr]
-        _require(plain, "what is sent or kept must be tensors without a graph")
+        _require(plain, "replies and client states must be tensors without a graph")
 
 
 def tolerates_lost_replies(method: Method, *, engine: str) -> None:
-    """A reply that never comes is as if the client had not been asked."""
-    done, kept = run_federation(method, engine=engine, lost=(1, 3))
-    _require(not {1, 3} & set(kept.client_state), "a client whose reply was lost remembers the round")
-    without, _ = run_federation(method, engine=engine, unasked=(1, 3))
+    """Check that a lost reply has the effect of not sampling the client."""
+    done, ran_on = run_federation(method, engine=engine, lost=(1, 3))
+    _require(not {1, 3} & set(ran_on.client_state), "a client whose reply was lost has a new state")
+    without, _ = run_federation(method, engine=engine, not_sampled=(1, 3))
     same = torch.equal(done[-1].server.state, without[-1].server.state)
-    _require(same, "a lost reply changes the result: count the replies that came, not the clients that were asked")
+    _require(same, "a lost reply changes the result: count replies (cohort.size), not sampled clients")
 
 
 def method_checks(engines: Collection[str] = tuple(ENGINES)) -> dict[str, Check]:
-    """All checks by name, for `pytest.mark.parametrize`: each is called with a method.
+    """Return all checks by name, for `pytest.mark.parametrize`. Each is called with a method.
 
     >>> from fedrecall import Method
     >>> method_checks(["serial"])["sends plain tensors"](Method())
@@ -156,7 +161,7 @@ def method_checks(engines: Collection[str] = tuple(ENGINES)) -> dict[str, Check]
 
 
 def check_method(method: Method, engines: Collection[str] = tuple(ENGINES)) -> int:
-    """Run all checks on a method; the first that fails says what is broken. Returns how many there are.
+    """Run all checks on a method and return their number. The first failed check raises an AssertionError.
 
     >>> from fedrecall import METHODS
     >>> check_method(METHODS["fedlmd"](), engines=["serial"])
@@ -182,6 +187,6 @@ def _finite(values: Iterable[Tensor]) -> bool:
     return all(bool(torch.isfinite(value).all()) for value in values)
 
 
-def _require(holds: bool, why: str) -> None:
+def _require(holds: bool, message: str) -> None:
     if not holds:
-        raise AssertionError(why)
+        raise AssertionError(message)

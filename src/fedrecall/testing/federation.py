@@ -1,4 +1,4 @@
-"""The smallest federations that are ones: synthetic images in two tensors, a tiny network, any method, any engine."""
+"""Tiny federations: synthetic images in two tensors, a small network, any method, any engine."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ AVERAGE = ServerSGD()
 
 
 class TinyNet(nn.Module):
-    """Six inputs, eight features, three classes."""
+    """Network with six inputs, eight features and three classes."""
 
     def __init__(self, batch_norm: bool = False, dropout: float = 0.0) -> None:
         super().__init__()
@@ -42,13 +42,13 @@ class TinyNet(nn.Module):
         self.c = nn.Linear(8, 3)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Features and logits."""
+        """Return features and logits."""
         h = self.drop(torch.relu(self.norm(self.a(x.flatten(1)))))
         return h, self.c(h)
 
 
 def examples(labels: Sequence[int], *, augment: bool = False, seed: int = 0) -> Examples:
-    """One uint8 picture of 2 x 3 pixels per label, the classes apart."""
+    """Make one uint8 image of 2 x 3 pixels per label; classes are separable."""
     rng = torch.Generator().manual_seed(seed)
     y = torch.tensor(labels)
     x = torch.randint(0, 60, (len(y), 1, 2, 3), generator=rng) + 60 * y[:, None, None, None]
@@ -58,7 +58,7 @@ def examples(labels: Sequence[int], *, augment: bool = False, seed: int = 0) -> 
 def simulated_clients(
     method: Method, clients: Sequence[Sequence[int]] = SKEWED_LABELS, *, augment: bool = False, **changes: Any
 ) -> SimulatedClients:
-    """What clients with these labels see."""
+    """Make clients with these labels."""
     sizes = [len(c) for c in clients]
     labels = [label for c in clients for label in c]
     offsets = np.cumsum([0, *sizes])
@@ -77,7 +77,7 @@ def simulated_clients(
 
 
 def model(*, batch_norm: bool = False, dtype: torch.dtype = torch.float32) -> FlatModel:
-    """The network, with the same weights every time."""
+    """Return the network, always with the same weights."""
     with torch.random.fork_rng():
         torch.manual_seed(7)
         return FlatModel(TinyNet(batch_norm=batch_norm).to(dtype))
@@ -85,19 +85,19 @@ def model(*, batch_norm: bool = False, dtype: torch.dtype = torch.float32) -> Fl
 
 @dataclass(frozen=True)
 class LossyEngine:
-    """An engine, some of whose clients are asked and never answer, or are not asked."""
+    """Engine that loses the replies of some clients and does not sample others."""
 
     engine: Engine
     lost: Sequence[int]
     not_sampled: Sequence[int]
 
     def cohort(self, t: int, clients: Sequence[int]) -> PartialCohort:
-        """Those of the clients that answer."""
-        asked = [c for c in clients if c not in self.not_sampled]
-        return PartialCohort(self.engine.cohort(t, [c for c in asked if c not in self.lost]), len(asked))
+        """Return the clients that reply."""
+        sampled = [c for c in clients if c not in self.not_sampled]
+        return PartialCohort(self.engine.cohort(t, [c for c in sampled if c not in self.lost]), len(sampled))
 
     def evaluate(self, state: Tensor) -> Score:
-        """As the engine does."""
+        """Evaluate a complete model on the test set."""
         return self.engine.evaluate(state)
 
 
@@ -110,14 +110,14 @@ def run_federation(
     sample: int | None = None,
     optimiser: ServerOptimiser = AVERAGE,
     lost: Sequence[int] = (),
-    unasked: Sequence[int] = (),
+    not_sampled: Sequence[int] = (),
     **changes: Any,
 ) -> tuple[list[RoundResult], Any]:
-    """Run a few rounds; returns them and the engine they ran on. The replies of `lost` clients never come."""
+    """Run a few rounds; return their results and the engine. Replies of `lost` clients are dropped."""
     f, w = model(batch_norm=batch_norm), simulated_clients(method, **changes)
     runner = ENGINES[engine](w, f)
     aux = examples([0, 1, 2] * 4, seed=2)
     start = Server(f, f.w, f.b, f.int_buffers, optimiser, extra=method.init(f.w), auxiliary=aux)
     plan = RoundSchedule(number, len(w.partition), sample or len(w.partition), seed=0)
     with single_threaded(), runner:
-        return list(run_rounds(method, start, LossyEngine(runner, lost, unasked), plan)), runner
+        return list(run_rounds(method, start, LossyEngine(runner, lost, not_sampled), plan)), runner

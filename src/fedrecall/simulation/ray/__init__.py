@@ -1,4 +1,4 @@
-"""Simulations on a cluster: clients as tasks on Ray actors, one for each core or GPU. The bits of `serial`."""
+"""Simulation on a cluster: Ray actors run clients, one actor per core or GPU. It gives the bits of `serial`."""
 
 from fedrecall.simulation.ray.engine import RayEngine
 

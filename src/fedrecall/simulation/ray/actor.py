@@ -1,4 +1,4 @@
-"""What runs on the nodes: an actor, which has the data of its node at hand and performs one task at a time."""
+"""Ray actor that runs one job at a time on a node, and the packing of tensors for Ray."""
 
 import warnings
 from dataclasses import replace
@@ -20,19 +20,19 @@ from fedrecall.simulation.shared_memory import ALIGNMENT, DTYPES, Message
 
 
 class PackedTensor(NamedTuple):
-    """A tensor as bytes, and what they mean."""
+    """Tensor as bytes, with its type and shape."""
 
     content: np.ndarray[Any, np.dtype[np.uint8]]
     dtype: str
-    shape: tuple[int, ...]  # as it lies in memory
+    shape: tuple[int, ...]  # in memory order
     channels_last: bool
 
 
-PackedPayload = dict[str, PackedTensor]  # a payload on its way
+PackedPayload = dict[str, PackedTensor]  # a payload, packed for Ray
 
 
 class PackedExamples(NamedTuple):
-    """Examples on their way."""
+    """Examples, packed for Ray."""
 
     x: PackedTensor
     labels: PackedTensor
@@ -41,14 +41,14 @@ class PackedExamples(NamedTuple):
 
 
 def pack_tensor(t: Tensor) -> PackedTensor:
-    """A tensor as an array; of one that lies there in one piece it is a view."""
+    """Pack a tensor as an array; a view if the tensor is contiguous."""
     last = t.ndim == 4 and not t.is_contiguous() and t.is_contiguous(memory_format=torch.channels_last)
-    laid = (t.permute(0, 2, 3, 1) if last else t).detach().cpu().contiguous()
-    return PackedTensor(laid.reshape(-1).view(torch.uint8).numpy(), str(t.dtype), tuple(laid.shape), last)
+    stored = (t.permute(0, 2, 3, 1) if last else t).detach().cpu().contiguous()
+    return PackedTensor(stored.reshape(-1).view(torch.uint8).numpy(), str(t.dtype), tuple(stored.shape), last)
 
 
 def view_tensor(array: PackedTensor) -> Tensor:
-    """The tensor, in the memory that Ray holds where torch could have put it there: not to be written to."""
+    """Return the tensor as a view of Ray's memory if it is aligned as torch aligns, else a copy. Read-only."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         content = torch.from_numpy(array.content)
@@ -60,22 +60,22 @@ def view_tensor(array: PackedTensor) -> Tensor:
 
 
 def pack_payload(payload: Payload) -> PackedPayload:
-    """A payload as arrays."""
+    """Pack a payload as arrays."""
     return {name: pack_tensor(t) for name, t in payload.items()}
 
 
 def view_payload(arrays: PackedPayload) -> Payload:
-    """The payload, in the memory that Ray holds."""
+    """Return the payload as views of Ray's memory."""
     return {name: view_tensor(array) for name, array in arrays.items()}
 
 
 def copy_payload(arrays: PackedPayload) -> Payload:
-    """The payload, in memory of one's own: whoever writes to it disturbs nobody."""
+    """Return the payload as copies, which may be written to."""
     return {name: t.clone() for name, t in view_payload(arrays).items()}
 
 
 def pack_examples(data: Examples) -> PackedExamples:
-    """The store that examples are a view of, and which of it."""
+    """Pack the tensors that examples are a view of, and the rows."""
     return PackedExamples(
         pack_tensor(data.x),
         pack_tensor(data.labels),
@@ -85,7 +85,7 @@ def pack_examples(data: Examples) -> PackedExamples:
 
 
 def view_examples(stored: PackedExamples) -> Examples:
-    """The examples, in the memory that Ray holds."""
+    """Return the examples as views of Ray's memory."""
     rows = None if stored.rows is None else view_tensor(stored.rows)
     return Examples(view_tensor(stored.x), view_tensor(stored.labels), stored.transform, rows)
 
@@ -96,46 +96,46 @@ VERSIONS = {"fedrecall": __version__, "torch": torch.__version__, "numpy": np.__
 
 
 class ActorResult(NamedTuple):
-    """An answer on its way: plain values, and arrays."""
+    """Result of a job, packed for Ray."""
 
     message: Message
     arrays: dict[str, PackedPayload]
 
 
 class ActorArgs(NamedTuple):
-    """All that an actor needs to know, once for the whole run."""
+    """Constructor arguments of an actor, stored in Ray once per run."""
 
-    world: SimulatedClients  # without its examples
+    clients: SimulatedClients  # without examples
     train: PackedExamples
     test: PackedExamples
     model: nn.Module
 
 
-def make_actor_args(world: SimulatedClients, f: FlatModel) -> ActorArgs:
-    """A world and a model, ready for Ray."""
+def make_actor_args(clients: SimulatedClients, f: FlatModel) -> ActorArgs:
+    """Pack clients and model for Ray."""
     model = f.to_module(f.w, f.b, f.int_buffers)
     for t in (*model.parameters(), *model.buffers()):
-        t.data = t.data.clone()  # a view would be sent with all that it is a view of
-    bare = replace(world, train=NO_EXAMPLES, test=NO_EXAMPLES)
-    return ActorArgs(bare, pack_examples(world.train), pack_examples(world.test), model)
+        t.data = t.data.clone()  # a view would be sent with the complete tensor
+    without_examples = replace(clients, train=NO_EXAMPLES, test=NO_EXAMPLES)
+    return ActorArgs(without_examples, pack_examples(clients.train), pack_examples(clients.test), model)
 
 
 class Actor:
-    """One core's or GPU's worth of clients."""
+    """Worker on one core or GPU."""
 
-    def __init__(self, cargo: ActorArgs) -> None:
-        """Ray hands over what it holds: the examples stay where they are, the model is this actor's own."""
+    def __init__(self, args: ActorArgs) -> None:
+        """Take the arguments from Ray: the examples stay in shared memory, the model is a copy."""
         torch.set_num_threads(1)
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # nor is it written to
-        self._world = replace(cargo.world, train=view_examples(cargo.train), test=view_examples(cargo.test))
-        self._f = FlatModel(cargo.model).to(worker_device(0))  # Ray shows an actor its own GPU only
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # it is not written to
+        self._clients = replace(args.clients, train=view_examples(args.train), test=view_examples(args.test))
+        self._f = FlatModel(args.model).to(worker_device(0))  # Ray shows an actor its own GPU only
 
     def versions(self) -> dict[str, str]:
-        """Of what the last bit of a result depends on."""
+        """Return the versions of the packages that results depend on."""
         return VERSIONS
 
-    def run_job(self, order: Message, down: PackedPayload, client_payloads: dict[str, PackedPayload]) -> ActorResult:
-        """A job. Ray fetches what goes down to all; it is copied, for a client may write to it."""
-        given = {name: copy_payload(arrays) for name, arrays in ({"down": down} | client_payloads).items()}
-        message, payloads = run_job(self._world, self._f, order, given)
-        return ActorResult(message, {name: pack_payload(payload) for name, payload in payloads.items()})
+    def run_job(self, message: Message, down: PackedPayload, client_payloads: dict[str, PackedPayload]) -> ActorResult:
+        """Run a job. Ray fetches the broadcast payload; it is copied, because a client may write to it."""
+        payloads = {name: copy_payload(arrays) for name, arrays in ({"down": down} | client_payloads).items()}
+        result = run_job(self._clients, self._f, message, payloads)
+        return ActorResult(result.message, {name: pack_payload(payload) for name, payload in result.payloads.items()})

@@ -1,4 +1,4 @@
-"""The engine for a cluster: the same tasks as on `pool`, performed by Ray actors on any number of machines."""
+"""Engine for a cluster: Ray actors on any number of machines run the jobs."""
 
 import logging
 import time
@@ -22,42 +22,42 @@ from fedrecall.simulation.scheduler import MAX_ATTEMPTS, Worker, WorkerPool
 
 log = logging.getLogger(__name__)
 
-NO_ACTOR_WARNING_SECONDS = 30.0  # seconds without a single actor before somebody is told
+NO_ACTOR_WARNING_SECONDS = 30.0  # seconds without any actor before a warning
 
 
 @dataclass(eq=False)
 class ActorWorker(Worker):
-    """One actor. It has a job only once it has been heard of: in a busy cluster it may wait long for its place."""
+    """One actor. It gets a job only after its first message: in a busy cluster it may wait long for a core."""
 
     actor: Any
-    pending: Any  # the reference to what it says next: at first its versions
+    pending: Any  # reference to its next message: at first its versions
 
 
 class ActorPool(WorkerPool[ActorWorker]):
-    """At most one actor for each GPU of the cluster, or each core if it has none; fewer while there is less to do."""
+    """At most one actor per GPU of the cluster, or per core if it has no GPUs; started when needed."""
 
     worker_kind: ClassVar[str] = "Ray actor"
 
-    def __init__(self, ray: ModuleType, cargo: ActorArgs, limit: int | None) -> None:
+    def __init__(self, ray: ModuleType, args: ActorArgs, limit: int | None) -> None:
         super().__init__()
         self._ray = ray
         self._limit = limit
         try:
-            self._cargo = ray.put(cargo)  # once; each node fetches it when its first actor starts
-        except (TypeError, AttributeError) as error:  # whatever pickling says
+            self._args = ray.put(args)  # once; each node fetches it when its first actor starts
+        except (TypeError, AttributeError) as error:  # raised by pickling
             why = " ".join(str(error).split()) or type(error).__name__
             what = f"the method and the model cannot be sent to Ray ({why})"
             raise UserError("engine.cannot_pickle", what, "engine.name", "remove what cannot be pickled") from error
-        self._failed_starts = 0  # actors in a row that never were heard of
-        self._board: Any = None  # the reference to what all jobs of the shift read
-        self._max_actors = 0  # actors in this shift
-        self._last_contact = 0.0  # when somebody was last heard of, or it was said that nobody is
+        self._failed_starts = 0  # consecutive actors that failed to start
+        self._broadcast_ref: Any = None  # reference to the payload that all jobs of the exchange read
+        self._max_actors = 0  # in this exchange
+        self._last_contact = 0.0  # time of the last message or warning
 
     @property
     def size(self) -> int:
-        """How many actors there may be now: nodes come and go."""
-        there = self._ray.cluster_resources()
-        units = int(there.get("GPU", 0)) or int(there.get("CPU", 0))
+        """Largest number of actors at present: nodes join and leave."""
+        resources = self._ray.cluster_resources()
+        units = int(resources.get("GPU", 0)) or int(resources.get("CPU", 0))
         if not units:
             raise UserError(
                 "engine.ray_no_resources",
@@ -68,70 +68,67 @@ class ActorPool(WorkerPool[ActorWorker]):
         return min(units, self._limit or units)
 
     def broadcast(self, down: Payload) -> None:
-        """Hand what goes down to Ray, once for all actors."""
-        self._board, self._max_actors, self._last_contact = (
-            self._ray.put(pack_payload(down)),
-            self.size,
-            time.monotonic(),
-        )
+        """Put the payload into Ray, once for all actors."""
+        self._broadcast_ref = self._ray.put(pack_payload(down))
+        self._max_actors, self._last_contact = self.size, time.monotonic()
 
     def idle_worker(self, waiting: int) -> ActorWorker | None:
-        """An actor that has nothing to do, if there is one; as many more as are of use are on their way."""
-        free = [hand for hand in self._workers if hand.ready and hand.job is None]
-        coming = sum(not hand.ready for hand in self._workers)
-        for _ in range(min(self._max_actors - len(self._workers), waiting - len(free) - coming)):
+        """Return an actor without a job, or None; start further actors for the waiting jobs."""
+        free = [worker for worker in self._workers if worker.ready and worker.job is None]
+        starting = sum(not worker.ready for worker in self._workers)
+        for _ in range(min(self._max_actors - len(self._workers), waiting - len(free) - starting)):
             self._start_actor()
         return free[0] if free else None
 
-    def submit(self, hand: ActorWorker, job: Job) -> None:
+    def submit(self, worker: ActorWorker, job: Job) -> None:
         """Call the actor."""
-        luggage = {name: pack_payload(payload) for name, payload in job.client_payloads().items()}
-        hand.pending = hand.actor.run_job.remote(job.message, self._board, luggage)
+        payloads = {name: pack_payload(payload) for name, payload in job.client_payloads().items()}
+        worker.pending = worker.actor.run_job.remote(job.message, self._broadcast_ref, payloads)
 
     def wait(self) -> Iterator[tuple[ActorWorker, JobResult | str]]:
-        """Wait for an actor to answer, to be there or to die, but not for ever."""
-        listened = {hand.pending: hand for hand in self._workers if hand.job is not None or not hand.ready}
-        heard, _ = self._ray.wait(list(listened), timeout=NO_ACTOR_WARNING_SECONDS)
+        """Wait for results, starts and exits of actors, up to `NO_ACTOR_WARNING_SECONDS`."""
+        pending = {worker.pending: worker for worker in self._workers if worker.job is not None or not worker.ready}
+        done, _ = self._ray.wait(list(pending), timeout=NO_ACTOR_WARNING_SECONDS)
         if (
-            not heard
-            and not any(hand.ready for hand in self._workers)
+            not done
+            and not any(worker.ready for worker in self._workers)
             and time.monotonic() - self._last_contact >= NO_ACTOR_WARNING_SECONDS
         ):
             log.warning("no core of the Ray cluster is free yet: waiting for one")
             self._last_contact = time.monotonic()
-        for hand in map(listened.__getitem__, heard):
+        for worker in map(pending.__getitem__, done):
             try:
-                said = self._ray.get(hand.pending)
-            except self._ray.exceptions.RayError as error:  # the actor or its node is gone, or what it said is
-                self._kill(hand)
-                if hand.ready:
-                    yield hand, _short_reason(error)
+                result = self._ray.get(worker.pending)
+            except self._ray.exceptions.RayError as error:  # the actor, its node or its result is lost
+                self._kill(worker)
+                if worker.ready:
+                    yield worker, _short_reason(error)
                 else:
                     self._count_failed_start(error)
                 continue
-            if hand.ready:
+            if worker.ready:
                 yield (
-                    hand,
-                    JobResult(said.message, {name: view_payload(arrays) for name, arrays in said.arrays.items()}),
+                    worker,
+                    JobResult(result.message, {name: view_payload(arrays) for name, arrays in result.arrays.items()}),
                 )
             else:
-                hand.ready, self._failed_starts = True, 0
-                _check_versions(said)
+                worker.ready, self._failed_starts = True, 0
+                _check_versions(result)
 
     def cancel_running(self) -> None:
-        """End those at a job."""
-        for hand in self.busy:
-            self._kill(hand)
+        """Stop all actors that run a job."""
+        for worker in self.busy:
+            self._kill(worker)
 
     def close(self) -> None:
-        """End all actors at once, whatever they are doing."""
+        """Stop all actors at once."""
         while self._workers:
             self._kill(self._workers[-1])
 
     def _start_actor(self) -> None:
         gpus = int(self._ray.cluster_resources().get("GPU", 0)) > 0
-        place = {"num_cpus": 0, "num_gpus": 1} if gpus else {"num_cpus": 1}
-        actor = self._ray.remote(**place, max_restarts=0, scheduling_strategy="SPREAD")(Actor).remote(self._cargo)
+        resources = {"num_cpus": 0, "num_gpus": 1} if gpus else {"num_cpus": 1}
+        actor = self._ray.remote(**resources, max_restarts=0, scheduling_strategy="SPREAD")(Actor).remote(self._args)
         self._workers.append(ActorWorker(actor, actor.versions.remote()))
 
     def _count_failed_start(self, error: Exception) -> None:
@@ -145,14 +142,14 @@ class ActorPool(WorkerPool[ActorWorker]):
                 "experiment uses",
             ) from error
 
-    def _kill(self, hand: ActorWorker) -> None:
-        self._workers.remove(hand)
-        with suppress(Exception):  # it is dead already, or Ray is
-            self._ray.kill(hand.actor)
+    def _kill(self, worker: ActorWorker) -> None:
+        self._workers.remove(worker)
+        with suppress(Exception):  # the actor or Ray has exited already
+            self._ray.kill(worker.actor)
 
 
 def _check_versions(versions: dict[str, str]) -> None:
-    """Results would otherwise depend on where a client runs."""
+    """Require the same versions on all nodes: results would otherwise depend on the node of a client."""
     for package, version in versions.items():
         if version != (ours := VERSIONS[package]):
             what = f"a Ray node has {package} {version}, but this machine has {ours}"
@@ -160,37 +157,37 @@ def _check_versions(versions: dict[str, str]) -> None:
 
 
 def _short_reason(error: Exception) -> str:
-    """Of the many lines with which Ray explains an error, the one that says most, and of that a sentence or two."""
+    """Return the most informative line of a Ray error, at most 200 characters."""
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
-    deaths = [line for line in lines if line.startswith("The actor") and "creation task" not in line]
-    telling = (deaths or lines)[-1][:200]
-    return telling.rpartition(". ")[0] or telling
+    exits = [line for line in lines if line.startswith("The actor") and "creation task" not in line]
+    line = (exits or lines)[-1][:200]
+    return line.rpartition(". ")[0] or line
 
 
 class RayEngine(WorkerEngine[ActorWorker]):
-    """All clients of a run, and what each remembers; the actors start when there is something to do."""
+    """All clients of a run and their states. Actors start when the first task is run."""
 
     def __init__(
         self,
-        world: SimulatedClients,
+        clients: SimulatedClients,
         f: FlatModel,
-        faults: FailurePolicy | None = None,
-        memories: ClientStateStore | None = None,
+        failures: FailurePolicy | None = None,
+        client_state: ClientStateStore | None = None,
         *,
         address: str | None = None,
         workers: int | None = None,
         buffer: int = REPLY_BUFFER_BYTES,
     ) -> None:
-        """Connect to the cluster at `address`, or start a Ray of one's own; at most `workers` actors."""
+        """Connect to the cluster at `address`, or start Ray on this machine; use at most `workers` actors."""
         self._session = open_session(address, workers)
         try:
-            crew = ActorPool(self._session.ray, make_actor_args(world, f), workers)
+            pool = ActorPool(self._session.ray, make_actor_args(clients, f), workers)
         except BaseException:
             self._session.close()
             raise
-        super().__init__(world, crew, faults, memories, buffer)
+        super().__init__(clients, pool, failures, client_state, buffer)
 
     def close(self) -> None:
-        """End the actors at once, leave Ray, and give back what the engine holds outside this process's memory."""
+        """Stop the actors at once, disconnect from Ray, and release what is held outside the memory of this process."""
         super().close()
         self._session.close()

@@ -1,4 +1,4 @@
-"""Ray itself: started for one run and stopped with it, or somebody's cluster, which is left as it was."""
+"""Ray session: a cluster that is started for one run and stopped with it, or an existing cluster."""
 
 import os
 import secrets
@@ -15,33 +15,33 @@ from fedrecall.simulation.processes import available_cores
 
 ENV_DEFAULTS = {
     "RAY_USAGE_STATS_ENABLED": "0",  # no telemetry
-    "RAY_DEDUP_LOGS_SKIP_REGEX": "(?s).*",  # what Ray's processes have to say is in their log files
+    "RAY_DEDUP_LOGS_SKIP_REGEX": "(?s).*",  # the output of Ray's processes is in their log files
 }
 
-# Ray's ports are open to the network, and whoever may use them may run code: a Ray of one's own wants a token, and
-# would write it to the user's home if it were given none. One for all runs of this process: Ray reads it once.
+# Ray's ports are open to the network and allow running code: a local Ray needs a token, and would write one to the
+# user's home directory if none is set. One token for all runs of this process: Ray reads it once.
 AUTH_TOKEN = secrets.token_hex(32)
 
 LOGGING_OPTIONS = {"log_to_driver": False, "logging_level": "critical"}
 
-CONNECT_TIMEOUT = 5.0  # seconds to wait for a cluster to pick up
+CONNECT_TIMEOUT = 5.0  # seconds to wait for a connection to a cluster
 
 JOIN_TIMEOUTS = {  # the address may be of no cluster, or need a token: by default Ray tries 20 times for up to 40 s
-    "RAY_gcs_server_port_wait_time_s": "1",  # attempts: 5 seconds for each of two connections, and
-    "RAY_py_gcs_connect_timeout_s": "5",  # so many for an answer
+    "RAY_gcs_server_port_wait_time_s": "1",  # attempts, of 5 seconds for each of two connections
+    "RAY_py_gcs_connect_timeout_s": "5",  # seconds to wait for a reply
 }
 
 
 @dataclass(frozen=True)
 class RaySession:
-    """A connection to Ray."""
+    """Connection to Ray."""
 
     ray: ModuleType
-    owned: bool  # made here
-    folder: str | None = None  # where the processes that were started here write
+    owned: bool  # opened by this library
+    folder: str | None = None  # output folder of processes started by this library
 
     def close(self) -> None:
-        """Leave Ray; if it was started here, it ends."""
+        """Disconnect from Ray; stop it if it was started here."""
         if self.owned and self.ray.is_initialized():
             self.ray.shutdown()
         if self.folder is not None:
@@ -49,11 +49,10 @@ class RaySession:
 
 
 def open_session(address: str | None, workers: int | None) -> RaySession:
-    """Ray at an address, or a new one on this machine; a Python user's own connection is used as it is."""
+    """Connect to Ray at an address, or start it on this machine. An existing connection of this process is used."""
     os.environ.update({name: value for name, value in ENV_DEFAULTS.items() if name not in os.environ})
-    with _temporary_environment(
-        {} if address is None else JOIN_TIMEOUTS
-    ):  # Ray reads some of its settings when it is imported
+    # Ray reads some of its settings when it is imported.
+    with _temporary_environment({} if address is None else JOIN_TIMEOUTS):
         try:
             import ray
         except ImportError as error:
@@ -109,7 +108,7 @@ def _join(ray: ModuleType, address: str) -> RaySession:
 
 @contextmanager
 def _temporary_environment(settings: dict[str, str]) -> Iterator[None]:
-    """Settings for Ray in the environment, where the user has given none."""
+    """Set environment variables in a block, unless the user has set them."""
     new = [name for name in settings if name not in os.environ]
     os.environ.update({name: settings[name] for name in new})
     try:
