@@ -33,5 +33,4 @@ def test_impossible_hyper_parameters_are_refused(name: str, key: str) -> None:
     with pytest.raises(UserError) as error:
         METHODS[name](**{key: WRONG[key]})
     assert (error.value.code, error.value.key) == ("config.invalid_value", f"method.{key}")
-    assert METHODS[name].__name__ in str(error.value)
     assert f"method.{key} = {WRONG[key]}" in str(error.value)
