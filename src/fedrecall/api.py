@@ -10,8 +10,8 @@ from typing import Any
 
 from rich.console import Console
 
-from fedrecall.config.experiment import ConfigLike, Experiment
-from fedrecall.config.tables import Tables, merge_tables
+from fedrecall.config.experiment import ConfigLike, Experiment, load_tables
+from fedrecall.config.tables import Tables, merge_tables, with_overrides
 from fedrecall.core.method import Method
 from fedrecall.data.catalog import DATASETS
 from fedrecall.errors import UserError
@@ -38,7 +38,7 @@ StudyFolder = str | Path | Callable[[Study], Path] | None
 
 
 def run(
-    experiment: Experiment | Mapping[str, Any] | str | Path | None = None,
+    experiment: ConfigLike | None = None,
     *,
     method: Method | Mapping[str, Any] | str | None = None,
     data: object = None,
@@ -70,10 +70,9 @@ def run(
     >>> [record["round"] for record in result.rounds]
     [1, 2]
     """
-    if isinstance(experiment, Mapping):
-        experiment = Experiment(**experiment)
-    elif not isinstance(experiment, Experiment):
-        experiment = Experiment.load(experiment, overrides)
+    if overrides or not isinstance(experiment, Experiment):
+        tables = {} if experiment is None else load_tables(experiment)
+        experiment = Experiment(**with_overrides(tables, overrides))
     changes: dict[str, object] = {} if method is None else {"method": method}
     if rounds is not None:
         changes["run"] = dict(experiment.run) | {"rounds": rounds}

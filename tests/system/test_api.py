@@ -379,3 +379,9 @@ def test_the_contract_finds_what_is_broken() -> None:
     with pytest.raises(AssertionError) as error:
         check_method(Unframed(), engines=["serial"])
     assert error.value.__notes__ == ["in the check: is a frozen dataclass"]
+
+
+@pytest.mark.parametrize("experiment", [None, QUICK, fr.Experiment(**QUICK)], ids=["none", "tables", "experiment"])
+def test_overrides_change_every_kind_of_configuration(experiment) -> None:
+    result = fr.run(experiment, overrides=["run.rounds=1", "local.epochs=1", "run.seed=5"], progress=False)
+    assert (len(result.rounds), result.experiment.run.seed) == (1, 5)
