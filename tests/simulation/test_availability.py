@@ -118,7 +118,7 @@ def test_too_few_for_min_replies_is_one_line() -> None:
         ({"dropout": 1.0}, "config.invalid_value", "dropout", "1.0"),
         ({"dropout": -0.1}, "config.invalid_value", "dropout", "-0.1"),
         ({"straggler": {"over": 1}}, "config.conflict", "straggler.over", "11"),
-        ({"straggler": {"deadline": 0.0}}, "config.invalid_value", "straggler.deadline", "above 0"),
+        ({"straggler": {"deadline": 0.0}}, "config.invalid_value", "straggler.deadline", "0.0"),
         ({"straggler": {"sprad": 1.0}}, "config.unknown_key", "straggler.sprad", '"spread"'),
         ({"straggler": {"name": "weibull"}}, "config.unknown_name", "straggler.name", '"weibull"'),
     ],

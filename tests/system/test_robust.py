@@ -75,7 +75,7 @@ def test_hostile_clients_bend_their_updates_and_honest_ones_do_not(attack: SignF
 def test_labels_are_flipped_for_the_hostile_only() -> None:
     w = simulated_clients(fr.Method(), attack=LabelFlip(0.4))
     before = w.train.labels.clone()
-    flipped = LabelFlip().poison(w.train, CLASSES)
+    flipped = LabelFlip().poison_data(w.train, CLASSES)
     assert torch.equal(flipped.y, CLASSES - 1 - w.train.y)
     assert torch.equal(w.train.labels, before), "the store is everyone's"
     honest, bent = sent(None), sent(w.attack)
@@ -102,7 +102,7 @@ def test_the_mean_falls_and_the_rules_stand() -> None:
             {"server": {"robust": {"name": "trimmed-mean", "share": 0.5}}},
             "invalid_value",
             "server.robust.share",
-            "below 0.5",
+            "0.5",
         ),
         ({"server": {"robust": "mdian"}}, "unknown_name", "server.robust", '"median"'),
         ({"server": {"robust": {}}}, "missing_key", "server.robust.name", ""),
