@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +15,6 @@ import torch
 from PIL import Image
 
 from fedrecall.data.catalog import DATASETS, load_named
-from fedrecall.data.dataset import Dataset
 from fedrecall.errors import UserError
 
 TEN = [f"class{i}" for i in range(10)]
@@ -302,52 +300,6 @@ def test_labels_out_of_range(cifar: Path, write_parquet: Write, picture: Picture
     with pytest.raises(UserError) as error:
         load_named("cifar10", root=cifar)
     one_line(error, "data.invalid_labels", "labels", '"cifar10"', "from 12 to 12", "0..9")
-
-
-GOOD = Dataset(
-    "toy",
-    torch.zeros(3, 2),
-    torch.tensor([0, 1, 1]),
-    torch.zeros(1, 2),
-    torch.tensor([0]),
-    ("a", "b"),
-    train_groups=torch.tensor([0, 0, 1]),
-    test_groups=torch.tensor([1]),
-    group_names=("x", "y"),
-)
-
-
-@pytest.mark.parametrize(
-    ("change", "code", "facts"),
-    [
-        ({"train_y": torch.tensor([0, 1, 2])}, "data.invalid_labels", ("from 0 to 2", "0..1")),
-        ({"test_y": torch.tensor([-1])}, "data.invalid_labels", ("from -1 to -1",)),
-        ({"train_y": torch.tensor([0, 1])}, "data.length_mismatch", ("3", "2")),
-        ({"train_y": torch.tensor([0.0, 1.0, 1.0])}, "data.invalid_labels", ("int64", "torch.float32")),
-        ({"train_x": torch.tensor([[0.0, 1], [float("nan"), 0], [0, 0]])}, "data.not_finite", ()),
-        ({"train_x": torch.zeros(3, 2, dtype=torch.float64)}, "data.invalid_inputs", ("torch.float64", "float32")),
-        ({"test_x": torch.zeros(1, 3)}, "data.shape_mismatch", ("[2] torch.float32", "[3]")),
-        ({"test_x": torch.zeros(0, 2), "test_y": torch.zeros(0, dtype=torch.int64)}, "data.empty", ()),
-        ({"train_groups": torch.tensor([0, 0, 2])}, "data.invalid_labels", ("from 0 to 2",)),
-        ({"test_groups": torch.tensor([1, 1])}, "data.length_mismatch", ("1", "2")),
-    ],
-)
-def test_a_dataset_checks_itself(change: dict[str, torch.Tensor], code: str, facts: tuple[str, ...]) -> None:
-    with pytest.raises(UserError) as error:
-        replace(GOOD, **change)
-    one_line(error, code, next(iter(change)), '"toy"', *facts)
-
-
-def test_the_fingerprint_is_of_the_content() -> None:
-    assert GOOD.fingerprint == replace(GOOD, name="other", train_x=GOOD.train_x.clone()).fingerprint
-    for change in (
-        {"train_x": GOOD.train_x + 1},
-        {"train_y": torch.tensor([1, 1, 1])},
-        {"classes": ("a", "c")},
-        {"train_groups": None},
-        {"group_names": ("x", "z")},
-    ):
-        assert replace(GOOD, **change).fingerprint != GOOD.fingerprint  # type: ignore[arg-type]
 
 
 @pytest.mark.data

@@ -1,13 +1,42 @@
-"""The server's auxiliary set."""
+"""Stratified hold-out, the server's auxiliary set, and the clients' validation data."""
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from fedrecall.data.splits import split_auxiliary
+from fedrecall.data.partition import Partition, make_partition
+from fedrecall.data.partitioners import Dirichlet, Iid
+from fedrecall.data.splits import first_per_group, split_auxiliary, split_validation, stratified_holdout
 from fedrecall.errors import UserError
 
 Y = torch.tensor([0] * 5 + [1] * 20 + [2] * 8)
+LABELS = np.arange(500) % 5
+NONE = np.empty(0, dtype=np.int64)
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=200), st.floats(0.01, 0.99), st.integers(0, 5))
+def test_holding_out_is_a_split_of_every_group(ids: list[int], fraction: float, seed: int) -> None:
+    groups = torch.tensor(ids)
+    stay, out = stratified_holdout(groups, fraction, seed)
+    assert sorted(stay.tolist() + out.tolist()) == list(range(len(ids)))
+    for g in set(ids):
+        n, held = ids.count(g), int((groups[out] == g).sum())
+        assert held == min(-int(-(fraction * n - 1e-9) // 1), n - 1)
+        assert held >= 1 or n == 1
+        assert held < n
+    assert torch.equal(stratified_holdout(groups, fraction, seed)[1], out)
+
+
+def test_holding_out_rounds_up_only_what_is_broken() -> None:
+    assert len(stratified_holdout(torch.zeros(30, dtype=torch.int64), 0.1, 0)[1]) == 3
+    assert len(stratified_holdout(torch.zeros(295, dtype=torch.int64), 0.2, 0)[1]) == 59
+    assert not torch.equal(stratified_holdout(Y, 0.5, 0)[1], stratified_holdout(Y, 0.5, 1)[1])
+
+
+def test_first_of_each_group() -> None:
+    assert first_per_group(torch.tensor([1, 0, 1, 1, 0, 2]), 2).tolist() == [0, 1, 2, 4, 5]
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -52,3 +81,45 @@ def test_none_at_all(mode: str) -> None:
     aux, left = split_auxiliary(Y, 0, mode, rng())
     assert len(aux) == 0
     assert len(left) == len(Y)
+
+
+@pytest.fixture
+def partition() -> Partition:
+    return make_partition(Dirichlet(alpha=0.3, min_size=5), LABELS, None, 8, rng=np.random.default_rng(0), seed=0)
+
+
+def test_every_client_gives_its_share_and_keeps_the_rest_in_order(partition: Partition) -> None:
+    kept, out = split_validation(partition, 0.2, 1, NONE)
+    assert len(kept.indices) + len(out) == len(partition.indices)
+    assert not set(kept.indices) & set(out)
+    assert set(kept.indices) | set(out) == set(partition.indices)
+    assert (np.diff(out) > 0).all()
+    for client in range(len(partition)):
+        before, after = partition.rows(client), kept.rows(client)
+        assert len(before) - len(after) == np.ceil(0.2 * len(before))
+        assert after.tolist() == [row for row in before if row in set(after)]
+    *before, note = kept.notes
+    assert tuple(before) == partition.notes
+    assert str(len(out)) in note
+
+
+def test_the_seed_decides(partition: Partition) -> None:
+    first, second, other = (split_validation(partition, 0.2, seed, NONE)[1].tolist() for seed in (1, 1, 2))
+    assert first == second != other
+
+
+def test_what_is_spared_stays(partition: Partition) -> None:
+    spared = np.arange(0, 500, 2)
+    kept, out = split_validation(partition, 0.5, 1, spared)
+    assert not set(out) & set(spared)
+    assert set(spared) <= set(kept.indices)
+    for client in range(len(partition)):
+        free = np.setdiff1d(partition.rows(client), spared)
+        assert len(np.intersect1d(out, partition.rows(client))) == min(np.ceil(0.5 * len(free)), max(0, len(free) - 1))
+
+
+def test_nobody_can_give_anything() -> None:
+    alone = make_partition(Iid(), LABELS[:3], None, 3, rng=np.random.default_rng(0), seed=0)
+    with pytest.raises(UserError) as error:
+        split_validation(alone, 0.2, 0, NONE)
+    assert (error.value.code, error.value.key) == ("data.cannot_hold_out", "federation.clients")
