@@ -43,7 +43,7 @@ _PUBLIC = {
     "METHODS": "fedrecall.methods",
     "Cohort": "fedrecall.core.types",
     "Comparison": "fedrecall.reporting.comparison",
-    "Dataset": "fedrecall.data.catalog",
+    "Dataset": "fedrecall.data.dataset",
     "Experiment": "fedrecall.config.experiment",
     "Local": "fedrecall.core.types",
     "Method": "fedrecall.core.method",
