@@ -13,7 +13,7 @@ from fedrecall import UserError
 from fedrecall.config.experiment import Experiment
 from fedrecall.flower.app_config import NodeConfig, read_experiment
 from fedrecall.flower.app_template import with_flower_engine, write_app
-from fedrecall.flower.client_app import load_node_data, make_client_runner
+from fedrecall.flower.node_data import load_node_data, make_client_runner
 
 CHANGES = ["method.name=fedcsd", "federation.clients=3", "run.targets=[0.5]", "engine.min_replies=2"]
 

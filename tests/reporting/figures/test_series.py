@@ -111,7 +111,7 @@ def study(**fields: object) -> Study:
 def write_rounds(results: StudyResults, lines: list[dict[str, object]]) -> None:
     path = results.finished_runs()[0].path
     (path / "rounds.jsonl").write_text("".join(json.dumps({"clients": [], **line}) + "\n" for line in lines))
-    results._seen.clear()
+    results._cache.clear()
 
 
 def test_forgetting_is_global_less_local_where_both_are_known(make: Callable[..., StudyResults]) -> None:

@@ -1,0 +1,108 @@
+"""The data of a Flower node: its share of a partition, or a folder, table or index file of its own. Needs no Flower."""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from fedrecall.config.experiment import Experiment
+from fedrecall.core.flat_model import FlatModel
+from fedrecall.data.dataset import Dataset
+from fedrecall.data.partition import Partition
+from fedrecall.data.tabular import read_table
+from fedrecall.errors import UserError, first_line
+from fedrecall.flower.app_config import NodeConfig
+from fedrecall.runs.setup import (
+    FederatedData,
+    build_model,
+    load_and_partition,
+    make_simulated_clients,
+    with_resolved_choices,
+)
+from fedrecall.simulation.clients import SimulatedClients
+
+
+def load_node_data(node: NodeConfig, experiment: Experiment, classes: tuple[str, ...] = ()) -> FederatedData:
+    """Load the data of this node. `classes` are the federation's class names; empty before registration."""
+    clients = experiment.federation.clients
+    if node.client >= clients:
+        raise UserError(
+            "flower.invalid_node_config",
+            f"node-config.client = {node.client}: out of range for federation.clients = {clients}",
+            "node-config.client",
+            f"use 0 to {clients - 1}",
+        )
+    if not node.has_own_data:
+        return load_and_partition(experiment)
+    # Only the server has auxiliary examples.
+    section = experiment.data.model_copy(update={"aux_per_class": 0})
+    if node.index is None:
+        section = section.model_copy(update=_data_keys(node, experiment))
+    dataset = section.load()
+    if classes and node.index is None:
+        dataset = relabel(dataset, classes)
+    samples = len(dataset.train_y)
+    rows = np.arange(samples) if node.index is None else _rows(node, samples)
+    offsets = np.where(np.arange(clients + 1) > node.client, len(rows), 0)
+    partition = Partition(rows, offsets, samples, {"name": "node"}, 0)
+    return load_and_partition(experiment.model_copy(update={"data": section}), data=dataset, partition=partition)
+
+
+def make_client_runner(experiment: Experiment, data: FederatedData) -> tuple[SimulatedClients, FlatModel]:
+    """Build the clients and the model of this node; every request carries the weights."""
+    experiment = with_resolved_choices(experiment, data, None, None, None)
+    return make_simulated_clients(experiment, data), FlatModel(build_model(experiment, data.dataset, None))
+
+
+def relabel(dataset: Dataset, classes: tuple[str, ...]) -> Dataset:
+    """Return the data with labels as positions in `classes`. A node may lack examples of some classes."""
+    for name in dataset.classes:
+        if name not in classes:
+            raise UserError(
+                "data.unknown_class",
+                f'class "{name}" of this node: the data of the server does not have it (classes: '
+                f"{', '.join(classes[:20])})",
+                name,
+                "rename or remove it",
+            )
+    positions = torch.tensor([classes.index(name) for name in dataset.classes])
+    return replace(dataset, classes=classes, train_y=positions[dataset.train_y], test_y=positions[dataset.test_y])
+
+
+def _data_keys(node: NodeConfig, experiment: Experiment) -> dict[str, object]:
+    """Return the keys of the data section for a node with a folder or a table."""
+    unset = {"root": None, "classes": None, "limit": None, "client": None, "label": None}
+    if node.folder is not None:
+        return unset | {"name": "folder", "path": node.folder}
+    label = node.label or experiment.data.label
+    assert node.table is not None
+    for column, values in read_table(node.table).items():
+        if column != label and str(values.type) in ("string", "large_string"):
+            raise UserError(
+                "data.text_column",
+                f'{node.table}: column "{column}" is text, and another node may have other values',
+                str(node.table),
+                "turn them into numbers, the same on all nodes",
+            )
+    return unset | {"name": "table", "path": node.table, "label": label, "size": None}
+
+
+def _rows(node: NodeConfig, samples: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    assert node.index is not None
+    try:
+        rows = np.array([int(row) for row in node.index.read_text().split()], dtype=np.int64)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            "flower.invalid_node_config",
+            f"node-config.index = {node.index}: cannot be read as row numbers ({first_line(error)})",
+            "node-config.index",
+            "use a text file of row numbers",
+        ) from None
+    if not len(rows) or rows.min() < 0 or rows.max() >= samples or len(np.unique(rows)) < len(rows):
+        raise UserError(
+            "flower.invalid_node_config",
+            f"node-config.index = {node.index}: rows are missing, repeated or out of range",
+            "node-config.index",
+            f"use different rows, from 0 to {samples - 1}",
+        )
+    return rows
