@@ -11,7 +11,8 @@ from typing import Any
 from rich.console import Console
 
 from fedrecall.config.experiment import ConfigLike, Experiment, load_tables
-from fedrecall.config.tables import Tables, merge_tables, with_overrides
+from fedrecall.config.overrides import with_overrides
+from fedrecall.config.tables import Tables, merge_tables
 from fedrecall.core.method import Method
 from fedrecall.data.catalog import DATASETS
 from fedrecall.errors import UserError
@@ -34,6 +35,7 @@ from fedrecall.studies.tuning.progress import TuningProgress
 from fedrecall.studies.tuning.search import Search, TuningEvent, TuningResult
 
 StudyFolder = str | Path | Callable[[Study], Path] | None
+
 """A folder, a function that chooses it for a study, or None for a temporary one."""
 
 

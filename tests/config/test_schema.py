@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from fedrecall.config import schema
 from fedrecall.config.experiment import CHOICES, PROBE_NAMES, Experiment
-from fedrecall.config.tables import apply_overrides
+from fedrecall.config.overrides import apply_overrides
 from fedrecall.data.catalog import DATASETS
 from fedrecall.methods.presets import PRESETS
 from fedrecall.runs.probes import PROBES

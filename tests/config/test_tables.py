@@ -3,7 +3,8 @@
 import pytest
 
 from fedrecall.config.experiment import CHOICES
-from fedrecall.config.tables import NAMED_TABLES, apply_overrides, flatten, merge_tables, with_overrides
+from fedrecall.config.overrides import apply_overrides, with_overrides
+from fedrecall.config.tables import NAMED_TABLES, flatten, merge_tables
 from fedrecall.errors import UserError
 
 

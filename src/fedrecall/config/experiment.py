@@ -11,7 +11,8 @@ from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from fedrecall.config.choices import NamedChoice, PythonObject
-from fedrecall.config.tables import Tables, apply_overrides, merge_tables, read_toml
+from fedrecall.config.overrides import apply_overrides
+from fedrecall.config.tables import Tables, merge_tables, read_toml
 from fedrecall.config.validation import find_conflict, to_user_error
 from fedrecall.constraints import PositiveFloat
 from fedrecall.core.method import Method
@@ -33,18 +34,25 @@ from fedrecall.simulation.attacks import ATTACKS, Attack
 from fedrecall.simulation.availability import STRAGGLER_MODELS, StragglerModel
 
 ProbeName = Literal["confusion", "local", "local_confusion", "cohort", "shift", "distillation", "own_data", "features"]
+
 PROBE_NAMES: tuple[str, ...] = get_args(ProbeName)
 
 Positive = Annotated[int, Field(ge=1)]
+
 Rate = Annotated[float, Field(ge=0)]
+
 Fraction = Annotated[float, Field(gt=0, le=1)]
+
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
+
 LaxPath = Annotated[Path, Field(strict=False)]  # TOML has no paths, only strings
 
 DATA_KINDS = (*DATASETS, "folder", "table", "own")
+
 DataName = Annotated[str, Field(json_schema_extra={"enum": list(DATA_KINDS)})]
 
 AUGMENTATIONS = ("none", *TRANSFORM_PRESETS)
+
 AugmentationName = Annotated[str, Field(json_schema_extra={"enum": list(AUGMENTATIONS)})]
 
 

@@ -1,13 +1,14 @@
 """Configurations as nested tables: reading TOML, merging, flattening to dotted keys, overrides."""
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from fedrecall.errors import UserError
 
 Tables = dict[str, Any]  # a configuration or a part of one, as nested dictionaries
+
 Scalar = str | bool | int | float
 
 # Tables whose key `name` chooses a class: another name makes the other keys meaningless.
@@ -15,8 +16,6 @@ NAMED_TABLES = frozenset({"method", "model", "partition", "straggler", "attack",
 
 # Prefixes of keys that change no bit of a result. Of the initial weights the values matter, not the path.
 RESULT_NEUTRAL_KEYS = ("engine.", "ray.", "data.root", "run.track", "run.checkpoint_every", "run.start")
-
-OVERRIDE_HINT = "give the key of a value, such as method.name=fedprox"
 
 
 def read_toml(path: Path) -> Tables:
@@ -60,41 +59,3 @@ def flatten(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Scalar]:
         else:
             out[prefix + key] = value if isinstance(value, Scalar) else str(value)
     return out
-
-
-def with_overrides(tables: Tables, overrides: Iterable[str]) -> Tables:
-    """Return a copy of tables with "key=value" overrides applied."""
-    out = merge_tables(tables)
-    apply_overrides(out, overrides)
-    return out
-
-
-def apply_overrides(tables: Tables, overrides: Iterable[str]) -> None:
-    """Apply "key=value" overrides in place. Names go first, because another name drops the settings of the former."""
-    for text in sorted(overrides, key=lambda text: not text.partition("=")[0].strip().endswith(".name")):
-        apply_override(tables, text)
-
-
-def apply_override(tables: Tables, text: str) -> None:
-    """Apply one "key=value" override in place; another `name` of a method, model or partition drops its former keys."""
-    key, equals, value = text.partition("=")
-    *path, last = key.strip().split(".")
-    if not equals or not all([*path, last]):
-        raise UserError("config.invalid_override", f'"{text}": not of the form key=value', text, OVERRIDE_HINT)
-    for part in path:
-        inner = tables.setdefault(part, {})
-        if not isinstance(inner, dict):
-            raise UserError("config.invalid_override", f'"{text}": {part} is a value, not a table', text, OVERRIDE_HINT)
-        tables = inner
-    chooses = last == "name" and path != [] and path[-1] in NAMED_TABLES
-    if chooses and tables.get("name") != _parse_value(value):
-        tables.clear()
-    tables[last] = _parse_value(value)
-
-
-def _parse_value(text: str) -> Any:
-    """Parse a TOML value. Other text is a string, so that quotes are optional on the command line."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except (tomllib.TOMLDecodeError, RecursionError):
-        return text.strip()

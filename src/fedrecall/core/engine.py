@@ -7,7 +7,7 @@ from typing import Self
 
 from torch import Tensor
 
-from fedrecall.core.client_state import ClientStateStore
+from fedrecall.core.client_state_store import ClientStateStore
 from fedrecall.core.types import Payload, Reply, Score
 
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrecall.data.dirichlet import draw_counts, enforce_min_size, log_gamma, require_positive
+from fedrecall.data.dirichlet_counts import draw_counts, enforce_min_size, log_gamma, require_positive
 from fedrecall.errors import UserError
 
 Ints = NDArray[np.int64]

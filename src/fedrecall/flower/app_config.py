@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedrecall.config.experiment import Experiment
-from fedrecall.config.tables import apply_overrides
+from fedrecall.config.overrides import apply_overrides
 from fedrecall.errors import UserError, unknown_name
 
 EXPERIMENT_KEY, OVERRIDES_KEY, OUT_KEY = "experiment", "set", "out"  # keys of the app's configuration

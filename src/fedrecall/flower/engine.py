@@ -12,7 +12,7 @@ import torch
 from flwr.app import Message
 from torch import Tensor
 
-from fedrecall.core.client_state import ClientStateStore
+from fedrecall.core.client_state_store import ClientStateStore
 from fedrecall.core.engine import SampledCohort, TaskEngine
 from fedrecall.core.failures import FailurePolicy, FailureTracker
 from fedrecall.core.flat_model import FlatModel

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from safetensors import SafetensorError
 
-from fedrecall.core.client_state import ClientStateStore
+from fedrecall.core.client_state_store import ClientStateStore
 from fedrecall.core.types import Payload, Server
 from fedrecall.files import fsync_path, tensors_from_bytes, tensors_to_bytes, write_atomic
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Protocol, Self
 
-from fedrecall.core.client_state import ClientStateStore
+from fedrecall.core.client_state_store import ClientStateStore
 from fedrecall.core.dry_run import DryRun
 from fedrecall.core.exchange import ReplyPolicy
 from fedrecall.core.failures import FailurePolicy

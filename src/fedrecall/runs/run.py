@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from fedrecall.core.client_state import ClientStateStore
+from fedrecall.core.client_state_store import ClientStateStore
 from fedrecall.core.exchange import Diverged
 from fedrecall.core.failures import FailurePolicy
 from fedrecall.core.rounds import RoundResult, run_rounds

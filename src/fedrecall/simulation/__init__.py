@@ -1,6 +1,6 @@
 """Simulated clients and the engines that run them. Engines and methods are independent of each other."""
 
-from fedrecall.core.client_state import ClientStateStore
+from fedrecall.core.client_state_store import ClientStateStore
 from fedrecall.core.failures import ClientFailure, FailurePolicy
 from fedrecall.simulation.clients import SimulatedClients
 from fedrecall.simulation.pool import PoolEngine

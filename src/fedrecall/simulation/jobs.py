@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from fedrecall.core.client_state import ClientStateStore
+from fedrecall.core.client_state_store import ClientStateStore
 from fedrecall.core.failures import CLIENT_FAILED, format_exception
 from fedrecall.core.flat_model import FlatModel
 from fedrecall.core.types import Payload

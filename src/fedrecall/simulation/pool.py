@@ -6,7 +6,7 @@ from typing import Generic
 import torch
 from torch import Tensor
 
-from fedrecall.core.client_state import ClientStateStore
+from fedrecall.core.client_state_store import ClientStateStore
 from fedrecall.core.engine import SampledCohort, TaskEngine
 from fedrecall.core.exchange import Diverged
 from fedrecall.core.failures import CLIENT_FAILED, FailurePolicy, FailureTracker, RemoteTraceback

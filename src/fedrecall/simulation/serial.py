@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from fedrecall.core.client_state import ClientStateStore
+from fedrecall.core.client_state_store import ClientStateStore
 from fedrecall.core.engine import SampledCohort, TaskEngine
 from fedrecall.core.failures import FailurePolicy, FailureTracker, format_exception
 from fedrecall.core.flat_model import FlatModel

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fedrecall.config.experiment import CHOICES, COMPARE_DEFAULTS, ConfigLike, Experiment, load_tables
-from fedrecall.config.tables import Tables, apply_override, merge_tables, with_overrides
+from fedrecall.config.overrides import apply_override, with_overrides
+from fedrecall.config.tables import Tables, merge_tables
 from fedrecall.core.method import Method
 from fedrecall.data.catalog import DATASETS
 from fedrecall.data.custom import as_dataset
@@ -17,14 +18,7 @@ from fedrecall.errors import UserError, unknown_name
 from fedrecall.methods import METHODS
 from fedrecall.models import Model
 from fedrecall.runs.directory import RunDirectory
-from fedrecall.runs.setup import (
-    FederatedData,
-    Setup,
-    UserModel,
-    build_setup,
-    load_and_partition,
-    with_resolved_choices,
-)
+from fedrecall.runs.setup import FederatedData, Setup, UserModel, build_setup, load_and_partition, with_resolved_choices
 from fedrecall.studies.study import Cell, Study, Target, slug
 
 DEFAULT_METHODS = ("fedavg", "fedprox", "fedntd", "fedlmd", "fedcad", "fedgkd")

@@ -4,7 +4,8 @@ import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from fedrecall.config.tables import RESULT_NEUTRAL_KEYS, Tables, flatten, with_overrides
+from fedrecall.config.overrides import with_overrides
+from fedrecall.config.tables import RESULT_NEUTRAL_KEYS, Tables, flatten
 from fedrecall.errors import UserError, unknown_name
 from fedrecall.studies import papers
 from fedrecall.studies.study import Study, slug

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, ClassVar
 
-from fedrecall.core.client_state import ClientStateStore
+from fedrecall.core.client_state_store import ClientStateStore
 from fedrecall.core.failures import FailurePolicy
 from fedrecall.core.flat_model import FlatModel
 from fedrecall.core.types import Payload

@@ -16,7 +16,8 @@ import numpy as np
 import torch
 
 from fedrecall.config.experiment import COMPARE_DEFAULTS, Experiment, RunSection
-from fedrecall.config.tables import Tables, merge_tables, read_toml, with_overrides
+from fedrecall.config.overrides import with_overrides
+from fedrecall.config.tables import Tables, merge_tables, read_toml
 from fedrecall.core import seeds
 from fedrecall.core.exchange import Diverged
 from fedrecall.data.examples import Examples
@@ -34,6 +35,7 @@ from fedrecall.studies.tuning.trials import SearchFolder, Trial, best_trial
 
 if TYPE_CHECKING:
     import optuna
+
 
 STARTUP_TRIALS = 8  # random trials before the sampler uses their results
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedrecall.core.client_state import ClientStateStore
+from fedrecall.core.client_state_store import ClientStateStore
 from fedrecall.errors import UserError
 
 

@@ -5,7 +5,7 @@ import logging
 import numpy as np
 import pytest
 
-from fedrecall.data.dirichlet import counts_from_log_weights, draw_counts, enforce_min_size, log_gamma
+from fedrecall.data.dirichlet_counts import counts_from_log_weights, draw_counts, enforce_min_size, log_gamma
 from fedrecall.data.partition import Partition, make_partition
 from fedrecall.data.partitioners import Dirichlet, Ints
 
