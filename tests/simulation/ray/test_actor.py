@@ -213,7 +213,12 @@ def test_a_client_that_raises(engine: RayEngine) -> None:
     assert "in picky" in str(caught.value.__cause__), "where it happened"
     kept: list[ClientFailure] = []
     engine.failures = FailurePolicy(min_replies=4, save_traceback=kept.append)
-    assert [reply.client for reply in engine.cohort(1, EVERYONE).run("picky", down())] == [3, 0, 2, 4]
+    cohort = engine.cohort(1, EVERYONE)
+    replies = list(cohort.run("picky", down()))
+    assert [reply.client for reply in replies] == [3, 0, 2, 4]
+    assert not list(engine.client_state), "only acceptance stores a client's state"
+    for reply in replies:
+        cohort.accept(reply)
     assert [(k.t, k.client, k.code, k.error) for k in kept] == [
         (1, 1, "round.client_failed", "ValueError: I do not like this client")
     ]
