@@ -17,7 +17,6 @@ from fedrecall.core.method import Method
 from fedrecall.data.catalog import DATASETS
 from fedrecall.errors import UserError
 from fedrecall.reporting.comparison import Comparison
-from fedrecall.reporting.html import write_report
 from fedrecall.runs.directory import require_empty
 from fedrecall.runs.progress import RunProgress, progress_console
 from fedrecall.runs.records import RoundRecord
@@ -249,6 +248,8 @@ def report(folders: Sequence[str | Path] | str | Path, out: str | Path | None = 
     ...
     fedrecall.errors.UserError: no/such/folder: neither a run directory nor the folder of a study...
     """
+    from fedrecall.reporting.html import write_report  # not above: a run does not wait for matplotlib
+
     paths = [Path(folders)] if isinstance(folders, str | Path) else [Path(folder) for folder in folders]
     return write_report(paths, None if out is None else Path(out))
 
