@@ -34,25 +34,18 @@ from fedrecall.simulation.attacks import ATTACKS, Attack
 from fedrecall.simulation.availability import STRAGGLER_MODELS, StragglerModel
 
 ProbeName = Literal["confusion", "local", "local_confusion", "cohort", "shift", "distillation", "own_data", "features"]
-
 PROBE_NAMES: tuple[str, ...] = get_args(ProbeName)
 
 Positive = Annotated[int, Field(ge=1)]
-
 Rate = Annotated[float, Field(ge=0)]
-
 Fraction = Annotated[float, Field(gt=0, le=1)]
-
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
-
 LaxPath = Annotated[Path, Field(strict=False)]  # TOML has no paths, only strings
 
 DATA_KINDS = (*DATASETS, "folder", "table", "own")
-
 DataName = Annotated[str, Field(json_schema_extra={"enum": list(DATA_KINDS)})]
 
 AUGMENTATIONS = ("none", *TRANSFORM_PRESETS)
-
 AugmentationName = Annotated[str, Field(json_schema_extra={"enum": list(AUGMENTATIONS)})]
 
 
