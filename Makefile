@@ -30,7 +30,7 @@ demo: .venv/core  ## train a federation on embedded data
 
 quick: lint types  ## lint, types and core's tests in less than a minute; METHOD=fedlmd adds that method's tests
 	$(PYTEST) -n $(CORES) -m "$(NOT_DEFAULT)" tests/core
-	$(if $(METHOD),$(PYTEST) -n $(CORES) -m "$(NOT_DEFAULT)" tests/methods -k '$(subst -,_,$(METHOD)) or $(METHOD)')
+	$(if $(METHOD),$(PYTEST) -n $(CORES) -m "$(NOT_DEFAULT)" tests/methods -k '$(METHOD)$(if $(findstring -,$(METHOD)), or $(subst -,_,$(METHOD)))')
 
 test: lint types docs pytest  ## what CI runs
 

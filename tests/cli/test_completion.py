@@ -9,7 +9,7 @@ import pytest
 from fedrecall import METHODS
 from fedrecall.cli import completion
 from fedrecall.data.catalog import DATASETS
-from fedrecall.studies import papers
+from fedrecall.studies.definitions import experiment_ids
 
 
 def complete_in_bash(*words: str) -> list[str]:
@@ -74,7 +74,7 @@ def test_the_completion_script_of_a_shell(shell: str) -> None:
 def test_names_are_those_of_the_library() -> None:
     assert [name for name, _ in completion.complete_methods("")] == list(METHODS)
     assert [name for name, _ in completion.complete_datasets("")] == list(DATASETS)
-    assert completion.complete_experiments("") == papers.experiment_ids()
+    assert completion.complete_experiments("") == experiment_ids()
     assert completion.complete_settings("method.name=fedlmd") == [
         ("method.name=fedlmd", ""),
         ("method.name=fedlmd-tf", ""),

@@ -9,7 +9,7 @@ import pytest
 
 from fedrecall import METHODS
 from fedrecall.cli import output
-from fedrecall.studies import papers
+from fedrecall.studies.definitions import experiment_ids
 from support.command import call
 
 SHORT = ["--set", "run.rounds=2", "--set", "local.epochs=1", "--set", "engine.name=serial"]
@@ -44,7 +44,7 @@ def test_compare(said) -> None:
 
 def test_list_of_experiments(said) -> None:
     found = said("reproduce", "--list")
-    assert list(found) == papers.experiment_ids()
+    assert list(found) == experiment_ids()
     assert all(one["runs"] > 0 and one["passes"] > 0 and one["hours"] > 0 for one in found.values())
 
 

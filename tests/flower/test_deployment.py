@@ -22,7 +22,7 @@ from fedrecall import METHODS
 from fedrecall.flower.app_template import write_app
 from fedrecall.flower.certificates import make_certificates
 from fedrecall.flower.processes import CONNECTION_NAME, LocalDeployment, free_port
-from fedrecall.runs.directory import SUMMARY
+from fedrecall.runs.directory import SUMMARY_FILE
 from fedrecall.runs.result import Result
 from support.lossy_engine import serial_without
 from support.processes import until
@@ -48,7 +48,7 @@ class Trial:
     def rounds(self, run: "Run", out: str) -> int:
         """Read the output of a run to its end; the number of rounds in its summary, 0 if it has none."""
         run.until(None)
-        summary = self.daemons.folder / out / SUMMARY
+        summary = self.daemons.folder / out / SUMMARY_FILE
         return int(json.loads(summary.read_text())["rounds"]) if summary.exists() else 0
 
     def same(self, out: str, expected: Result) -> bool:

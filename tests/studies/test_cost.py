@@ -9,6 +9,7 @@ import pytest
 from fedrecall import Experiment, run
 from fedrecall.data.catalog import DATASETS
 from fedrecall.studies import cost, papers
+from fedrecall.studies.definitions import experiment_ids
 from fedrecall.studies.study import Study
 
 PASSES = [  # million passes of one run: rounds x clients a round x epochs x examples a client
@@ -115,7 +116,7 @@ def test_no_large_network_is_timed_for_the_papers(monkeypatch: pytest.MonkeyPatc
     """Listing what can be reproduced is to take seconds."""
     asked = []
     monkeypatch.setattr(cost, "_seconds_per_example", lambda *network: asked.append(network) or 1.0)
-    for name in papers.experiment_ids():
+    for name in experiment_ids():
         cost.estimated_hours(papers.load_definition(name))
     assert set(asked) == {(*cost.REFERENCE_NETWORK, False)}
 

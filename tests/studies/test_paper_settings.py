@@ -10,6 +10,7 @@ from fedrecall.core.method import Method
 from fedrecall.methods import METHODS as M
 from fedrecall.reporting import figures
 from fedrecall.studies import papers
+from fedrecall.studies.definitions import experiment_ids
 
 Facts = dict[str, Any]
 
@@ -225,8 +226,8 @@ def paper_of(name: str) -> str:
 
 
 def test_every_table_and_every_computed_figure_is_there() -> None:
-    assert sorted(papers.experiment_ids()) == sorted(EXPERIMENTS)
-    order = papers.experiment_ids()
+    assert sorted(experiment_ids()) == sorted(EXPERIMENTS)
+    order = experiment_ids()
     assert order[:3] == ["fedcad-table-1", "fedcad-table-2", "fedcad-table-3"]
     assert order.index("fedcsd-table-4") < order.index("fedcsd-fig-1")
 

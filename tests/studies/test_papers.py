@@ -10,6 +10,7 @@ import pytest
 from fedrecall import Experiment
 from fedrecall.errors import UserError
 from fedrecall.studies import papers
+from fedrecall.studies.definitions import experiment_ids
 from fedrecall.studies.study import Study, Target
 
 ROOT = Path(__file__).parents[2]
@@ -62,7 +63,7 @@ def test_printed(name: str, measure: str, row: str, column: str, value: float | 
 
 
 def test_every_row_of_a_table_has_its_printed_numbers() -> None:
-    for name in papers.experiment_ids():
+    for name in experiment_ids():
         study = papers.load_definition(name)
         for lines in study.printed.values():
             assert list(lines) == list(study.rows)
@@ -71,7 +72,7 @@ def test_every_row_of_a_table_has_its_printed_numbers() -> None:
 
 def test_errata() -> None:
     marked = {}
-    for name in papers.experiment_ids():
+    for name in experiment_ids():
         study = papers.load_definition(name)
         marked[name] = {(e.row, e.column): e.consistent for e in study.errata}
         assert all(e.measure == study.measure and e.why for e in study.errata)
@@ -263,5 +264,5 @@ def test_an_installed_wheel_has_the_definitions(tmp_path: Path) -> None:
     )
     assert found.stdout.split() == [
         str(tmp_path / "site" / "fedrecall" / "studies" / "definitions"),
-        *papers.experiment_ids(),
+        *experiment_ids(),
     ]

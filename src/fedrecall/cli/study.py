@@ -161,8 +161,9 @@ def _list_experiments(as_json: bool) -> None:
     from fedrecall.cli import output
     from fedrecall.studies import papers
     from fedrecall.studies.cost import cost, estimated_hours, format_estimate
+    from fedrecall.studies.definitions import experiment_ids
 
-    studies = [papers.load_definition(name) for name in papers.experiment_ids()]
+    studies = [papers.load_definition(name) for name in experiment_ids()]
     rows = [(study, cost(study), estimated_hours(study)) for study in studies]
     if as_json:
         output.print_json({s.id: {"title": s.title, **c._asdict(), "hours": hours} for s, c, hours in rows})

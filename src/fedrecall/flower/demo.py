@@ -11,7 +11,7 @@ from fedrecall.config.experiment import Experiment
 from fedrecall.errors import UserError
 from fedrecall.flower.app_template import write_app
 from fedrecall.flower.processes import LocalDeployment
-from fedrecall.runs.directory import SUMMARY, require_empty
+from fedrecall.runs.directory import SUMMARY_FILE, require_empty
 
 LOG_PREFIX = re.compile(r"^\x1b\[\d+m\w+ *\x1b\[0m:\s*")  # of Flower's log lines
 
@@ -38,7 +38,7 @@ def run_demo(config: Path | None, overrides: Sequence[str], out: Path) -> Genera
             lines.append(line)
             if SHOWN_LINES.search(line):
                 yield line
-        is_complete = (out / SUMMARY).exists()
+        is_complete = (out / SUMMARY_FILE).exists()
         if not is_complete:
             sys.stderr.write("\n".join(lines[-MAX_LOG_LINES:]) + "\n")
         for node in nodes:

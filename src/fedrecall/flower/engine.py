@@ -34,7 +34,7 @@ class FlowerEngine(TaskEngine):
     run_id: str  # key of the run, under which nodes store client states
     timeout: float  # seconds for a task
     classes: tuple[str, ...]
-    faults: FailurePolicy = FailurePolicy()
+    failures: FailurePolicy = FailurePolicy()
     client_state: ClientStateStore = field(default_factory=ClientStateStore)  # receipts of the client states
     oldest_checkpoint_round: Callable[[], int] = lambda: 0  # round of the oldest checkpoint
     _exchanges: Iterator[int] = field(default_factory=count)  # numbers of the exchanges of this round
@@ -54,7 +54,7 @@ class FlowerEngine(TaskEngine):
         version = StateVersion(t, next(self._exchanges))
         connected = self.nodes.connected_clients()
         order = sorted(clients, key=lambda c: (-self.nodes.members[c].n if c in self.nodes.members else 0, c))
-        failures = FailureTracker(self.faults, version.t, len(clients))
+        failures = FailureTracker(self.failures, version.t, len(clients))
         record, messages = to_array_record(down), {}
         for client in order:
             if client in connected:

@@ -75,7 +75,7 @@ def engine_factory(nodes: NodeRegistry, directory: RunDirectory) -> EngineFactor
             run_id=_run_id(directory.path / RUN_ID_FILE),
             timeout=timeout,
             classes=setup.data.dataset.classes,
-            faults=replace(failures, save_traceback=save_traceback),
+            failures=replace(failures, save_traceback=save_traceback),
             client_state=client_state,
             oldest_checkpoint_round=directory.checkpoints.oldest_round,
         )

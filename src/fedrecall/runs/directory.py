@@ -34,9 +34,9 @@ from fedrecall.simulation import ClientFailure
 
 log = logging.getLogger(__name__)
 
-SUMMARY = "summary.json"
+SUMMARY_FILE = "summary.json"
 
-ROUNDS = "rounds.jsonl"
+ROUNDS_FILE = "rounds.jsonl"
 
 LOCK_FILE = "run.lock"
 
@@ -85,7 +85,7 @@ def locked(path: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        if (path / SUMMARY).exists():
+        if (path / SUMMARY_FILE).exists():
             (path / LOCK_FILE).unlink(missing_ok=True)
         lock.release()
 
@@ -153,9 +153,9 @@ class RunDirectory:
     @property
     def log_files(self) -> list[Path]:
         """Files to which every round appends a line."""
-        return [self.path / ROUNDS, *sorted((self.path / "probes").glob("*.jsonl"))]
+        return [self.path / ROUNDS_FILE, *sorted((self.path / "probes").glob("*.jsonl"))]
 
-    def append_record(self, record: RoundRecord, file: str = ROUNDS) -> None:
+    def append_record(self, record: RoundRecord, file: str = ROUNDS_FILE) -> None:
         """Append a record to a log file."""
         path = self.path / file
         path.parent.mkdir(exist_ok=True)
@@ -171,7 +171,7 @@ class RunDirectory:
             records = [line for line in lines if line is not None and line["round"] <= rounds]
             kept[path.name] = records
             write_atomic(path, "".join(json.dumps(record) + "\n" for record in records).encode())
-        (self.path / SUMMARY).unlink(missing_ok=True)
+        (self.path / SUMMARY_FILE).unlink(missing_ok=True)
         return kept
 
     @property
@@ -182,14 +182,14 @@ class RunDirectory:
         resumed either.
         """
         try:
-            failed = "failed" in json.loads((self.path / SUMMARY).read_text())
+            failed = "failed" in json.loads((self.path / SUMMARY_FILE).read_text())
         except (OSError, ValueError):
             return False
         return not failed or not self.checkpoints.folder.exists()
 
     def write_summary(self, summary: Mapping[str, Any], *, resumable: bool) -> None:
         """Write the summary, which ends the run; remove the checkpoints unless the run can be resumed."""
-        self.write_json(SUMMARY, summary)
+        self.write_json(SUMMARY_FILE, summary)
         if not resumable:
             shutil.rmtree(self.path / CHECKPOINT_FOLDER, ignore_errors=True)
 

@@ -14,7 +14,7 @@ from fedrecall.core.rounds import RoundResult, run_rounds
 from fedrecall.core.seeds import single_threaded
 from fedrecall.errors import UserError
 from fedrecall.runs.checkpoints import Checkpoint
-from fedrecall.runs.directory import ROUNDS, RunDirectory, locked, require_empty
+from fedrecall.runs.directory import ROUNDS_FILE, RunDirectory, locked, require_empty
 from fedrecall.runs.engine import (
     EngineFactory,
     ManagedEngine,
@@ -160,7 +160,7 @@ class Run:
             directory.record_forced_resume(self._setup, differences, after=rounds)
         if checkpoint is not None:
             self._server = checkpoint.restore_server(server)
-            self._records = logs.pop(ROUNDS)
+            self._records = logs.pop(ROUNDS_FILE)
             self._probe_records = {name.removesuffix(".jsonl"): records for name, records in logs.items() if records}
         return checkpoint
 

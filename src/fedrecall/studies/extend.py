@@ -13,6 +13,7 @@ from filelock import FileLock, Timeout
 from fedrecall.config.tables import RESULT_NEUTRAL_KEYS, Tables, flatten
 from fedrecall.errors import UserError
 from fedrecall.studies import papers
+from fedrecall.studies.definitions import experiment_ids
 from fedrecall.studies.study import STUDY_FILE, Study, Target, row_in_columns
 
 STUDY_LOCK_TIMEOUT = 30.0  # seconds to wait for another process that writes the same study.toml
@@ -44,7 +45,7 @@ def merge_studies(old: Study, new: Study, folder: Path) -> Study:
     shared_columns = [name for name in old.columns if name in new.columns]
     for name in shared_columns:
         _require_equal(folder, f"columns.{name}.", old.columns[name], new.columns[name])
-    paper = papers.load_definition(new.id) if new.id in papers.experiment_ids() else None
+    paper = papers.load_definition(new.id) if new.id in experiment_ids() else None
     rows = _merge_ordered(old.rows, new.rows, paper.rows if paper else {})
     for name in [name for name in old.rows if name in new.rows]:
         before, after = old.rows[name], new.rows[name]

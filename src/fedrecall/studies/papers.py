@@ -16,8 +16,6 @@ from fedrecall.errors import UserError, unknown_name
 from fedrecall.studies.definitions import definitions_folder, experiment_ids
 from fedrecall.studies.study import Study
 
-__all__ = ["definitions_folder", "experiment_ids", "load_definition", "load_study"]
-
 ROMAN_NUMERALS = {"i": "1", "ii": "2", "iii": "3", "iv": "4"}  # in the numbers of FedCSD's tables
 
 

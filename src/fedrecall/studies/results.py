@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from fedrecall.config.tables import RESULT_NEUTRAL_KEYS, Scalar, flatten, read_toml
 from fedrecall.errors import UserError
-from fedrecall.runs.directory import ROUNDS, SUMMARY
+from fedrecall.runs.directory import ROUNDS_FILE, SUMMARY_FILE
 from fedrecall.runs.records import RoundRecord
 from fedrecall.studies.statistics import ACCURACIES, Curve
 from fedrecall.studies.study import STUDY_FILE, Cell, Study, slug
@@ -93,7 +93,7 @@ class StudyResults:
 
     def finished(self, cell: Cell) -> bool:
         """Return True if the run of a cell is finished."""
-        return (self.folder / cell.folder / SUMMARY).exists()
+        return (self.folder / cell.folder / SUMMARY_FILE).exists()
 
     @property
     def unfinished(self) -> list[Cell]:
@@ -116,8 +116,8 @@ class StudyResults:
     def _load(self, cell: Cell) -> FinishedRun:
         path = self.folder / cell.folder
         if path not in self._cache:
-            rounds = path / ROUNDS  # does not exist if the first round failed
-            self._cache[path] = (read_json(path / SUMMARY), read_records(rounds) if rounds.exists() else [])
+            rounds = path / ROUNDS_FILE  # does not exist if the first round failed
+            self._cache[path] = (read_json(path / SUMMARY_FILE), read_records(rounds) if rounds.exists() else [])
         return FinishedRun(cell, path, *self._cache[path])
 
 
@@ -197,7 +197,7 @@ def _is_number(value: object) -> bool:
 
 # functions that return the problem of a file's content, or None
 FILE_CHECKS: Mapping[str, Callable[[Mapping[str, Any]], str | None]] = {
-    SUMMARY: _summary_error,
+    SUMMARY_FILE: _summary_error,
     "partition.json": _partition_error,
 }
 

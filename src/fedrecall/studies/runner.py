@@ -17,7 +17,7 @@ from filelock import FileLock, Timeout
 from fedrecall.config.experiment import Experiment
 from fedrecall.core.exchange import Diverged
 from fedrecall.errors import UserError
-from fedrecall.runs.directory import SUMMARY, RunDirectory
+from fedrecall.runs.directory import SUMMARY_FILE, RunDirectory
 from fedrecall.runs.records import RoundRecord
 from fedrecall.runs.run import Run
 from fedrecall.runs.setup import MODEL_FILE, Setup
@@ -76,24 +76,24 @@ class _CellRunner:
     def try_run(self, cell: Cell) -> Generator[StudyEvent, None, bool]:
         """Run a cell unless it has to wait for another process; return True if it is finished, kept or rejected."""
         path = self._folder / cell.folder
-        if (path / SUMMARY).exists():
+        if (path / SUMMARY_FILE).exists():
             self._objects.require_unchanged(cell, self._experiments[cell.folder], path)
-            yield StudyEvent("kept", cell, summary=read_json(path / SUMMARY))
+            yield StudyEvent("kept", cell, summary=read_json(path / SUMMARY_FILE))
             return True
         error = self._start_error(cell)
         if error is None:
-            if cell.start_from is not None and not (self._folder / cell.start_from / SUMMARY).exists():
+            if cell.start_from is not None and not (self._folder / cell.start_from / SUMMARY_FILE).exists():
                 return False
             with try_lock(path) as acquired:
                 if not acquired:
                     return False
-                if (path / SUMMARY).exists():  # finished by another process since the first check
-                    yield StudyEvent("kept", cell, summary=read_json(path / SUMMARY))
+                if (path / SUMMARY_FILE).exists():  # finished by another process since the first check
+                    yield StudyEvent("kept", cell, summary=read_json(path / SUMMARY_FILE))
                     return True
                 yield StudyEvent("started", cell)
                 error = yield from self._run(cell, path)
                 if error is None:
-                    yield StudyEvent("finished", cell, summary=read_json(path / SUMMARY))
+                    yield StudyEvent("finished", cell, summary=read_json(path / SUMMARY_FILE))
         if error is not None:
             self._rejected.add(cell.folder)
             yield StudyEvent("rejected", cell, error=error)
@@ -114,7 +114,7 @@ class _CellRunner:
         except Diverged:
             pass  # recorded in the run's summary
         except UserError as error:
-            (path / SUMMARY).unlink(missing_ok=True)  # the user can fix the cause: this is not a result
+            (path / SUMMARY_FILE).unlink(missing_ok=True)  # the user can fix the cause: this is not a result
             return error
         return None
 
@@ -122,7 +122,7 @@ class _CellRunner:
         """Return an error if the run that a cell starts from failed or cannot be run."""
         if cell.start_from is None:
             return None
-        summary = self._folder / cell.start_from / SUMMARY
+        summary = self._folder / cell.start_from / SUMMARY_FILE
         failed = summary.exists() and "failed" in read_json(summary)
         if not failed and cell.start_from not in self._rejected:
             return None
@@ -167,7 +167,7 @@ def try_lock(path: Path) -> Iterator[bool]:
         raise UserError("study.cannot_write", message, str(file.parent), "check its permissions") from None
     try:
         yield True
-        if (path / SUMMARY).exists():
+        if (path / SUMMARY_FILE).exists():
             file.unlink(missing_ok=True)
     finally:
         lock.release()

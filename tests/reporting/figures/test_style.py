@@ -22,6 +22,7 @@ from fedrecall.reporting.figures.style import (
     text_colour_on,
 )
 from fedrecall.studies import papers
+from fedrecall.studies.definitions import experiment_ids
 
 PAPERS = [
     "fedavg fedprox fedlsd fedcad",
@@ -85,7 +86,7 @@ def test_unknown_names_always_have_the_same_style_and_never_fedavgs_grey() -> No
     }
 
 
-@pytest.mark.parametrize("name", papers.experiment_ids())
+@pytest.mark.parametrize("name", experiment_ids())
 def test_the_rows_of_every_papers_study_have_distinct_styles(name: str) -> None:
     rows = list(papers.load_definition(name).rows)
     assert len(set(distinct_styles(rows).values())) == len(rows)
