@@ -55,7 +55,9 @@ def test_every_extra_is_known() -> None:
         assert extras[extra][0].startswith(package)
 
 
-def test_what_is_missing_and_how_to_get_it(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_extras_have_an_install_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setitem(doctor.EXTRAS, "flower", ("no-such-package", "real federations"))
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.delenv("FEDRECALL_DATA", raising=False)

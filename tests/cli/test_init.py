@@ -32,7 +32,7 @@ def test_it_reads_back_as_the_defaults_and_the_choices(method: str, tmp_path: Pa
     assert fr.Experiment.load(file) == written == fr.Experiment(method={"name": method})
 
 
-def test_every_key_is_there_and_valid(tmp_path: Path) -> None:
+def test_every_key_is_written_and_valid(tmp_path: Path) -> None:
     file = tmp_path / "e.toml"
     write_template(file, data="cifar10", method="fedcsd")
     section, found = "", set()
@@ -59,7 +59,7 @@ def test_editors_find_the_schema(tmp_path: Path) -> None:
     assert schema_reference(below) == "fedrecall/config/schema.json"
 
 
-def test_what_a_paper_set_can_be_taken_over(tmp_path: Path) -> None:
+def test_a_preset_in_the_template_can_be_uncommented(tmp_path: Path) -> None:
     file = tmp_path / "e.toml"
     write_template(file, method="fedcad")
     text = file.read_text()
@@ -111,7 +111,7 @@ def test_a_folder_of_images(tmp_path: Path) -> None:
     assert tomllib.loads((tmp_path / "resized.toml").read_text())["data"]["size"] == 8
 
 
-def test_bad_input_leaves_nothing(table: Path, tmp_path: Path) -> None:
+def test_bad_input_writes_nothing(table: Path, tmp_path: Path) -> None:
     file = tmp_path / "e.toml"
     for arguments, code, key, fact in (
         ({"data": str(table)}, "cli.missing_option", "--label", "score, kind, ill, hospital"),

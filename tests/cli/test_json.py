@@ -108,6 +108,6 @@ def test_a_search_without_a_complete_trial_is_one_document(
     assert [trial["outcome"] for trial in found["trials"]] == ["failed"]
 
 
-def test_what_is_no_number_is_null() -> None:
+def test_values_that_are_not_finite_are_null() -> None:
     given = {"a": math.nan, "b": [math.inf, 1.5, True, None], "c": Path("x"), 1: ("t",)}
     assert output.to_json_types(given) == {"a": None, "b": [None, 1.5, True, None], "c": "x", "1": ["t"]}

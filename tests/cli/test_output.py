@@ -63,7 +63,7 @@ def test_a_terminal_that_cannot_redraw_gets_lines(tmp_path: Path) -> None:
     assert "round 2/2  accuracy" in out
 
 
-def test_no_colour_where_none_is_wanted(tmp_path: Path) -> None:
+def test_no_colour_with_no_color(tmp_path: Path) -> None:
     plain = on_a_terminal("show", "probes", cwd=tmp_path, TERM="xterm-256color", NO_COLOR="1")
     assert "confusion" in plain
     assert not any(f"\x1b[{code}" in plain for code in ("3", "38;", "4"))

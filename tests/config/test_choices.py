@@ -57,7 +57,7 @@ class OwnMethod(Method):
     weight: float = 0.5
 
 
-def test_an_own_object_is_recorded_and_required() -> None:
+def test_a_python_object_is_recorded_and_required() -> None:
     own = OwnMethod()
     assert CHOICES["method"].build(own) is own
     table = Experiment(method=own).to_tables()["method"]

@@ -22,12 +22,12 @@ def load(text: str, tmp_path: Path, *overrides: str) -> Experiment:
     return Experiment.load(path, overrides)
 
 
-def test_nothing_is_the_quickstart() -> None:
+def test_empty_tables_are_the_quickstart() -> None:
     assert Experiment.load() == Experiment()
     assert Experiment().data.name == "digits"
 
 
-def test_toml_python_and_overrides_say_the_same(tmp_path: Path) -> None:
+def test_toml_python_and_overrides_are_equivalent(tmp_path: Path) -> None:
     text = """
     [federation]
     clients = 100
@@ -61,7 +61,7 @@ def test_complete_tables_read_back_as_the_same_experiment(name: str) -> None:
     assert Experiment(**tomllib.loads(written)) == experiment
 
 
-def test_naming_another_method_drops_the_old_ones_settings(tmp_path: Path) -> None:
+def test_another_method_drops_the_settings_of_the_first(tmp_path: Path) -> None:
     text = '[method]\nname = "fedprox"\nmu = 0.5'
     assert load(text, tmp_path, "method.name=fedavg").method == Method()
     assert load(text, tmp_path, "method.name=fedprox").method == METHODS["fedprox"](mu=0.5)
@@ -79,7 +79,7 @@ def test_only_a_choice_is_reset_by_a_new_name_and_the_order_of_overrides_does_no
 
 
 @pytest.mark.parametrize(("preset", "name"), [(p, name) for p, methods in PRESETS.items() for name in methods])
-def test_presets_are_valid_and_what_is_set_beside_them_wins(preset: str, name: str) -> None:
+def test_presets_are_valid_and_explicit_settings_take_precedence(preset: str, name: str) -> None:
     method = Experiment(method={"name": name, "preset": preset}).method
     assert all(getattr(method, key) == value for key, value in PRESETS[preset][name].items())
     for key, value in PRESETS[preset][name].items():
@@ -92,7 +92,7 @@ def test_a_setting_without_a_name_is_the_defaults() -> None:
     assert experiment.federation.partition == PARTITIONERS["dirichlet"](alpha=0.1)
 
 
-def test_own_objects_pass_through() -> None:
+def test_python_objects_pass_through() -> None:
     law = PARTITIONERS["iid"]()
     experiment = Experiment(method=METHODS["fedprox"](mu=0.3), federation={"partition": law})
     assert experiment.method == METHODS["fedprox"](mu=0.3)
@@ -142,7 +142,7 @@ def test_own_objects_pass_through() -> None:
         (["engine.min_replies=11"], "conflict", "engine.min_replies", "10"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_named(overrides: list[str], problem: str, key: str, fact: str) -> None:
+def test_errors_have_the_key(overrides: list[str], problem: str, key: str, fact: str) -> None:
     with pytest.raises(UserError) as error:
         Experiment.load(None, overrides)
     assert (error.value.code, error.value.key) == (f"config.{problem}", key)
@@ -189,6 +189,6 @@ sections = st.sampled_from(["data", "federation", "model", "local", "method", "s
         sections, values | st.dictionaries(st.sampled_from(["name", "lr", "clients", "partition", "augment"]), values)
     )
 )
-def test_no_table_makes_anything_but_an_experiment_or_one_clear_line(tables: dict[str, object]) -> None:
+def test_any_table_is_an_experiment_or_a_user_error(tables: dict[str, object]) -> None:
     with suppress(UserError):
         Experiment(**tables)

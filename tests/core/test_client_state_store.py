@@ -46,7 +46,7 @@ def test_the_latest_are_in_memory_and_the_others_in_files(tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_remembers_nothing_costs_nothing(tmp_path: Path) -> None:
+def test_an_empty_state_is_not_stored(tmp_path: Path) -> None:
     memories = ClientStateStore(tmp_path, cache_bytes=0)
     for k in range(1000):
         memories[k] = {}
@@ -57,7 +57,7 @@ def test_what_remembers_nothing_costs_nothing(tmp_path: Path) -> None:
     memories.close()
 
 
-def test_a_view_does_not_keep_what_it_is_a_view_of() -> None:
+def test_a_view_does_not_keep_its_base_in_memory() -> None:
     memories = ClientStateStore()
     memories[0] = {"part": torch.randn(1000)[:3]}
     assert memories[0]["part"].untyped_storage().nbytes() == 12
@@ -92,7 +92,9 @@ def test_behaves_as_a_dictionary_within_its_bound(steps: list[tuple[str, int, in
     memories.close()
 
 
-def test_the_folder_goes_with_the_object_but_not_in_a_fork(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_is_removed_with_the_object_but_not_in_a_fork(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     memories = ClientStateStore(cache_bytes=0)
     memories[0], memories[1] = payload(0), payload(1)
@@ -127,14 +129,14 @@ def test_a_checkpoint_keeps_the_files_that_it_names(tmp_path: Path) -> None:
     assert resumed.flush()[8] == "8-4.safetensors", "no name is given twice"
 
 
-def test_a_checkpoint_names_nothing_that_did_not_change(tmp_path: Path) -> None:
+def test_a_checkpoint_lists_changed_states_only(tmp_path: Path) -> None:
     memories = ClientStateStore(tmp_path)
     memories[1] = payload(1)
     assert memories.flush() == memories.flush() == {1: "1-1.safetensors"}
 
 
 @pytest.mark.parametrize("damage", [lambda p: p.unlink(), lambda p: p.write_bytes(p.read_bytes()[:40])])
-def test_a_memory_that_cannot_be_read_is_one_clear_line(damage: Callable[[Path], object], tmp_path: Path) -> None:
+def test_an_unreadable_state_is_a_user_error(damage: Callable[[Path], object], tmp_path: Path) -> None:
     memories = ClientStateStore(tmp_path, cache_bytes=1008)
     for k in range(2):
         memories[k] = payload(k)

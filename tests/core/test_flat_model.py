@@ -31,7 +31,7 @@ def test_frozen_models_are_views_and_in_evaluation_mode() -> None:
     assert torch.equal(b.norm.running_mean, other[len(f.w) :][:8]), "statistics do not move"
 
 
-def test_hearing_in_pieces_is_hearing_at_once() -> None:
+def test_evaluation_in_chunks_equals_evaluation_at_once() -> None:
     f, data = flat(), vectors(n=EVAL_BATCH + 13)
     heard = f.outputs(f.w, data)
     assert heard.h.shape == (EVAL_BATCH + 13, 8)
@@ -41,7 +41,7 @@ def test_hearing_in_pieces_is_hearing_at_once() -> None:
     assert score.mean_loss == pytest.approx(float(nn.functional.cross_entropy(heard.z, data.y)), rel=1e-5)
 
 
-def test_what_was_said_is_kept_once_and_only_for_the_same_question() -> None:
+def test_outputs_are_cached_once_and_for_the_same_inputs_only() -> None:
     f, data = flat(), vectors()
     said = f.outputs(f.w, data)
     f.cache_outputs(7, f.w, data, said)
@@ -54,7 +54,7 @@ def test_what_was_said_is_kept_once_and_only_for_the_same_question() -> None:
     assert f.pop_cached_outputs(7, f.w, vectors(n=2)) is None, "other examples"
 
 
-def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     f, data = flat(), vectors()
     said = f.outputs(f.w, data)
     monkeypatch.setattr("fedrecall.core.flat_model.OUTPUT_CACHE_BYTES", 2 * (said.h.nbytes + said.z.nbytes))
@@ -74,7 +74,7 @@ def test_module_is_independent_and_has_the_modules_own_names() -> None:
     pickle.dumps(out)
 
 
-def test_untrained_parameters_stay_where_they_are() -> None:
+def test_untrained_parameters_are_not_changed() -> None:
     net = TinyNet()
     net.a.requires_grad_(False)
     f = FlatModel(net)
@@ -90,7 +90,7 @@ def test_tied_weights_are_one() -> None:
     assert len(FlatModel(net).w) == sum(p.numel() for p in net.parameters())
 
 
-def test_mixed_types_are_refused() -> None:
+def test_mixed_types_are_an_error() -> None:
     net = TinyNet()
     net.c = net.c.double()
     for wrong, found in ((net, "float32, float64"), (nn.Flatten(), "0 trainable")):

@@ -66,7 +66,7 @@ def test_masks_are_exact_in_every_precision(dtype: torch.dtype, tau: float) -> N
     assert (g[~mask] == 0).all(), "a class that is masked on both sides has no gradient"
 
 
-def test_nothing_left_to_distil_is_zero() -> None:
+def test_the_term_without_classes_to_distil_is_zero() -> None:
     mask = torch.tensor([[False] * 4, [True, False, False, False]])
     z = Z.clone().requires_grad_()
     term = kl(z, soft_targets(ZG, 1.0, mask), 1.0)

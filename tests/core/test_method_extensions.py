@@ -26,7 +26,7 @@ INVALID = [
 
 
 @pytest.mark.parametrize(("method", "name", "value"), INVALID)
-def test_a_value_out_of_bounds_is_refused_in_python_and_in_a_configuration(
+def test_a_value_out_of_bounds_is_an_error_in_python_and_in_a_configuration(
     method: str, name: str, value: float
 ) -> None:
     for make in (
@@ -38,7 +38,7 @@ def test_a_value_out_of_bounds_is_refused_in_python_and_in_a_configuration(
         assert (error.value.code, error.value.key) == ("config.invalid_value", f"method.{name}")
 
 
-def test_a_value_that_is_not_in_a_literal_is_refused_in_python_and_in_a_configuration() -> None:
+def test_a_value_that_is_not_in_a_literal_is_an_error_in_python_and_in_a_configuration() -> None:
     for make in (
         lambda: fr.METHODS["fedcad"](kd_scale="t2"),
         lambda: fr.Experiment(method={"name": "fedcad", "kd_scale": "t2"}),
@@ -63,7 +63,7 @@ class Own(fr.Method):
     mode: Literal["a", "b"] | None = None
 
 
-def test_a_method_of_a_user_has_the_constraints_that_it_states_and_no_others() -> None:
+def test_a_users_method_has_its_declared_constraints_only() -> None:
     assert Own(alpha=-1.0, tau=-2.0) == Own(-1.0, -2.0)
     for name, value in {"keep": 1.1, "layers": 0, "mode": "c", "alpha": float("nan"), "tau": "1"}.items():
         with pytest.raises(fr.UserError) as error:
@@ -87,7 +87,7 @@ def test_a_method_of_a_user_has_the_constraints_that_it_states_and_no_others() -
         (lambda: GaussianMechanism(source="dice"), "server.privacy.source"),  # type: ignore[arg-type]
     ],
 )
-def test_other_choices_state_their_bounds_in_the_same_way(make, key: str) -> None:
+def test_other_choices_declare_bounds_in_the_same_way(make, key: str) -> None:
     with pytest.raises(fr.UserError) as error:
         make()
     assert error.value.key == key

@@ -87,7 +87,7 @@ LIES: dict[str, tuple[Lie, str, str]] = {  # the lie, the code of its reason, an
 
 
 @pytest.mark.parametrize("case", LIES)
-def test_a_lie_is_refused_counted_and_survived(case: str) -> None:
+def test_an_invalid_reply_is_rejected_and_counted_and_the_round_completes(case: str) -> None:
     lie, code, fact = LIES[case]
     done = go(Method(), lie)
     honest = go(Method(), lambda r: r._replace(n=0))  # the same client left out for the plainest of reasons
@@ -102,7 +102,7 @@ def test_a_lie_is_refused_counted_and_survived(case: str) -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_honest_replies_pass_with_every_method(name: str) -> None:
+def test_valid_replies_are_accepted_with_every_method(name: str) -> None:
     method = METHODS[name]()
     done = go(method, lambda r: r, least=5)
     assert [r.rejected for r in done] == [[], []]
@@ -111,7 +111,7 @@ def test_honest_replies_pass_with_every_method(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_lie_in_whatever_a_method_sends_is_refused(name: str) -> None:
+def test_an_invalid_value_in_any_tensor_of_a_method_is_rejected(name: str) -> None:
     def lie(r: Reply) -> Reply:
         return r._replace(up={k: one(float("nan"))(t) if t.is_floating_point() else t for k, t in r.up.items()})
 
@@ -130,7 +130,7 @@ def test_a_lie_in_whatever_a_method_sends_is_refused(name: str) -> None:
         ("fednova", with_up("a", lambda t: -t), "reply.invalid_value", "a = -"),
     ],
 )
-def test_beside_the_weights_lies_are_bounded_too(name: str, lie: Lie, code: str, fact: str) -> None:
+def test_other_tensors_than_weights_are_bounded_too(name: str, lie: Lie, code: str, fact: str) -> None:
     done = go(METHODS[name](), lie)
     for r in done:
         assert [(refusal.client, refusal.code) for refusal in r.rejected] == [(3, code)]
@@ -176,7 +176,7 @@ def test_a_reason_is_copied_with_its_code_and_stored_as_its_text() -> None:
     assert json.dumps(reason._asdict()) == '{"client": 3, "reason": "w is not finite"}'
 
 
-def test_a_global_model_that_is_not_finite_ends_the_run_before_it_is_kept() -> None:
+def test_a_global_model_that_is_not_finite_ends_the_run_before_it_is_stored() -> None:
     class Overflows(Method):
         def aggregate(self, server, replies, cohort):
             return server.step(server.mean(replies)["w"] * 1e38 * 10)
@@ -188,7 +188,7 @@ def test_a_global_model_that_is_not_finite_ends_the_run_before_it_is_kept() -> N
     assert "global model" in str(error.value)
 
 
-def test_too_few_replies_are_one_clear_line() -> None:
+def test_too_few_replies_are_a_user_error() -> None:
     with pytest.raises(UserError) as error:
         go(Method(), LIES["nan"][0], least=5)
     assert (error.value.code, error.value.key) == ("round.too_few_replies", "engine.min_replies")
@@ -197,7 +197,7 @@ def test_too_few_replies_are_one_clear_line() -> None:
     assert "\n" not in str(error.value)
 
 
-def test_where_none_may_be_missing_the_run_stops_and_says_why() -> None:
+def test_without_min_replies_a_rejected_reply_ends_the_run() -> None:
     with pytest.raises(Diverged) as error:
         go(Method(), LIES["nan"][0], least=None, form=False)
     assert (error.value.code, error.value.key) == ("reply.not_finite", "engine.min_replies")
@@ -217,7 +217,7 @@ def test_a_method_may_send_fewer_digits(form: bool) -> None:
     assert [r.rejected for r in go(Half(), lambda r: r, least=5 if form else None, form=form)] == [[], []]
 
 
-def test_a_limit_of_ones_own() -> None:
+def test_a_configured_limit() -> None:
     f, w = model(), simulated_clients(Method())
     (honest,) = list(SerialEngine(w, f).cohort(0, [0]).run("train", {"w": f.w}))
     far = float((honest.up["w"] - f.w).norm())
@@ -231,7 +231,7 @@ def test_a_limit_of_ones_own() -> None:
 
 
 @pytest.mark.parametrize(("factor", "taken"), [(0.9, True), (1.1, False)])
-def test_without_one_the_limit_is_a_thousand_times_the_model(factor: float, taken: bool) -> None:
+def test_the_default_limit_is_a_thousand_times_the_model(factor: float, taken: bool) -> None:
     w = torch.tensor([3.0, 4.0])
     reply = Reply({"w": w + torch.tensor([6000.0, 0.0]) * factor}, 1, {}, {})
     assert (ReplyValidator(min_replies=1).find_error(reply, "train", {"w": w}) is None) == taken
@@ -240,7 +240,7 @@ def test_without_one_the_limit_is_a_thousand_times_the_model(factor: float, take
     )
 
 
-def test_the_rehearsal_is_performed_once_and_leaves_no_trace() -> None:
+def test_the_dry_run_is_made_once_and_changes_no_state() -> None:
     class Counted(Method):
         performed = 0
 

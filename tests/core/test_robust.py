@@ -37,7 +37,7 @@ ROWS = st.integers(1, 9).flatmap(
 
 @settings(deadline=None, max_examples=50)
 @given(ROWS, st.floats(0, 0.49))
-def test_centres_are_those_of_the_books(rows: list[list[float]], share: float) -> None:
+def test_centres_match_the_definitions(rows: list[list[float]], share: float) -> None:
     came = replies(rows)
     median, trimmed = given_on(Median(), came), given_on(TrimmedMean(share), came)
     assert len(median) == len(trimmed) == len(came)
@@ -60,7 +60,7 @@ def test_long_vectors_are_sorted_piece_by_piece(monkeypatch: pytest.MonkeyPatch)
     assert whole.shape == (7, 3)
 
 
-def test_other_tensors_of_a_reply_are_centred_too_and_whole_numbers_stay_whole() -> None:
+def test_other_tensors_of_a_reply_are_centred_too_and_integers_stay_integers() -> None:
     (first, *_) = given_on(
         Median(), replies([[1.0] * 3, [2.0] * 3, [9.0] * 3], c=[1.0, 5.0, 100.0], counters=[4, 4, 10**9])
     )
@@ -103,7 +103,7 @@ def test_krum_by_hand() -> None:
         (lambda: Krum(1, 0), "keep", "0"),
     ],
 )
-def test_settings_without_meaning_are_refused(make, name: str, value: str) -> None:
+def test_invalid_settings_are_errors(make, name: str, value: str) -> None:
     with pytest.raises(UserError) as error:
         make()
     assert (error.value.code, error.value.key) == ("config.invalid_value", f"server.robust.{name}")
@@ -115,7 +115,7 @@ HOSTILE = {"far": 1e6, "near": 3.0}
 
 @pytest.mark.parametrize("rule", [Median(), TrimmedMean(0.25), Krum(2), Krum(2, 3)])
 @pytest.mark.parametrize("lie", HOSTILE)
-def test_two_of_eight_cannot_leave_the_range_of_the_honest(rule: AggregationRule, lie: str) -> None:
+def test_two_attackers_of_eight_cannot_move_the_centre_out_of_the_benign_range(rule: AggregationRule, lie: str) -> None:
     honest = torch.randn(6, 5, generator=torch.Generator().manual_seed(0))
     came = [Reply({"w": w}, 1, {}, {}, i) for i, w in enumerate([*honest, *(torch.full((2, 5), HOSTILE[lie]))])]
     out = average_replies(given_on(rule, came, torch.zeros(5)), "uniform")["w"]
@@ -124,7 +124,7 @@ def test_two_of_eight_cannot_leave_the_range_of_the_honest(rule: AggregationRule
     assert not (average_replies(came, "uniform")["w"] <= honest.max(0).values).all(), "the plain mean does"
 
 
-def test_the_number_of_replies_that_count_is_what_the_method_sees() -> None:
+def test_the_method_receives_as_many_replies_as_the_rule_selects() -> None:
     toy = Toy(Method(), flat(batch_norm=True), [vectors(20, seed=k) for k in range(6)])
     exchange = Exchange(server(toy.f, Method()), toy.cohort(0, range(6)), ReplyPolicy(rule=Krum(1, keep=2)))
     seen = list(exchange.run("train", {"w": toy.f.w}))

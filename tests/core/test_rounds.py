@@ -66,7 +66,7 @@ def test_strength_zero_is_fedavg_to_the_bit() -> None:
     assert not torch.equal(final(METHODS["fedprox"](mu=0.1)), final(Method()))
 
 
-def test_methods_and_settings_say_the_same_thing() -> None:
+def test_a_method_equals_the_corresponding_settings() -> None:
     proximal = Toy(Method(), flat(), CLIENTS, how=LocalTraining(2, 7, ClientSGD(0.1, prox=0.3)))
     *_, last = run_rounds(Method(), server(proximal.f, Method()), proximal, PLAN)
     assert torch.equal(last.server.w, final(METHODS["fedprox"](mu=0.3)))
@@ -104,7 +104,7 @@ class TwoExchanges(Method):
         return self.aggregate(server, cohort.run("train", {"w": server.w, "hint": server.w[:1]}), cohort)
 
 
-def test_what_a_client_has_is_not_sent_again_in_the_round() -> None:
+def test_a_payload_is_sent_once_a_round() -> None:
     method = TwoExchanges()
     engine = toy(method)
     first, second, _ = run_rounds(method, server(engine.f, method), engine, PLAN)
@@ -112,7 +112,7 @@ def test_what_a_client_has_is_not_sent_again_in_the_round() -> None:
     assert first.bytes_up == 2 * 4 * len(engine.f.w)
 
 
-def test_lost_replies_are_left_out() -> None:
+def test_lost_replies_are_not_averaged() -> None:
     plan = replace(PLAN, sample=4, rounds=1)
     lossy, engine = toy(lost=(1, 2)), toy()
     (done,) = run_rounds(Method(), server(lossy.f, Method()), lossy, plan)
@@ -125,7 +125,7 @@ def test_lost_replies_are_left_out() -> None:
     assert exchange.population == 4
 
 
-def test_no_reply_at_all_stops_with_a_clear_line() -> None:
+def test_a_round_without_replies_is_a_user_error() -> None:
     engine = toy(lost=(0, 1, 2, 3))
     with pytest.raises(UserError) as error:
         next(iter(run_rounds(Method(), server(engine.f, Method()), engine, PLAN)))
@@ -150,7 +150,7 @@ def test_evaluation_every_other_round_and_after_the_last() -> None:
     assert [r.number for r in done] == [1, 2, 3, 4, 5]
 
 
-def test_a_run_goes_on_where_the_server_stands() -> None:
+def test_a_run_resumes_from_the_servers_round() -> None:
     engine = toy()
     done = list(run_rounds(Method(), server(engine.f, Method()), engine, PLAN))
     again = list(run_rounds(Method(), done[0].server, toy(), PLAN))

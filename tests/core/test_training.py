@@ -63,7 +63,7 @@ def test_a_client_without_a_step_returns_what_it_received() -> None:
     assert reply.metrics["steps"] == 0
 
 
-def test_received_weights_are_left_alone() -> None:
+def test_received_weights_are_not_changed() -> None:
     f, data = flat(batch_norm=True), vectors()
     r = local(f, data, how=HOW)
     before = r.w.clone(), r.b.clone()
@@ -73,7 +73,7 @@ def test_received_weights_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.5])
-def test_same_seed_same_bits_whatever_the_global_generator(noise: float) -> None:
+def test_same_seed_same_bits_for_any_global_generator(noise: float) -> None:
     f, data = flat(dropout=0.5), vectors(noise=noise)
     torch.manual_seed(1)
     one = train(Method(), local(f, data, how=HOW), 0, 0).up["w"]
@@ -108,7 +108,7 @@ heard: list[tuple[torch.Tensor, torch.Tensor]] = []
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.5])
-def test_the_teacher_hears_the_batch_that_the_student_sees(noise: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_teacher_and_the_student_evaluate_the_same_batch(noise: float, monkeypatch: pytest.MonkeyPatch) -> None:
     f, data = flat(), vectors(noise=noise)
     heard.clear()
     passes = 0

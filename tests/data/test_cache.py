@@ -38,7 +38,7 @@ def the_file(folder: Path) -> Path:
     return file
 
 
-def test_where_it_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_folder_of_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FEDRECALL_CACHE", str(tmp_path / "a"))
     assert cache_directory() == tmp_path / "a"
     monkeypatch.delenv("FEDRECALL_CACHE")
@@ -89,7 +89,7 @@ def test_damage_is_noticed_and_repaired(own_cache: Path, caplog: pytest.LogCaptu
     assert build.calls == 2
 
 
-def test_other_words_about_the_same_tensors_are_damage_too() -> None:
+def test_altered_metadata_are_damage_too() -> None:
     assert checksum(TENSORS, ABOUT) != checksum(TENSORS, {"classes": "[]"})
     assert checksum(TENSORS, ABOUT) != checksum({**TENSORS, "y": TENSORS["y"] + 1}, ABOUT)
     assert checksum(TENSORS, ABOUT) != checksum({**TENSORS, "x": TENSORS["x"].view(30_000)}, ABOUT)
@@ -121,7 +121,7 @@ def test_a_full_disk_costs_time_only(
     assert [p.suffix for p in own_cache.iterdir() if p.suffix != ".lock"] == []
 
 
-def test_a_builder_that_fails_leaves_nothing_and_frees_the_lock(own_cache: Path) -> None:
+def test_a_builder_that_fails_leaves_no_file_and_releases_the_lock(own_cache: Path) -> None:
     def fail() -> CachedTensors:
         raise UserError("data.unreadable_file", "broken file")
 
@@ -132,7 +132,7 @@ def test_a_builder_that_fails_leaves_nothing_and_frees_the_lock(own_cache: Path)
     assert same(cached("toy", {}, Build()))
 
 
-def test_what_a_killed_writer_left_is_overwritten(own_cache: Path) -> None:
+def test_files_of_a_killed_writer_are_overwritten(own_cache: Path) -> None:
     cached("toy", {}, Build())
     file = the_file(own_cache)
     file.rename(file.with_suffix(".part"))

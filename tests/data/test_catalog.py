@@ -62,7 +62,7 @@ def test_parquet_in_order_with_grey_made_colour(cifar: Path, picture: Picture) -
     assert data.test_transform == DATASETS["cifar10"].test_transform
 
 
-def test_the_root_may_come_from_the_environment_or_be_the_folder_itself(
+def test_the_root_is_read_from_the_environment_or_is_the_folder_itself(
     cifar: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = load_named("cifar10", root=str(cifar)).fingerprint
@@ -247,7 +247,7 @@ def test_bad_options() -> None:
         one_line(error, code, key, *facts)
 
 
-def test_data_that_is_not_there(tmp_path: Path, own_cache: Path, write_images: Write) -> None:
+def test_missing_data(tmp_path: Path, own_cache: Path, write_images: Write) -> None:
     with pytest.raises(UserError) as error:
         load_named("fashion-mnist", root=tmp_path)
     one_line(error, "data.not_found", tmp_path, "fashion-mnist", "fashion_mnist", "data.root")

@@ -54,7 +54,7 @@ class Stream(IterableDataset[object]):
         return iter(())
 
 
-def test_arrays_with_words_for_labels_and_clients() -> None:
+def test_arrays_with_text_labels_and_client_names() -> None:
     data = from_arrays(X, Y, clients=["b"] * 5 + ["a"] * 15)
     assert (data.classes, data.group_names, data.shape) == (("ant", "cat"), ("a", "b"), (5,))
     assert torch.bincount(data.test_y).tolist() == [2, 2]
@@ -78,7 +78,7 @@ def test_the_held_out_part_is_fixed_by_the_seed_alone() -> None:
     assert len(from_arrays(X, Y, test=0.01).test_y) == 2  # never empty
 
 
-def test_arrays_with_test_data_of_their_own() -> None:
+def test_arrays_with_separate_test_data() -> None:
     data = from_arrays(X.tolist(), [1, 0] * 10, test=(X[:3], [0, 2, 1]), classes=["a", "b", "c"])
     assert (len(data.train_y), data.test_y.tolist(), data.classes) == (20, [0, 2, 1], ("a", "b", "c"))
     data = from_arrays(X, Y, test=(X[:1], ["bee"]), clients=range(20))
@@ -110,7 +110,7 @@ def test_channels_last_is_moved_not_reshaped() -> None:
     assert np.array_equal(data.train_x[2, 1].numpy(), x[2, :, :, 1])
 
 
-def test_what_fits_is_not_copied_even_when_read_only() -> None:
+def test_arrays_of_the_right_type_are_not_copied_even_when_read_only() -> None:
     x = np.ones((4, 3), dtype=np.float32)
     assert from_arrays(x, [0, 1, 0, 1], test=(x, [0, 1, 0, 1])).train_x.data_ptr() == x.ctypes.data
     x.setflags(write=False)
@@ -198,7 +198,7 @@ def test_folders(tmp_path: Path, write_images: Write) -> None:
     assert (data.group_names, data.classes, len(data.train_y)) == (("oslo", "rome"), ("ant", "bee"), 4)
 
 
-def test_grey_and_colour_and_stranger_images_in_one_folder(tmp_path: Path, picture: Picture) -> None:
+def test_images_of_several_modes_in_one_folder(tmp_path: Path, picture: Picture) -> None:
     folder = tmp_path / "mixed" / "a"
     folder.mkdir(parents=True)
     picture(0, mode="L").save(folder / "0.png")

@@ -69,7 +69,7 @@ def test_numbering_is_dense_ordered_and_common_to_all_parts() -> None:
 
 
 @pytest.mark.parametrize("values", [[1, None], [0.5, 1.0], [float("nan"), 1.0], [[1], [2]], [float("inf")]])
-def test_what_cannot_be_numbered(values: list[object]) -> None:
+def test_labels_that_cannot_be_encoded(values: list[object]) -> None:
     with pytest.raises(UserError) as error:
         encode_labels([values], None, "labels")
     assert (error.value.code, error.value.key) == ("data.invalid_labels", "labels")

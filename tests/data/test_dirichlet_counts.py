@@ -101,7 +101,7 @@ def test_one_class_ends() -> None:
     assert make(Dirichlet(0.5, min_size=1), np.arange(20), 20).sizes.tolist() == [1] * 20
 
 
-def test_repair_moves_from_the_largest_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_repair_moves_from_the_largest_and_is_noted(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         p = make(Dirichlet(1e-6), CIFAR10, 100)
     (note,) = p.notes
@@ -116,7 +116,7 @@ def test_repair_moves_from_the_largest_and_says_so(caplog: pytest.LogCaptureFixt
     assert counts[1].tolist() == [7, 9, 0, 0]
 
 
-def test_hopeless_draws_are_given_up_early_and_hopeful_ones_are_not() -> None:
+def test_infeasible_draws_end_early_and_feasible_ones_do_not() -> None:
     options = {"min_size": 10, "balance": True, "attempts": 300_000}
     sizes = np.full(10, 5000)
     hopeless = draw_counts(sizes, 100, np.random.default_rng(0), alpha=1e-4, **options)

@@ -11,7 +11,7 @@ Y = torch.tensor([0, 1, 2, 0, 1, 2, 0, 1, 2, 0])
 NORMAL = Transform(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
 
 
-def test_it_is_what_the_core_asks_for() -> None:
+def test_examples_fulfil_the_protocol_of_core() -> None:
     examples: Protocol = Examples(X, Y, NORMAL)
     assert len(examples) == 10
     assert not examples.is_augmented

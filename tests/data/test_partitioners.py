@@ -119,7 +119,7 @@ def test_labels_k_classes_each_and_client_i_has_class_i() -> None:
     assert {pair[1] for pair in chosen} == set(range(1, 10))
 
 
-def test_a_class_that_nobody_chose_stays_unused(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_class_that_no_client_drew_is_unused(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         p = make(LabelsPerClient(1), CIFAR10, 8)
     (note,) = p.notes
@@ -174,7 +174,7 @@ class EvenOdd:
         return Assignment((np.arange(len(labels)) + self.flip) % 2)
 
 
-def test_anyones_own_law_is_described_by_its_fields() -> None:
+def test_a_users_partitioner_is_described_by_its_fields() -> None:
     p = make(EvenOdd(), np.zeros(10, dtype=np.int64), 2)
     assert dict(p.partitioner) == {"name": "EvenOdd", "flip": True}
     with pytest.raises(ValueError, match="EvenOdd"):
@@ -203,7 +203,7 @@ def test_anyones_own_law_is_described_by_its_fields() -> None:
         (Groups, 2, "partition.missing_groups", "federation.partition", ["data.client", "iid", "dirichlet"]),
     ],
 )
-def test_impossible_demands_are_one_line_with_a_remedy(
+def test_impossible_partitions_are_errors_with_a_hint(
     law: Callable[[], Partitioner], clients: int, code: str, key: str, remedy: list[str]
 ) -> None:
     labels = np.repeat(np.arange(5), 20)
@@ -217,7 +217,7 @@ def test_impossible_demands_are_one_line_with_a_remedy(
     assert "\n" not in str(e.value)
 
 
-def test_the_remedy_for_shards_works() -> None:
+def test_the_hint_for_shards_works() -> None:
     labels = np.repeat(np.arange(6), 200)
     for s in range(1, 8):
         for clients in range(1, 20):
@@ -232,7 +232,7 @@ def test_the_remedy_for_shards_works() -> None:
             make(Shards(s), labels, better_clients)
 
 
-def test_groups_must_fit() -> None:
+def test_groups_must_match_the_clients() -> None:
     groups = np.arange(100) % 3
     with pytest.raises(UserError) as error:
         make(Groups(), np.zeros(100, dtype=np.int64), 4, groups=groups)

@@ -43,14 +43,14 @@ def rng(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-def test_overlap_takes_per_class_and_leaves_everything() -> None:
+def test_overlap_copies_per_class_and_removes_nothing() -> None:
     aux, left = split_auxiliary(Y, 7, "overlap", rng())
     assert torch.bincount(Y[aux]).tolist() == [5, 7, 7]  # a small class gives what it has
     assert left.tolist() == list(range(33))
     assert aux.unique().tolist() == aux.tolist()
 
 
-def test_holdout_takes_away() -> None:
+def test_holdout_removes_from_training() -> None:
     aux, left = split_auxiliary(Y, 4, "holdout", rng())
     assert torch.bincount(Y[aux]).tolist() == [4, 4, 4]
     assert sorted(aux.tolist() + left.tolist()) == list(range(33))
@@ -88,7 +88,7 @@ def partition() -> Partition:
     return make_partition(Dirichlet(alpha=0.3, min_size=5), LABELS, None, 8, rng=np.random.default_rng(0), seed=0)
 
 
-def test_every_client_gives_its_share_and_keeps_the_rest_in_order(partition: Partition) -> None:
+def test_every_client_holds_out_its_share_and_keeps_the_order(partition: Partition) -> None:
     kept, out = split_validation(partition, 0.2, 1, NONE)
     assert len(kept.indices) + len(out) == len(partition.indices)
     assert not set(kept.indices) & set(out)
@@ -108,7 +108,7 @@ def test_the_seed_decides(partition: Partition) -> None:
     assert first == second != other
 
 
-def test_what_is_spared_stays(partition: Partition) -> None:
+def test_excluded_rows_are_not_held_out(partition: Partition) -> None:
     spared = np.arange(0, 500, 2)
     kept, out = split_validation(partition, 0.5, 1, spared)
     assert not set(out) & set(spared)
@@ -118,7 +118,7 @@ def test_what_is_spared_stays(partition: Partition) -> None:
         assert len(np.intersect1d(out, partition.rows(client))) == min(np.ceil(0.5 * len(free)), max(0, len(free) - 1))
 
 
-def test_nobody_can_give_anything() -> None:
+def test_no_client_has_rows_to_hold_out() -> None:
     alone = make_partition(Iid(), LABELS[:3], None, 3, rng=np.random.default_rng(0), seed=0)
     with pytest.raises(UserError) as error:
         split_validation(alone, 0.2, 0, NONE)

@@ -146,7 +146,7 @@ def test_cutout_is_a_clipped_square_of_zeros_after_normalisation() -> None:
 
 
 @pytest.mark.parametrize("preset", TRANSFORM_PRESETS)
-def test_presets_are_deterministic_and_leave_global_randomness_alone(preset: str) -> None:
+def test_presets_are_deterministic_and_use_no_global_generator(preset: str) -> None:
     for name, t in TRANSFORM_PRESETS[preset].items():
         x = images(channels=1 if name in ("mnist", "femnist") else 3, h=28, w=28)
         torch.manual_seed(1)

@@ -32,7 +32,7 @@ def resolve(name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", [n for n in NAMED if not n.startswith("fedrecall.flower")])
-def test_what_the_page_names_exists(name: str) -> None:
+def test_names_on_the_page_exist(name: str) -> None:
     assert callable(resolve(name))
 
 

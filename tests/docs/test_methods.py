@@ -61,7 +61,7 @@ def test_every_method_has_a_page_and_the_index_links_to_it(name: str) -> None:
     assert page.read_text().count("$$") % 2 == 0
 
 
-def test_there_is_no_page_without_a_method() -> None:
+def test_every_page_has_a_method() -> None:
     assert {path.stem for path in PAGES} == set(METHODS) | {"index"}
     assert [row[0] for row in table(INDEX, "Method")] == [f"[{name}]({name}.md)" for name in METHODS]
 
@@ -186,7 +186,7 @@ def test_hooks_are_called_in_the_documented_order() -> None:
     assert set(re.findall(r"^- `(\w+)\(", prose(VOCABULARY), flags=re.MULTILINE)) == set(rare) <= set(order)
 
 
-def test_the_page_on_own_methods_shows_the_class_of_the_example() -> None:
+def test_the_page_on_new_methods_shows_the_class_of_the_example() -> None:
     shown = blocks(DOCS / "own-method.md", "python")[0].text
     example = (DOCS.parent / "examples" / "own_method.py").read_text()
     assert shown[shown.index("@dataclass") :].strip() in example

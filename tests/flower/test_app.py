@@ -18,7 +18,7 @@ from fedrecall.flower.node_data import load_node_data, make_client_runner
 CHANGES = ["method.name=fedcsd", "federation.clients=3", "run.targets=[0.5]", "engine.min_replies=2"]
 
 
-def test_the_app_carries_the_whole_configuration(tmp_path: Path) -> None:
+def test_the_app_contains_the_complete_configuration(tmp_path: Path) -> None:
     experiment = write_app(tmp_path / "my app", None, CHANGES)
     assert experiment.engine.name == "flower"
     project = tomllib.loads((tmp_path / "my app" / "pyproject.toml").read_text())
@@ -49,7 +49,7 @@ def test_the_documented_commands_exist() -> None:
             Experiment.load(None, ["federation.clients=3", change])
 
 
-def test_a_folder_that_is_in_use_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_empty_is_an_error_and_not_changed(tmp_path: Path) -> None:
     (tmp_path / "kept").write_text("")
     with pytest.raises(UserError) as error:
         write_app(tmp_path, None)
@@ -57,7 +57,7 @@ def test_a_folder_that_is_in_use_is_refused_and_left_alone(tmp_path: Path) -> No
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
 
 
-def test_what_was_meant_for_another_engine_is_left_out() -> None:
+def test_settings_of_other_engines_are_dropped() -> None:
     engine = with_flower_engine(Experiment(engine={"workers": 2, "min_replies": 3})).engine
     assert (engine.name, engine.workers, engine.min_replies) == ("flower", None, 3)
 
@@ -78,7 +78,7 @@ def test_what_was_meant_for_another_engine_is_left_out() -> None:
         ({"client": 0, "state": "s", "label": "x"}, "flower.invalid_node_config", "node-config.label", "table"),
     ],
 )
-def test_a_node_that_is_told_nonsense_says_so(config: dict[str, object], code: str, key: str, fact: str) -> None:
+def test_invalid_node_settings_are_errors(config: dict[str, object], code: str, key: str, fact: str) -> None:
     with pytest.raises(UserError) as error:
         NodeConfig.from_node_config(config)
     assert (error.value.code, error.value.key) == (code, key)
@@ -89,7 +89,7 @@ def test_a_node_that_is_told_nonsense_says_so(config: dict[str, object], code: s
     ("app", "key"),
     [({}, "experiment"), ({"experiment": "= no TOML"}, "experiment"), ({"experiment": ""}, "engine.name")],
 )
-def test_an_app_without_an_experiment_for_flower_is_refused(app: dict[str, str], key: str) -> None:
+def test_an_app_without_an_experiment_for_flower_is_an_error(app: dict[str, str], key: str) -> None:
     with pytest.raises(UserError) as error:
         read_experiment(app)
     assert (error.value.code, error.value.key) == ("flower.invalid_app", key)
@@ -103,7 +103,7 @@ def pictures(folder: Path, classes: dict[str, int]) -> Path:
     return folder
 
 
-def test_a_nodes_own_folder_is_numbered_as_everyones(tmp_path: Path) -> None:
+def test_labels_of_a_nodes_folder_are_encoded_by_the_federations_names(tmp_path: Path) -> None:
     folder = pictures(tmp_path / "images", {"cat": 5, "owl": 10})
     experiment = Experiment(federation={"clients": 3}, data={"name": "folder", "path": "not on this machine"})
     node = NodeConfig(1, tmp_path, folder=folder)
@@ -121,7 +121,7 @@ def test_a_nodes_own_folder_is_numbered_as_everyones(tmp_path: Path) -> None:
     assert "dog, owl" in str(error.value)
 
 
-def test_a_nodes_own_table(tmp_path: Path) -> None:
+def test_table_of_a_node(tmp_path: Path) -> None:
     file = tmp_path / "own.csv"
     file.write_text("x,y,kind\n" + "".join(f"{i},{-i},{'ab'[i % 2]}\n" for i in range(20)))
     experiment = Experiment(federation={"clients": 2}, data={"name": "digits"})
@@ -146,7 +146,7 @@ def test_rows_of_the_configured_data(tmp_path: Path) -> None:
         assert (error.value.code, error.value.key) == ("flower.invalid_node_config", "node-config.index")
 
 
-def test_a_number_beyond_the_federation_is_refused(tmp_path: Path) -> None:
+def test_a_client_number_beyond_the_federation_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UserError) as error:
         load_node_data(NodeConfig(3, tmp_path), Experiment(federation={"clients": 3}))
     assert (error.value.code, error.value.key) == ("flower.invalid_node_config", "node-config.client")

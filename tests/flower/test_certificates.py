@@ -46,11 +46,11 @@ def shaken(server: Path, authority: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["127.0.0.1", "server.example"])
-def test_a_server_is_known_by_all_its_names(keys: Path, name: str) -> None:
+def test_a_server_certificate_has_all_its_names(keys: Path, name: str) -> None:
     shaken(keys, keys, name)
 
 
-def test_another_name_and_another_authority_are_refused(keys: Path, tmp_path: Path) -> None:
+def test_another_name_and_another_authority_fail_the_handshake(keys: Path, tmp_path: Path) -> None:
     make_certificates(tmp_path, ["127.0.0.1"], 0)
     with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
         shaken(keys, keys, "elsewhere.example")
@@ -72,7 +72,7 @@ def test_secrets_are_for_their_owner_only(keys: Path) -> None:
         assert stat.S_IMODE((keys / name).stat().st_mode) == 0o600
 
 
-def test_what_is_there_stays_and_a_node_can_be_added(keys: Path) -> None:
+def test_existing_keys_are_kept_and_a_node_can_be_added(keys: Path) -> None:
     before = {path: path.read_bytes() for path in keys.iterdir()}
     made = make_certificates(keys, ["127.0.0.1"], 3)
     assert sorted(path.name for path in made) == ["node-2", "node-2.pub"]

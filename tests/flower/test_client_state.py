@@ -24,7 +24,7 @@ def store(tmp_path: Path) -> NodeStateStore:
     return NodeStateStore.for_client(tmp_path / "state", RUN, 2)
 
 
-def test_what_is_written_is_read_by_its_version(store: NodeStateStore) -> None:
+def test_a_state_is_read_by_its_version(store: NodeStateStore) -> None:
     for t in range(3):
         store.write(StateVersion(t, 0), memory(t))
     assert store.read(None) is None
@@ -35,7 +35,7 @@ def test_what_is_written_is_read_by_its_version(store: NodeStateStore) -> None:
         assert all(torch.equal(a, b) for a, b in zip(back.values(), memory(t).values(), strict=True))
 
 
-def test_a_memory_that_is_not_there_is_noticed(store: NodeStateStore) -> None:
+def test_a_missing_state_is_an_error(store: NodeStateStore) -> None:
     store.write(StateVersion(1, 0), memory(1))
     other = NodeStateStore.for_client(store.folder, RUN, 5)
     for place, version, found in (
@@ -49,7 +49,7 @@ def test_a_memory_that_is_not_there_is_noticed(store: NodeStateStore) -> None:
         assert found in str(error.value)
 
 
-def test_a_damaged_memory_is_noticed(store: NodeStateStore) -> None:
+def test_a_damaged_state_is_an_error(store: NodeStateStore) -> None:
     store.write(StateVersion(1, 0), memory(1))
     (file,) = store.folder.iterdir()
     file.write_bytes(file.read_bytes()[:20])
@@ -58,7 +58,7 @@ def test_a_damaged_memory_is_noticed(store: NodeStateStore) -> None:
     assert (error.value.code, error.value.key) == ("run.unreadable_client_state", str(file))
 
 
-def test_what_was_never_acknowledged_goes(store: NodeStateStore) -> None:
+def test_unacknowledged_versions_are_removed(store: NodeStateStore) -> None:
     for version in (StateVersion(0, 0), StateVersion(1, 0), StateVersion(1, 1), StateVersion(2, 0)):
         store.write(version, memory(1))
     store.prune(StateVersion(1, 0), oldest=0)
@@ -67,7 +67,7 @@ def test_what_was_never_acknowledged_goes(store: NodeStateStore) -> None:
     assert store.versions() == []
 
 
-def test_what_a_checkpoint_may_go_back_to_stays(store: NodeStateStore) -> None:
+def test_versions_of_checkpoints_are_kept(store: NodeStateStore) -> None:
     for t in (0, 2, 3, 7):
         store.write(StateVersion(t, 0), memory(t))
     store.prune(StateVersion(7, 0), oldest=3)  # after rounds 0, 1, 2: the memory was that of round 2
@@ -76,7 +76,7 @@ def test_what_a_checkpoint_may_go_back_to_stays(store: NodeStateStore) -> None:
     assert [v.t for v in store.versions()] == [7]
 
 
-def test_an_empty_memory_needs_no_file(store: NodeStateStore) -> None:
+def test_an_empty_state_needs_no_file(store: NodeStateStore) -> None:
     store.write(StateVersion(0, 0), {})
     assert not store.folder.exists()
 
@@ -99,7 +99,7 @@ for t in range(10**6):
 """
 
 
-def test_what_was_written_before_a_kill_is_whole(store: NodeStateStore) -> None:
+def test_states_written_before_a_kill_are_complete(store: NodeStateStore) -> None:
     process = subprocess.Popen([sys.executable, "-c", KILLED, str(store.folder)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     with process:

@@ -11,7 +11,7 @@ NUMBERS = torch.tensor([[1.5, -0.0, float("inf")], [float("nan"), 1e-30, 3.0]])
 
 @pytest.mark.parametrize("kind", codec.WIRE_DTYPES.values(), ids=str)
 @pytest.mark.parametrize("shape", [(2, 3), (6,), (), (0,), (3, 0)])
-def test_every_type_and_shape_comes_back_to_the_bit(kind: torch.dtype, shape: tuple[int, ...]) -> None:
+def test_every_type_and_shape_survives_the_round_trip_to_the_bit(kind: torch.dtype, shape: tuple[int, ...]) -> None:
     t = torch.nan_to_num(NUMBERS, posinf=9).to(kind) if not kind.is_floating_point else NUMBERS.to(kind)
     t = t.flatten()[: max(1, torch.Size(shape).numel())][: torch.Size(shape).numel()].reshape(shape)
     back = decode(encode({"z": t, "a": t}))
@@ -22,7 +22,7 @@ def test_every_type_and_shape_comes_back_to_the_bit(kind: torch.dtype, shape: tu
     assert back["z"].data_ptr() % 64 == 0, "aligned as torch aligns, on which the last bit may depend"
 
 
-def test_views_travel_as_what_they_show() -> None:
+def test_views_are_sent_without_their_base() -> None:
     t = torch.arange(6.0).view(2, 3).T
     assert torch.equal(decode(encode({"w": t}))["w"], t)
 
@@ -44,14 +44,14 @@ def test_views_travel_as_what_they_show() -> None:
         ({f"w{i}": EncodedTensor("uint8", (1,), b"1") for i in range(257)}, "reply.too_large", "257 tensors"),
     ],
 )
-def test_what_is_no_payload_is_refused(parts: dict[str, EncodedTensor], code: str, fact: str) -> None:
+def test_malformed_payloads_are_errors(parts: dict[str, EncodedTensor], code: str, fact: str) -> None:
     with pytest.raises(InvalidMessage) as error:
         decode(parts)
     assert error.value.code == code
     assert fact in str(error.value)
 
 
-def test_too_much_is_refused_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_large_payloads_are_errors_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codec, "MAX_BYTES", 100)
     parts = encode({"a": torch.zeros(20), "b": torch.zeros(5)})
     with pytest.raises(InvalidMessage) as error:
@@ -66,7 +66,7 @@ def test_too_much_is_refused_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> N
     assert "101 bytes" in str(error.value)
 
 
-def test_a_type_that_is_not_sent_is_refused_by_the_sender() -> None:
+def test_an_unsupported_type_is_an_error_at_the_sender() -> None:
     with pytest.raises(InvalidMessage) as error:
         encode({"w": torch.zeros(1, dtype=torch.complex64)})
     assert error.value.code == "reply.unsupported_dtype"

@@ -112,7 +112,7 @@ def refused(daemons: LocalDeployment, why: str | None, **changes: Path) -> bool:
     return came == 0 and "SuperNode ID" not in said and (why is None or re.search(why, said) is not None)
 
 
-def test_strangers_are_kept_out(tmp_path: Path) -> None:
+def test_unauthenticated_nodes_are_rejected(tmp_path: Path) -> None:
     other = tmp_path / "other"
     make_certificates(other, ["127.0.0.1"], 1)
     with LocalDeployment(tmp_path / "federation", 1) as daemons:
@@ -140,7 +140,7 @@ def at_work(daemons: LocalDeployment, name: str) -> bool:
 
 
 @pytest.mark.parametrize("method", ["scaffold", "fedcsd"])
-def test_a_killed_node_is_missed_and_comes_back_with_its_memory(method: str, tmp_path: Path, config: Path) -> None:
+def test_a_killed_node_returns_with_its_state(method: str, tmp_path: Path, config: Path) -> None:
     changes = f"method.name={method} run.rounds=9 engine.min_replies=2 engine.timeout=240 local.epochs=500"
     with LocalDeployment(tmp_path, 3) as daemons:
         trial = Trial(daemons, config)
@@ -165,7 +165,7 @@ def test_a_killed_node_is_missed_and_comes_back_with_its_memory(method: str, tmp
         assert trial.same("run", serial_without(config, changes.replace("engine.timeout=240", ""), missing))
 
 
-def test_a_superlink_that_is_killed_and_started_again_lets_the_run_go_on(tmp_path: Path, config: Path) -> None:
+def test_the_run_resumes_after_a_superlink_is_killed_and_restarted(tmp_path: Path, config: Path) -> None:
     changes = "method.name=scaffold run.rounds=4 local.epochs=300"
     with LocalDeployment(tmp_path, 3, database=True) as daemons:
         trial = Trial(daemons, config)

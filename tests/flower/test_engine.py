@@ -34,7 +34,7 @@ def test_the_bits_of_serial(changes: str, config: Path, tmp_path: Path) -> None:
             assert got[key] == meant[key], key
 
 
-def test_memories_stay_on_their_nodes_and_do_not_pile_up(config: Path, tmp_path: Path) -> None:
+def test_states_stay_on_their_nodes_and_old_versions_are_removed(config: Path, tmp_path: Path) -> None:
     grid = federation(tmp_path, config, "method.name=scaffold run.rounds=6")
     federate(grid)
     for client in range(3):
@@ -72,7 +72,7 @@ def test_a_lost_reply_is_rolled_back(config: Path, tmp_path: Path) -> None:
         ("report", "loss"),
     ],
 )
-def test_a_refused_reply_is_rolled_back(record: str, name: str, config: Path, tmp_path: Path) -> None:
+def test_a_rejected_reply_is_rolled_back(record: str, name: str, config: Path, tmp_path: Path) -> None:
     """Its node goes back to the memory that the server has the receipt of: as if it had not taken part."""
     changes = "method.name=scaffold engine.min_replies=2"
     grid, asked = federation(tmp_path, config, changes), [0]
@@ -92,7 +92,7 @@ def test_a_refused_reply_is_rolled_back(record: str, name: str, config: Path, tm
     assert same(tmp_path, serial_without(config, changes, {(2, refused["client"], "train")}))
 
 
-def test_a_node_that_is_away_is_noted_and_comes_back_with_its_memory(config: Path, tmp_path: Path) -> None:
+def test_an_absent_node_is_recorded_and_returns_with_its_state(config: Path, tmp_path: Path) -> None:
     changes = "method.name=scaffold engine.min_replies=2 run.rounds=4"
     grid = federation(tmp_path, config, changes)
     rounds = iter(range(100))
@@ -108,7 +108,7 @@ def test_a_node_that_is_away_is_noted_and_comes_back_with_its_memory(config: Pat
     assert same(tmp_path, serial_without(config, changes, {(2, 1, "train")}))
 
 
-def test_a_client_that_raises_is_left_out_and_its_reason_kept(config: Path, tmp_path: Path) -> None:
+def test_a_client_that_raises_is_skipped_and_its_traceback_stored(config: Path, tmp_path: Path) -> None:
     grid = federation(tmp_path, config, "method.name=scaffold engine.min_replies=2")
     (tmp_path / "state-1").write_text("a file where a folder should be")
     federate(grid)
@@ -116,7 +116,7 @@ def test_a_client_that_raises_is_left_out_and_its_reason_kept(config: Path, tmp_
     assert "NotADirectoryError" in (tmp_path / "run" / "failures" / "round-1-client-1.txt").read_text()
 
 
-def test_without_min_replies_a_failure_ends_the_run_which_can_go_on(config: Path, tmp_path: Path) -> None:
+def test_without_min_replies_a_failure_ends_the_run_which_can_be_resumed(config: Path, tmp_path: Path) -> None:
     changes = "method.name=scaffold run.rounds=4"
     grid = federation(tmp_path, config, changes)
     asked = [0]
@@ -140,7 +140,7 @@ def test_without_min_replies_a_failure_ends_the_run_which_can_go_on(config: Path
     assert error.value.code == "run.finished"
 
 
-def test_a_memory_that_is_gone_is_noticed(config: Path, tmp_path: Path) -> None:
+def test_a_lost_state_is_an_error(config: Path, tmp_path: Path) -> None:
     grid = federation(tmp_path, config, "method.name=scaffold engine.min_replies=2")
     asked = [0]
 
@@ -158,7 +158,7 @@ def test_a_memory_that_is_gone_is_noticed(config: Path, tmp_path: Path) -> None:
     assert "round 1, exchange 1" in why
 
 
-def test_two_nodes_of_one_number_are_refused(config: Path, tmp_path: Path) -> None:
+def test_two_nodes_of_one_client_are_an_error(config: Path, tmp_path: Path) -> None:
     grid = federation(tmp_path, config)
     grid.nodes[102]["client"] = 1
     with pytest.raises(UserError) as error:
@@ -167,7 +167,7 @@ def test_two_nodes_of_one_number_are_refused(config: Path, tmp_path: Path) -> No
     assert "client = 1" in str(error.value)
 
 
-def test_a_second_node_of_a_number_that_comes_later_is_named(config: Path, tmp_path: Path) -> None:
+def test_a_second_node_of_a_client_that_registers_later_is_an_error(config: Path, tmp_path: Path) -> None:
     grid = federation(tmp_path, config)
     grid.run_config["set"] = "engine.timeout=0.5"
     grid.nodes[102]["client"] = 1
@@ -180,7 +180,7 @@ def test_a_second_node_of_a_number_that_comes_later_is_named(config: Path, tmp_p
         assert fact in str(error.value)
 
 
-def test_a_hello_that_is_lost_is_said_again(config: Path, tmp_path: Path) -> None:
+def test_a_lost_registration_is_sent_again(config: Path, tmp_path: Path) -> None:
     grid, asked = federation(tmp_path, config), iter(range(100))
     grid.run_config["set"] = "engine.timeout=5"
     grid.fate = lambda node, reply: None if next(asked) == 1 else reply
@@ -188,7 +188,7 @@ def test_a_hello_that_is_lost_is_said_again(config: Path, tmp_path: Path) -> Non
     assert [line["replies"] for line in lines(tmp_path)] == [3, 3, 3]
 
 
-def test_a_client_that_never_comes_is_named(config: Path, tmp_path: Path) -> None:
+def test_a_client_that_never_registers_is_an_error(config: Path, tmp_path: Path) -> None:
     grid = federation(tmp_path, config)
     grid.run_config["set"] = "engine.timeout=0.5"
     grid.online -= {102}
@@ -200,7 +200,7 @@ def test_a_client_that_never_comes_is_named(config: Path, tmp_path: Path) -> Non
         assert fact in str(error.value)
 
 
-def test_a_node_of_data_of_its_own(config: Path, tmp_path: Path) -> None:
+def test_a_node_with_local_data(config: Path, tmp_path: Path) -> None:
     """Every node has a table; what the server has is for the test and for auxiliary examples."""
     grid = federation(tmp_path, config, "method.name=fedssd")
     whole = (config.parent / "data.csv").read_text().splitlines()

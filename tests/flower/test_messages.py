@@ -52,7 +52,7 @@ def first_weights(config: Path) -> dict[str, Tensor]:
         ({"order": ConfigRecord()}, "reply.wrong_protocol", "None"),
     ],
 )
-def test_orders_that_make_no_sense_are_declined(
+def test_invalid_orders_are_declined(
     change: dict[str, object], code: str, fact: str, config: Path, tmp_path: Path
 ) -> None:
     grid = federation(tmp_path, config)
@@ -116,7 +116,7 @@ def bent(change: dict[str, object]):
         ),
     ],
 )
-def test_answers_that_make_no_sense_are_left_out(
+def test_invalid_replies_are_rejected(
     change: dict[str, object], code: str, fact: str, config: Path, tmp_path: Path
 ) -> None:
     grid = federation(tmp_path, config, "engine.min_replies=2 run.rounds=1")
@@ -128,7 +128,7 @@ def test_answers_that_make_no_sense_are_left_out(
     assert fact in why
 
 
-def test_a_reply_of_another_form_is_refused_even_if_all_are_needed(config: Path, tmp_path: Path) -> None:
+def test_a_malformed_reply_is_rejected_even_if_all_are_needed(config: Path, tmp_path: Path) -> None:
     grid = federation(tmp_path, config)
     grid.fate = bent({"up": to_array_record({"w": torch.zeros(9), "more": torch.zeros(1)})})
     with pytest.raises(UserError) as error:

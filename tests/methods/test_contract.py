@@ -29,7 +29,7 @@ WRONG = {"tau": 0.0, "mu": -1.0, "lam": -1.0, "beta": float("nan"), "alpha": flo
 @pytest.mark.parametrize(
     ("name", "key"), [(name, f.name) for name in METHODS for f in fields(METHODS[name]()) if f.name in WRONG]
 )
-def test_impossible_hyper_parameters_are_refused(name: str, key: str) -> None:
+def test_invalid_hyper_parameters_are_errors(name: str, key: str) -> None:
     with pytest.raises(UserError) as error:
         METHODS[name](**{key: WRONG[key]})
     assert (error.value.code, error.value.key) == ("config.invalid_value", f"method.{key}")

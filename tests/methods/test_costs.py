@@ -131,7 +131,7 @@ PASSES: list[tuple[str, dict, int, int, int]] = [
 
 @pytest.mark.parametrize(("name", "hyper", "passes", "by_epoch", "aux"), PASSES)
 @pytest.mark.parametrize("noise", [0.0, 0.1], ids=["plain", "augmented"])
-def test_frozen_models_are_heard_once_a_round(
+def test_frozen_models_are_evaluated_once_a_round(
     name: str, hyper: dict, passes: int, by_epoch: int, aux: int, noise: float
 ) -> None:
     how = LocalTraining(epochs=3, batch=4, sgd=ClientSGD(lr=0.05))
@@ -155,6 +155,6 @@ def test_fedcsd_prototypes_of_the_client_alone_take_no_more_than_the_exchange() 
     assert sum(counts) <= 4 * 2 * 13
 
 
-def test_fedcurv_hears_no_teacher() -> None:
+def test_fedcurv_evaluates_no_teacher() -> None:
     method = METHODS["fedcurv"]()
     assert type(method).frozen is METHODS["fedavg"].frozen

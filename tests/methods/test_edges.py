@@ -130,7 +130,7 @@ def test_classes_without_an_auxiliary_sample() -> None:
         assert ref.fedssd_class(A.tolist())[1] == 0
 
 
-def test_fedssd_of_a_network_that_says_one_class_or_is_certain() -> None:
+def test_fedssd_of_a_network_that_predicts_one_class_or_is_certain() -> None:
     A = torch.zeros(4, 4, dtype=torch.float64)
     A[:, 2] = 1
     assert added("fedssd", {"m_max": 1.0, "weighting": "linear"}, down={"A": A})[0] == 0
@@ -227,7 +227,7 @@ def test_clients_without_a_step_in_stateful_methods() -> None:
 
 
 @pytest.mark.parametrize("name", ["scaffold", "feddyn", "fedcurv", "moon"])
-def test_who_stays_away_or_is_lost_keeps_its_memory(name: str) -> None:
+def test_a_client_that_is_not_sampled_or_lost_keeps_its_state(name: str) -> None:
     rounds = play(METHODS[name](), cohorts=[[0, 1, 2], [1, 3], [0, 1]], lost={2: {1}})
     first, second, third = (r.memories for r in rounds)
     assert set(first) == {0, 1, 2}
@@ -250,7 +250,7 @@ def test_one_class_each(name: str) -> None:
     assert torch.isfinite(rounds[-1].server.w).all()
 
 
-def test_a_network_that_normalises_by_the_batch_hears_its_teacher_on_the_same_batch() -> None:
+def test_with_batch_statistics_the_teacher_is_evaluated_on_the_students_batch() -> None:
     """1.2 and 1.4: with batch statistics a teacher's answer is about the batch, so the student starts in agreement."""
     net = network()
     net.norm = torch.nn.BatchNorm1d(8, track_running_stats=False).double()

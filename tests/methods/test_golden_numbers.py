@@ -179,7 +179,7 @@ def test_fedssd(m_max: float, weighting: str, expected: float) -> None:
     assert loss - value("fedavg") == close(expected, 10)
 
 
-def test_fedssd_as_printed_is_all_but_nothing() -> None:
+def test_fedssd_as_printed_is_almost_zero() -> None:
     loss = value("fedssd", hyper={"m_max": 0.01, "weighting": "squared"}, down={"A": A})
     assert loss - value("fedavg") == close(4.893547874e-06, 15)
 

@@ -56,7 +56,7 @@ def test_fedlmd_pushes_majority_logits_down(name: str, seed: int) -> None:
 
 
 @SEEDS
-def test_fedntd_of_two_classes_is_nothing(seed: int) -> None:
+def test_fedntd_of_two_classes_is_zero(seed: int) -> None:
     added, slope = term(
         METHODS["fedntd"](beta=3, tau=2), normal(seed, 4, 2), normal(seed + 9, 4, 2), torch.tensor([0, 1, 1, 0])
     )
@@ -90,7 +90,7 @@ def test_fedssd_weights_are_bounded_and_grow_with_the_teachers_belief(seed: int)
 
 @SEEDS
 @pytest.mark.parametrize("phi_tau", [None, 1.0, 0.5])
-def test_fedcad_trust_lies_between_its_bounds(phi_tau: float | None, seed: int) -> None:
+def test_fedcad_trust_is_between_its_bounds(phi_tau: float | None, seed: int) -> None:
     y = torch.arange(4).repeat(3)
     for beta, gamma in ((0.3, 0.7), (0.0, 1.0), (0.1, 0.1), (0.7, 0.9)):
         method = METHODS["fedcad"](beta=beta, gamma=gamma, phi_tau=phi_tau)

@@ -98,7 +98,7 @@ def test_gives_features_and_logits_and_keeps_names_and_weights(make: type[nn.Mod
     own.load_state_dict(net.state_dict())
 
 
-def test_the_callers_module_is_left_alone() -> None:
+def test_the_callers_module_is_not_changed() -> None:
     own = sequential()
     before = deepcopy(own.state_dict())
     adapt(own.train(), X)
@@ -181,7 +181,7 @@ def test_a_batch_of_one_keeps_its_dimension() -> None:
         (Backwards(), X[:, :, :5], 3, "model.unsupported_input", ["(1, 5, 8)"]),
     ],
 )
-def test_what_cannot_be_adapted_is_refused_in_one_line(
+def test_modules_that_cannot_be_adapted_are_errors(
     module: nn.Module, sample: Tensor, classes: int, code: str, facts: list[str]
 ) -> None:
     with pytest.raises(UserError) as e:

@@ -25,14 +25,14 @@ def test_the_same_bits_as_torch(shape: tuple[int, ...], layout: torch.memory_for
             assert torch.equal(mine, torchs)
 
 
-def test_not_a_number_is_not_lost() -> None:
+def test_nan_is_propagated() -> None:
     x = torch.zeros(1, 3, 4, 4).to(memory_format=torch.channels_last)
     x[0, 1, 2, 3] = torch.nan
     assert torch.isnan(FastMaxPool2d()(x)).nonzero().tolist() == [[0, 1, 1, 1]]
 
 
 @pytest.mark.parametrize("name", ["cnn", "cnn-32-64"])
-def test_a_teacher_says_what_the_trained_module_says(name: str) -> None:
+def test_a_teacher_has_the_outputs_of_the_trained_module(name: str) -> None:
     model = MODELS[name]().build((3, 32, 32), 10)
     x = torch.randn(8, 3, 32, 32).to(memory_format=torch.channels_last)
     learned = model(x)[1]

@@ -160,7 +160,7 @@ def test_only_torchs_global_generator_decides_the_initial_weights(name: str) -> 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "mlp"])
 @pytest.mark.parametrize("shape", [(3, 3, 3), (64,), (28, 28)], ids=str)
-def test_wrong_shapes_are_refused_in_one_line_that_names_mlp(name: str, shape: tuple[int, ...]) -> None:
+def test_wrong_shapes_are_errors_with_mlp_as_hint(name: str, shape: tuple[int, ...]) -> None:
     with pytest.raises(UserError) as e:
         MODELS[name]().build(shape, 10)
     assert (e.value.code, e.value.key) == ("model.unsupported_input", "model.name")
@@ -169,7 +169,7 @@ def test_wrong_shapes_are_refused_in_one_line_that_names_mlp(name: str, shape: t
     assert "\n" not in str(e.value)
 
 
-def test_digits_into_the_cnn_says_what_size_is_needed() -> None:
+def test_digits_into_the_cnn_is_an_error_with_the_needed_size() -> None:
     with pytest.raises(UserError) as error:
         Cnn().build(DIGITS, 10)
     assert (error.value.code, error.value.key) == ("model.unsupported_input", "model.name")
@@ -187,7 +187,7 @@ def test_smallest_images_that_are_accepted_do_work() -> None:
         assert error.value.code == "model.unsupported_input"
 
 
-def test_unknown_options_are_refused() -> None:
+def test_unknown_options_are_errors() -> None:
     for model, key in (
         (ResNet8(norm="layer"), "model.norm"),  # type: ignore[arg-type]
         (ResNet8(bn_stats="none"), "model.bn_stats"),  # type: ignore[arg-type]

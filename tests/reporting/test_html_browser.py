@@ -284,7 +284,7 @@ def test_without_scripts_there_is_a_figure(browser: "Browser", report: Path) -> 
         assert page.locator("fieldset.toggles[hidden]").count() == page.locator("#theme[hidden]").count() == 1
 
 
-def test_hostile_names_do_nothing(browser: "Browser", tmp_path: Path) -> None:
+def test_injected_names_run_no_code(browser: "Browser", tmp_path: Path) -> None:
     hostile = ["<script>hacked = 1</script>", '"><img src=x onerror=hacked=1>', "</script><script>hacked=1</script>"]
     study = Study(
         id="hostile",  # a name that is part of a path is checked before

@@ -42,13 +42,13 @@ def test_no_probe_changes_a_bit(method: str) -> None:
     assert [r["train_loss"] for r in plain.rounds] == [r["train_loss"] for r in probed.rounds]
 
 
-def test_workers_see_what_one_process_sees(everything: fr.Result) -> None:
+def test_probes_are_equal_with_workers_and_in_one_process(everything: fr.Result) -> None:
     spread = fr.run(tables(*PROBES, method="fedcsd", engine="pool"))
     # One sum over the participants: their order is the engine's, the same for all.
     assert spread.probes == everything.probes
 
 
-def test_files_hold_what_the_result_holds(everything: fr.Result) -> None:
+def test_files_and_result_agree(everything: fr.Result) -> None:
     assert everything.directory is not None
     for name, lines in everything.probes.items():
         text = (everything.directory / "probes" / f"{name}.jsonl").read_text()
@@ -68,7 +68,7 @@ def test_the_confusion_matrix_is_that_of_the_global_model(everything: fr.Result)
     assert expected.trace() / expected.sum() == everything.summary["final"]
 
 
-def test_local_models_are_counted_and_forget(everything: fr.Result) -> None:
+def test_local_models_are_counted_and_lose_accuracy(everything: fr.Result) -> None:
     line, record = everything.probes["local"][-1], everything.rounds[-1]
     assert sorted(line["clients"]) == record["clients"]
     correct, test = np.array(line["correct"]), np.array(line["test"])
@@ -110,7 +110,7 @@ def test_shift_grows_from_the_received_model(everything: fr.Result) -> None:
     assert last == pytest.approx((np.sum(local["correct"], 1) / np.sum(local["test"])).tolist())
 
 
-def test_own_data_is_learned(everything: fr.Result) -> None:
+def test_accuracy_on_local_data_grows(everything: fr.Result) -> None:
     line = everything.probes["own_data"][-1]
     assert np.mean(line["local"]) > np.mean(line["global"])
 
@@ -127,7 +127,7 @@ def test_features_are_those_of_the_models(everything: fr.Result) -> None:
     assert torch.allclose(saved["global"], expected, atol=1e-6)
 
 
-def test_what_fedcsd_says_of_a_batch_by_hand() -> None:
+def test_metrics_of_fedcsd_on_a_batch_by_hand() -> None:
     z_t = torch.tensor([[4.0, 0.0, 0.0], [0.0, 4.0, 0.0], [0.0, 0.0, 4.0], [1.0, 1.1, 0.0]])
     y = torch.tensor([0, 0, 1, 0])  # right, wrong and unsure of the label, wrong, wrong but p_y > 1/3
     z = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
@@ -144,7 +144,7 @@ def test_what_fedcsd_says_of_a_batch_by_hand() -> None:
     ("fedcad", {"trust", "alpha"}),
     ("fedssd", {"trust", "credibility"}),
 ])  # fmt: skip
-def test_distillation_is_told(method: str, keys: set[str]) -> None:
+def test_distillation_metrics_are_recorded(method: str, keys: set[str]) -> None:
     (line,) = fr.run(tables("distillation", method=method, rounds=1)).probes["distillation"]
     assert set(line) == {"round", *keys}
     if "alpha" in keys:
@@ -154,25 +154,25 @@ def test_distillation_is_told(method: str, keys: set[str]) -> None:
         assert np.array(line["credibility"]).shape == (10, 10)
 
 
-def test_fedavg_has_no_distillation_to_tell() -> None:
+def test_fedavg_has_no_distillation_metrics() -> None:
     assert fr.run(tables("distillation", rounds=1)).probes == {}
 
 
-def test_unknown_probes_are_refused() -> None:
+def test_unknown_probes_are_errors() -> None:
     with pytest.raises(fr.UserError) as error:
         fr.Experiment(run={"probes": ["confusoin"]})
     assert (error.value.code, error.value.key) == ("config.unknown_name", "run.probes")
     assert '"confusion"' in str(error.value.hint)
 
 
-def test_a_run_goes_on_from_the_model_of_another(tmp_path: Path) -> None:
+def test_a_run_starts_from_the_model_of_another(tmp_path: Path) -> None:
     first = fr.run(tables(), out=tmp_path / "first")
     for start in (tmp_path / "first", tmp_path / "first" / "model.safetensors"):
         ready = prepare_run(fr.Experiment(**(tables() | {"run": {"start": str(start)}})))
         assert torch.equal(ready.server.w, first.server.w)
 
 
-def test_a_start_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+def test_a_start_model_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
     fr.run(tables(), out=tmp_path / "first")
     other = tables() | {"model": {"name": "mlp", "hidden": [7]}, "run": {"start": str(tmp_path / "first")}}
     with pytest.raises(fr.UserError) as error:

@@ -48,7 +48,7 @@ def same(a: fr.Result, b: fr.Result) -> None:
 
 
 @pytest.mark.parametrize("method", fr.METHODS)
-def test_every_method_goes_on_to_the_same_bits(method: str, tmp_path: Path) -> None:
+def test_every_method_resumes_to_the_same_bits(method: str, tmp_path: Path) -> None:
     expected = fr.run(tables(method))
     interrupt(tables(method), tmp_path / "a", after=2)
     assert not (tmp_path / "a" / "summary.json").exists()
@@ -91,7 +91,7 @@ def test_a_finished_run_leaves_no_checkpoint_and_cannot_be_resumed(tmp_path: Pat
 
 @pytest.mark.parametrize("part", ["round-000003.json", "round-000003.safetensors", "memories"])
 @pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
-def test_a_damaged_checkpoint_is_passed_over(
+def test_a_damaged_checkpoint_is_skipped(
     part: str, damage: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     interrupt(tables(), tmp_path / "a", after=3)
@@ -113,7 +113,7 @@ def test_a_damaged_checkpoint_is_passed_over(
 
 @pytest.mark.parametrize(("line", "from_round"), [(3, 2), (1, 0)])
 @pytest.mark.parametrize("file", ["rounds.jsonl", "probes/cohort.jsonl"])
-def test_an_altered_record_is_noticed(
+def test_an_altered_record_is_an_error(
     file: str, line: int, from_round: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The record is a part of a checkpoint: one that says something else is not gone on with."""
@@ -136,13 +136,13 @@ def test_an_altered_record_is_noticed(
 
 
 @pytest.mark.parametrize("damage", [b"\xff\xfe", b'{"rouod": 1}\n', b"7\n", b'{"round": "1"}\n', b""])
-def test_a_record_that_cannot_be_read_is_made_again(damage: bytes, tmp_path: Path) -> None:
+def test_an_unreadable_record_is_written_again(damage: bytes, tmp_path: Path) -> None:
     interrupt(tables(), tmp_path / "a", after=2)
     (tmp_path / "a" / "rounds.jsonl").write_bytes(damage)
     same(fr.run(tables(), out=tmp_path / "a", resume=True), fr.run(tables()))
 
 
-def test_what_killed_processes_leave_behind_is_removed(tmp_path: Path) -> None:
+def test_files_of_killed_processes_are_removed(tmp_path: Path) -> None:
     interrupt(tables(rounds=6), tmp_path / "a", after=5)
     folder = tmp_path / "a" / "checkpoints"
     left = [folder / ".round-000006.json.x1", folder / "memories" / "0-99.safetensors", folder / "memories" / ".0-9.x"]
@@ -164,7 +164,7 @@ def test_a_finished_run_whose_checkpoints_were_not_all_removed_is_finished(tmp_p
     assert (error.value.code, error.value.key) == ("run.finished", str(tmp_path / "a"))
 
 
-def test_force_goes_as_far_as_it_can(tmp_path: Path) -> None:
+def test_force_resumes_where_the_model_fits(tmp_path: Path) -> None:
     interrupt(tables("fedavg"), tmp_path / "a", after=2)
     other = tables("fedavg") | {"model": {"name": "mlp", "hidden": [7]}}
     before = {p: p.read_bytes() for p in (tmp_path / "a").rglob("*") if p.is_file()}
@@ -183,7 +183,7 @@ def test_force_goes_as_far_as_it_can(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("engine", ["serial", "pool"])
-def test_an_edited_configuration_in_the_directory_is_refused(engine: str, tmp_path: Path) -> None:
+def test_an_edited_configuration_in_the_directory_is_an_error(engine: str, tmp_path: Path) -> None:
     interrupt(tables(engine=engine), tmp_path / "a", after=2)
     file = tmp_path / "a" / "config.toml"
     assert "epochs = 1" in file.read_text()
@@ -211,7 +211,7 @@ def test_only_two_checkpoints_are_kept(tmp_path: Path) -> None:
         ({"federation": SMALL["federation"] | {"clients": 7}}, ["federation.clients was 6, is 7"]),
     ],
 )
-def test_a_changed_configuration_is_refused_key_by_key(
+def test_every_changed_key_of_the_configuration_is_an_error(
     change: dict[str, object], changed: list[str], tmp_path: Path
 ) -> None:
     interrupt(tables(), tmp_path / "a", after=2)
@@ -223,7 +223,7 @@ def test_a_changed_configuration_is_refused_key_by_key(
     assert before == {p: p.read_bytes() for p in (tmp_path / "a").rglob("*") if p.is_file()}, "nothing is touched"
 
 
-def test_other_data_and_versions_are_refused_and_forced(tmp_path: Path) -> None:
+def test_other_data_and_versions_are_errors_without_force(tmp_path: Path) -> None:
     interrupt(tables(), tmp_path / "a", after=2)
     file = tmp_path / "a" / "environment.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"data": "another", "torch": "1.0"}))
@@ -236,7 +236,7 @@ def test_other_data_and_versions_are_refused_and_forced(tmp_path: Path) -> None:
     same(fr.run(tables(), out=tmp_path / "a", resume=True, force=True), fr.run(tables()))
 
 
-def test_another_kind_of_processor_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_another_kind_of_processor_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     interrupt(tables(), tmp_path / "a", after=2)
     file = tmp_path / "a" / "environment.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"cpu": "VSX"}))
@@ -246,7 +246,7 @@ def test_another_kind_of_processor_is_said(tmp_path: Path, caplog: pytest.LogCap
     assert warning.args[:2] == (tmp_path / "a", "VSX")
 
 
-def test_what_is_no_run_directory_is_refused(tmp_path: Path) -> None:
+def test_other_folders_are_no_run_directories(tmp_path: Path) -> None:
     with pytest.raises(fr.UserError) as error:
         fr.run(tables(), out=tmp_path / "nothing", resume=True)
     assert (error.value.code, error.value.key) == ("run.not_a_run", str(tmp_path / "nothing"))
@@ -301,7 +301,7 @@ def test_a_full_disk_stops_the_run_and_loses_nothing(tmp_path: Path, monkeypatch
     same(fr.run(tables(rounds=8), out=tmp_path / "a", resume=True), fr.run(tables(rounds=8)))
 
 
-def test_own_data_and_model_go_on_too(tmp_path: Path) -> None:
+def test_runs_with_users_data_and_model_resume_too(tmp_path: Path) -> None:
     rng = torch.Generator().manual_seed(0)
     x, y = torch.randn(120, 5, generator=rng), torch.randint(0, 3, (120,), generator=rng)
     own = {"data": (x.numpy(), y.numpy()), "model": torch.nn.Linear(5, 3)}

@@ -104,13 +104,13 @@ def test_seeds_are_independent_settings() -> None:
     assert run(seed=1).rounds[-1]["loss"] == base.rounds[-1]["loss"]
 
 
-def test_threads_are_left_as_they_were() -> None:
+def test_the_number_of_threads_is_restored() -> None:
     before = torch.get_num_threads()
     fr.run(fr.Experiment(run={"rounds": 1}, local={"epochs": 1}))
     assert torch.get_num_threads() == before
 
 
-def test_local_accuracy_when_asked_for() -> None:
+def test_local_accuracy_is_computed_if_set() -> None:
     result = fr.run(fr.Experiment(local={"epochs": 1}, run={"rounds": 2, "local_accuracy": True}))
     assert all(0 < line["local_accuracy"] < 1 for line in result.rounds)
     assert result.rounds[-1]["local_accuracy"] < result.rounds[-1]["accuracy"], (
@@ -166,7 +166,7 @@ def test_auxiliary_set() -> None:
     "method",
     [{"name": "fedcad"}, {"name": "fedssd"}, {"name": "fedgkd", "vote": True}, {"name": "grid", "trust": "class"}],
 )
-def test_methods_that_need_auxiliary_data_say_so(method: dict[str, object], tmp_path: Path) -> None:
+def test_methods_that_need_auxiliary_data_are_errors_without(method: dict[str, object], tmp_path: Path) -> None:
     with pytest.raises(fr.UserError) as error:
         fr.run(fr.Experiment(method=method, data={"aux_per_class": 0}), out=tmp_path / "a")
     assert (error.value.code, error.value.key) == ("config.conflict", "data.aux_per_class")
@@ -174,7 +174,7 @@ def test_methods_that_need_auxiliary_data_say_so(method: dict[str, object], tmp_
     assert fr.run(fr.Experiment(**QUICK, method={"name": "fedcad", "estimate": "local"}, data={"aux_per_class": 0}))
 
 
-def test_what_was_given_in_python_is_named_and_must_be_given_again(tmp_path: Path) -> None:
+def test_python_objects_are_recorded_and_required_to_resume(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     data = (rng.normal(size=(90, 4)).astype(np.float32), rng.integers(0, 3, 90))
     own = {"data": data, "model": nn.Linear(4, 3), "partition": fr.Experiment().federation.partition}
@@ -189,14 +189,14 @@ def test_what_was_given_in_python_is_named_and_must_be_given_again(tmp_path: Pat
     fr.run(tmp_path / "a" / "config.toml", **own)
 
 
-def test_a_run_in_which_nobody_trains_is_refused() -> None:
+def test_a_run_without_clients_that_train_is_an_error() -> None:
     with pytest.raises(fr.UserError) as error:
         fr.run(fr.Experiment(local={"batch": 5000, "drop_last": True}))
     assert (error.value.code, error.value.key) == ("round.no_training_step", "local.drop_last")
     assert "5000" in str(error.value)
 
 
-def test_own_arrays_own_module_and_a_client_column() -> None:
+def test_users_arrays_module_and_client_column() -> None:
     rng = np.random.default_rng(0)
     y = rng.integers(0, 3, 300)
     x = rng.normal(size=(300, 4)).astype(np.float32) + y[:, None]
@@ -240,7 +240,7 @@ def test_flower_partitioner_is_accepted() -> None:
         ({"data": {"name": "mnist", "root": "nowhere"}}, "data.not_found", "nowhere", "mnist"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_is_written(
+def test_invalid_experiments_are_errors_before_anything_is_written(
     tables: dict[str, object], code: str, key: str, fact: str, tmp_path: Path
 ) -> None:
     with pytest.raises(fr.UserError) as error:
@@ -251,7 +251,7 @@ def test_what_cannot_be_is_refused_before_anything_is_written(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_directory_that_holds_another_run_is_refused(tmp_path: Path) -> None:
+def test_a_directory_with_another_run_is_an_error(tmp_path: Path) -> None:
     fr.run(fr.Experiment(**QUICK), out=tmp_path / "a")
     before = {p.name: p.read_bytes() for p in (tmp_path / "a").iterdir()}
     with pytest.raises(fr.UserError) as error:
@@ -265,9 +265,7 @@ def test_a_directory_that_holds_another_run_is_refused(tmp_path: Path) -> None:
     assert (error.value.code, error.value.key) == ("run.not_a_directory", str(tmp_path / "file"))
 
 
-def test_runs_that_begin_in_the_same_second_have_folders_of_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_started_in_the_same_second_have_distinct_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for _ in range(20):
         new_run_path("fedavg-digits").mkdir(parents=True)

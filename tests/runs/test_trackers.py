@@ -102,7 +102,7 @@ def test_mlflow(result: fr.Result, tmp_path: Path) -> None:
     assert {key.partition(".")[0] for key in run.data.params} == set(tables), "all sections are there"
 
 
-def test_mlflow_goes_where_the_environment_says(
+def test_mlflow_uses_the_address_of_the_environment(
     result: fr.Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "elsewhere").as_uri())
@@ -155,7 +155,9 @@ def test_wandb_is_offline_by_default(
 
 
 @pytest.mark.parametrize(("name", "module"), [("tensorboard", "tensorboard"), ("mlflow", "mlflow"), ("wandb", "wandb")])
-def test_an_absent_package_is_named_with_the_command(name: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_an_error_with_the_install_command(
+    name: str, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for loaded in [m for m in sys.modules if m == "torch.utils.tensorboard" or m.partition(".")[0] == module]:
         monkeypatch.delitem(sys.modules, loaded)
     monkeypatch.setitem(sys.modules, module, None)
@@ -172,7 +174,7 @@ def test_an_unknown_tracker() -> None:
     assert '"tensorboard"' in str(error.value.hint)
 
 
-def test_no_tracker_hears_nothing(result: fr.Result, tmp_path: Path) -> None:
+def test_without_a_tracker_no_file_is_written(result: fr.Result, tmp_path: Path) -> None:
     with SafeTracker(None) as tracking:
         tracking.start(result.experiment.to_tables(), tmp_path)
         tracking.round(result.rounds[0])
@@ -181,7 +183,7 @@ def test_no_tracker_hears_nothing(result: fr.Result, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "folder"), [("tensorboard", "tensorboard"), ("mlflow", "mlruns")])
-def test_what_cannot_be_written_is_said_once(
+def test_a_failed_write_is_warned_of_once(
     name: str, folder: str, result: fr.Result, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / folder).write_text("a file is in the way")
@@ -218,7 +220,7 @@ class Fragile:
         self.heard.append("finish")
 
 
-def test_a_failure_on_the_way_ends_the_tracking_alone(
+def test_a_failure_while_running_ends_the_tracking_only(
     result: fr.Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setitem(TRACKERS, "fragile", Fragile)
@@ -227,7 +229,7 @@ def test_a_failure_on_the_way_ends_the_tracking_alone(
     assert [r.args for r in caplog.records] == [("fragile", "the disk is full")]
 
 
-def test_a_run_that_breaks_off_is_marked(result: fr.Result, tmp_path: Path) -> None:
+def test_an_interrupted_run_is_marked(result: fr.Result, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), SafeTracker("mlflow") as tracking:  # noqa: PT012
         tracking.start(result.experiment.to_tables(), tmp_path)
         tracking.round(result.rounds[0])
@@ -259,7 +261,7 @@ def resumed(name: str, out: Path) -> fr.Result:
     return fr.run(given, out=out, resume=True)
 
 
-def test_mlflow_goes_on_in_the_same_run(tmp_path: Path) -> None:
+def test_mlflow_resumes_the_same_run(tmp_path: Path) -> None:
     whole = resumed("mlflow", tmp_path / "run")
     client, run = mlflow_run((tmp_path / "run" / "mlruns").as_uri())
     assert run.info.status == "FINISHED"
@@ -267,7 +269,7 @@ def test_mlflow_goes_on_in_the_same_run(tmp_path: Path) -> None:
     assert [(point.step, point.value) for point in history] == expected(whole, "accuracy"), "every round once"
 
 
-def test_tensorboard_goes_on_in_the_same_curves(tmp_path: Path) -> None:
+def test_tensorboard_resumes_the_same_curves(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     whole = resumed("tensorboard", tmp_path / "run")
@@ -279,7 +281,7 @@ def test_tensorboard_goes_on_in_the_same_curves(tmp_path: Path) -> None:
     assert events.Tensors("configuration/text_summary")
 
 
-def test_wandb_goes_on_under_the_same_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb_resumes_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import wandb
 
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -290,7 +292,7 @@ def test_wandb_goes_on_under_the_same_name(tmp_path: Path, monkeypatch: pytest.M
     wandb.teardown()
 
 
-def test_a_damaged_note_of_the_tracker_does_not_end_the_run(
+def test_a_damaged_tracker_file_does_not_end_the_run(
     result: fr.Result, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "tracker.json").write_text('{"mlflow": "gone"}')

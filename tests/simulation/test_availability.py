@@ -36,7 +36,7 @@ def absence(clients: int = 1000, **law: object) -> UnreliableClients:
     return UnreliableClients(SerialEngine(simulated_clients(fr.Method()), model()), [10] * clients, clients, 0, **law)
 
 
-def test_the_share_that_drops_out_is_the_one_that_was_said() -> None:
+def test_the_dropout_rate_is_the_configured_one() -> None:
     engine = absence(dropout=0.3)
     there = [engine.responding_clients(t, range(1000)) for t in range(4)]
     assert all(abs(len(p) / 1000 - 0.7) < 0.05 for p in there)  # three standard deviations are 0.043
@@ -45,7 +45,7 @@ def test_the_share_that_drops_out_is_the_one_that_was_said() -> None:
     assert set(engine.responding_clients(2, range(500))) == set(there[2]) & set(range(500)), "whoever else is asked"
 
 
-def test_times_are_of_size_speed_and_luck() -> None:
+def test_times_depend_on_size_speed_and_a_random_draw() -> None:
     steady = StragglerModel(spread=0.0, jitter=0.0)
     assert steady.response_time(0, 3, 5, size=2.0) == 2.0
     own = StragglerModel(spread=0.7, jitter=0.0)
@@ -56,7 +56,7 @@ def test_times_are_of_size_speed_and_luck() -> None:
     assert StragglerModel(0.0, 0.5).response_time(0, 1, 5, 1.0) != StragglerModel(0.0, 0.5).response_time(0, 2, 5, 1.0)
 
 
-def test_the_first_ones_are_taken_and_the_late_ones_left() -> None:
+def test_the_first_replies_are_accepted_and_late_ones_dropped() -> None:
     law = StragglerModel(spread=1.0, jitter=0.2)
     times = {k: law.response_time(0, 0, k, 1.0) for k in range(50)}
     fastest = sorted(times, key=lambda k: times[k])
@@ -98,12 +98,12 @@ def test_a_resumed_run_misses_the_same_clients(law: str, tmp_path: Path) -> None
     assert torch.equal(resumed.server.state, expected.server.state)
 
 
-def test_the_record_says_who_was_asked_and_how_many_answered() -> None:
+def test_the_record_has_the_sampled_clients_and_the_number_of_replies() -> None:
     lines = fr.run(tables("over-selection")).rounds
     assert all(len(line["clients"]) == 6 and line["replies"] == 3 for line in lines)
 
 
-def test_too_few_for_min_replies_is_one_line() -> None:
+def test_fewer_clients_than_min_replies_are_an_error() -> None:
     given = tables("dropout") | {"engine": {"name": "serial", "min_replies": 8}}
     with pytest.raises(fr.UserError) as error:
         fr.run(given)
@@ -123,7 +123,7 @@ def test_too_few_for_min_replies_is_one_line() -> None:
         ({"straggler": {"name": "weibull"}}, "config.unknown_name", "straggler.name", '"weibull"'),
     ],
 )
-def test_settings_without_meaning_are_refused(federation: dict[str, object], code: str, key: str, fact: str) -> None:
+def test_invalid_settings_are_errors(federation: dict[str, object], code: str, key: str, fact: str) -> None:
     with pytest.raises(fr.UserError) as error:
         fr.Experiment(federation=federation)
     assert (error.value.code, error.value.key) == (code, f"federation.{key}")
@@ -131,6 +131,6 @@ def test_settings_without_meaning_are_refused(federation: dict[str, object], cod
 
 
 @laws
-def test_the_configuration_is_written_as_it_was_given(law: str) -> None:
+def test_the_configuration_is_written_unchanged(law: str) -> None:
     experiment = fr.Experiment(**tables(law))
     assert fr.Experiment(**experiment.to_tables()) == experiment

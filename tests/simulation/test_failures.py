@@ -85,7 +85,7 @@ class TwoDie(fr.Method):
         return {"w": w}, {}
 
 
-def test_two_workers_that_die_at_once_while_there_is_no_room_for_more_answers(tmp_path: Path) -> None:
+def test_two_workers_exit_while_the_reply_buffer_is_full(tmp_path: Path) -> None:
     for examples in (7, 4):
         (tmp_path / str(examples)).touch()
     f = model()
@@ -111,7 +111,7 @@ def test_a_worker_killed_between_rounds_is_replaced(tmp_path: Path) -> None:
             assert len(list(pool.cohort(0, EVERYONE).run("train", {"w": f.w}))) == 5
 
 
-def test_a_client_that_kills_its_workers_again_and_again_has_failed(tmp_path: Path) -> None:
+def test_a_client_that_kills_every_worker_has_failed(tmp_path: Path) -> None:
     kept: list[ClientFailure] = []
     faults = FailurePolicy(min_replies=4, save_traceback=kept.append)
     pool = PoolEngine(simulated_clients(Fatal(tokens(tmp_path, 9))), model(), faults, workers=2)
@@ -127,7 +127,7 @@ def test_a_client_that_kills_its_workers_again_and_again_has_failed(tmp_path: Pa
         assert fact in str(caught.value)
 
 
-def test_writing_to_what_came_down_is_fatal_and_explained() -> None:
+def test_writing_to_a_received_tensor_is_fatal_and_explained() -> None:
     @dataclass(frozen=True)
     class Vandal(fr.Method):
         def reply(self, w: Tensor, steps: int, r: Local) -> tuple[Payload, Payload]:
@@ -175,7 +175,7 @@ def test_a_client_that_raises_stops_the_run_with_one_line(name: str) -> None:
 
 
 @engines
-def test_the_round_goes_on_with_enough_replies_and_without_the_memory_of_the_others(name: str) -> None:
+def test_a_round_with_enough_replies_completes_and_failed_clients_keep_their_state(name: str) -> None:
     kept: list[ClientFailure] = []
     engine = ENGINES[name](
         simulated_clients(Picky()), model(), FailurePolicy(min_replies=4, save_traceback=kept.append)
@@ -202,7 +202,9 @@ def test_too_few_replies_stop_the_run_as_soon_as_it_is_known(name: str) -> None:
 @engines
 @pytest.mark.parametrize("kind", [fr.UserError, Diverged])
 @pytest.mark.parametrize("more", [(), ("local.lr",), ("local.lr", "mend it")])
-def test_what_the_user_can_fix_comes_out_as_it_is(name: str, kind: type[fr.UserError], more: tuple[str, ...]) -> None:
+def test_user_errors_of_a_client_are_raised_unchanged(
+    name: str, kind: type[fr.UserError], more: tuple[str, ...]
+) -> None:
     """It would be the same for every client, so `min_replies` does not forgive it."""
     error = kind("method.own_code", "I do not like\nthis batch", *more)
     with pytest.raises(fr.UserError) as caught:
@@ -276,7 +278,7 @@ def test_run_directory_keeps_the_tracebacks(name: str, tmp_path: Path) -> None:
     assert len(result.rounds) == 4
 
 
-def test_more_replies_than_clients_are_refused() -> None:
+def test_min_replies_above_the_cohort_is_an_error() -> None:
     with pytest.raises(fr.UserError) as caught:
         fr.Experiment(engine={"min_replies": 11})
     assert (caught.value.code, caught.value.key) == ("config.conflict", "engine.min_replies")
@@ -284,7 +286,7 @@ def test_more_replies_than_clients_are_refused() -> None:
     assert "10 clients" in str(caught.value)
 
 
-def test_what_cannot_be_sent_to_a_spawned_worker_is_named() -> None:
+def test_objects_that_cannot_be_sent_to_a_spawned_worker_are_errors() -> None:
     @dataclass(frozen=True)
     class Here(fr.Method):
         pass
@@ -307,7 +309,7 @@ def test_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "Resource temporarily unavailable" in str(caught.value)
 
 
-def test_workers_that_die_at_birth_do_not_go_on_forever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_that_exit_at_start_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedrecall.simulation.processes.worker_main", lambda *_: os._exit(3))
     with pytest.raises(fr.UserError) as caught:
         trained(PoolEngine(simulated_clients(fr.Method()), model()))
@@ -315,7 +317,7 @@ def test_workers_that_die_at_birth_do_not_go_on_forever(monkeypatch: pytest.Monk
     assert "exit code 3" in str(caught.value)
 
 
-def test_every_end_has_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_exit_status_has_a_description(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedrecall.simulation.processes.EXIT_TIMEOUT", 0.0)
     with PoolEngine(simulated_clients(fr.Method()), model(), workers=1) as pool:
         for end, fact in ((signal.SIGTERM, "SIGTERM"), (0, "connection")):
@@ -327,7 +329,7 @@ def test_every_end_has_words(monkeypatch: pytest.MonkeyPatch) -> None:
             assert fact in pool.workers._reap(hand)
 
 
-def test_other_systems_are_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_systems_get_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     w, f = simulated_clients(fr.Method()), model()
     monkeypatch.setattr("fedrecall.simulation.processes.os", SimpleNamespace(name="nt"))
     with pytest.raises(fr.UserError) as caught:

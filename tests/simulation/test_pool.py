@@ -62,7 +62,7 @@ def replies(engine: PoolEngine | SerialEngine) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, None])
-def test_the_bits_of_serial_whatever_the_number_of_workers(workers: int | None) -> None:
+def test_the_bits_of_serial_for_any_number_of_workers(workers: int | None) -> None:
     test = examples([0, 1, 2] * EVAL_BATCH + [1], seed=1)  # four chunks, the last one of a single example
     w = simulated_clients(
         Remembers(),
@@ -82,7 +82,7 @@ def test_spawned_workers_give_the_same_bits() -> None:
     assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
 
 
-def test_memories_in_files_change_nothing() -> None:
+def test_states_in_files_change_no_bit() -> None:
     w = simulated_clients(Remembers())
     expected = replies(SerialEngine(w, model(batch_norm=True)))
     for engine in (SerialEngine, PoolEngine):
@@ -101,7 +101,7 @@ class SlowFirst(Method):
         return {"w": w, "n": torch.tensor(len(r.y))}, {}
 
 
-def test_longest_first_and_in_order_however_long_each_takes() -> None:
+def test_longest_first_and_replies_in_order_for_any_durations() -> None:
     f = model()
     with PoolEngine(simulated_clients(SlowFirst()), f, workers=3) as pool:
         came = [int(reply.up["n"]) for reply in pool.cohort(0, EVERYONE).run("train", {"w": f.w})]
@@ -109,7 +109,7 @@ def test_longest_first_and_in_order_however_long_each_takes() -> None:
 
 
 @pytest.mark.parametrize(("buffer", "begun"), [(0, 2), (10**9, 5)])
-def test_replies_that_wait_for_their_turn_are_bounded(buffer: int, begun: int, tmp_path) -> None:
+def test_buffered_replies_are_bounded(buffer: int, begun: int, tmp_path) -> None:
     """One slow client, one buffered reply: with no room for more, the others are not begun."""
 
     @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def test_replies_that_wait_for_their_turn_are_bounded(buffer: int, begun: int, t
         assert [int(reply.up["n"]) for reply in stream] == [7, 4, 2, 1]
 
 
-def test_a_client_comes_back_to_the_worker_that_served_it_in_the_round() -> None:
+def test_a_client_is_served_by_the_same_worker_within_a_round() -> None:
     @dataclass(frozen=True)
     class Naps(Remembers):
         def labels(self, r: Local) -> Payload:
@@ -149,7 +149,7 @@ def test_a_client_comes_back_to_the_worker_that_served_it_in_the_round() -> None
         assert a == e != b == c, "in the order of the jobs the third would be the first worker's"
 
 
-def test_no_more_workers_than_there_is_work() -> None:
+def test_no_more_workers_than_jobs() -> None:
     f = model()
     with PoolEngine(simulated_clients(Remembers()), f, workers=4) as pool:
         assert pool.workers.pids == [], "none before the first job"
@@ -169,7 +169,7 @@ def test_no_more_workers_than_there_is_work() -> None:
     )
 
 
-def test_an_engine_that_nobody_closed_takes_its_workers_along() -> None:
+def test_workers_of_an_unclosed_engine_exit_with_it() -> None:
     f = model()
     pool = PoolEngine(simulated_clients(Method()), f)
     pool.evaluate(f.w)
@@ -192,14 +192,14 @@ def test_a_stream_closed_early_stores_only_accepted_states() -> None:
         assert len(list(pool.cohort(0, EVERYONE).run("train", down))) == 5
 
 
-def test_replies_stay_what_they_are_when_later_ones_come() -> None:
+def test_replies_are_not_changed_by_later_ones() -> None:
     f, down = model(), {"w": model().w, "strength": torch.tensor(0.0)}
     with PoolEngine(simulated_clients(Remembers()), f, workers=1) as pool:
         kept = [(reply, reply.up["w"].clone()) for reply in pool.cohort(0, EVERYONE).run("train", down)]
     assert all(torch.equal(reply.up["w"], w) for reply, w in kept)
 
 
-def test_a_daemonic_process_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_daemonic_process_gets_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(process.current_process()._config, "daemon", True)
     with pytest.raises(UserError) as error:
         PoolEngine(simulated_clients(Method()), model()).evaluate(model().w)

@@ -44,7 +44,7 @@ print("end", result.summary["rounds"], torch.get_num_threads())
 """
 
 
-def test_an_unguarded_script_with_classes_of_its_own(tmp_path: Path) -> None:
+def test_an_unguarded_script_with_its_own_classes(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     process = start("-W", "error", "script.py", cwd=tmp_path)
     out, err = process.communicate(timeout=180)
@@ -69,7 +69,7 @@ fr.run(fr.Experiment(engine={"workers": 1}))
 """
 
 
-def test_where_workers_are_spawned_an_unguarded_script_is_told_what_to_do(tmp_path: Path) -> None:
+def test_with_spawned_workers_an_unguarded_script_gets_a_hint(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SPAWNED)
     process = start("script.py", cwd=tmp_path)
     *_, last = process.communicate(timeout=180)[1].splitlines()
@@ -97,7 +97,7 @@ def running(tmp_path: Path):
     assert shared_memory() == before
 
 
-def test_a_killed_worker_goes_unnoticed_and_ctrl_c_ends_everything_at_once(running) -> None:
+def test_a_killed_worker_is_replaced_and_ctrl_c_ends_all_processes(running) -> None:
     process, workers, rounds = running
     os.kill(workers[0], signal.SIGKILL)
     until(lambda: len(set(children(process.pid)) - {workers[0]}) == 2)

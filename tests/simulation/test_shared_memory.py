@@ -28,7 +28,7 @@ def ends():
     b.close()
 
 
-def test_payloads_arrive_as_they_were(ends: tuple[Channel, Channel]) -> None:
+def test_payloads_arrive_unchanged(ends: tuple[Channel, Channel]) -> None:
     a, b = ends
     a.send(
         {"n": 3, "loss": 0.1},
@@ -47,7 +47,7 @@ def test_payloads_arrive_as_they_were(ends: tuple[Channel, Channel]) -> None:
         assert got.data_ptr() % shared_memory.ALIGNMENT == 0 or not got.numel()
 
 
-def test_a_block_is_handed_over_once_and_again_when_it_grew(
+def test_a_block_is_sent_once_and_again_when_it_grew(
     ends: tuple[Channel, Channel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handed: list[int] = []
@@ -77,7 +77,7 @@ def test_no_descriptor_is_left_open() -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def test_where_the_system_has_no_files_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_systems_without_files_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "memfd_create")
     block = SharedBlock.new(10)
     block.bytes[:3] = torch.tensor([1, 2, 3], dtype=torch.uint8)

@@ -60,7 +60,7 @@ def test_values_may_have_commas() -> None:
     assert row["local"] == {"lr": 0.1}
 
 
-def test_a_configuration_and_what_is_set_on_top(tmp_path: Path) -> None:
+def test_a_configuration_and_overrides(tmp_path: Path) -> None:
     config = tmp_path / "c.toml"
     config.write_text('[method]\nname = "fedlmd"\ntau = 2.0\n[run]\nrounds = 7\ntargets = [0.8]\n')
     study, _ = comparison_study(["fedavg", "fedlmd"], config, ["run.seed=5", "local.lr=0.5"], seeds=2)
@@ -93,7 +93,7 @@ def test_bad_input_is_one_line(fedrecall, tmp_path: Path, args: list[str], probl
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_file_in_place_of_the_folder_is_refused(fedrecall, tmp_path: Path) -> None:
+def test_a_file_in_place_of_the_folder_is_an_error(fedrecall, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     code, out, _ = fedrecall("compare", "fedavg", "--out", "file", "--json")
     error = json.loads(out)["error"]
@@ -157,7 +157,7 @@ def test_runs_that_cannot_be_made_end_in_exit_code_2(fedrecall, tmp_path: Path) 
     assert (code, json.loads(out)["error"]["code"]) == (2, "study.runs_failed")
 
 
-def test_python_has_it_too(tmp_path: Path) -> None:
+def test_the_same_from_python(tmp_path: Path) -> None:
     sets = ["run.rounds=1", "local.epochs=1", "engine.name=serial"]
     found = fr.compare(["fedavg", "fedntd"], overrides=sets, seeds=1, out=tmp_path / "a")
     assert [o.cell.row for o in found.runs] == ["fedavg", "fedntd"]
@@ -166,7 +166,7 @@ def test_python_has_it_too(tmp_path: Path) -> None:
     assert (error.value.code, error.value.key) == ("data.not_found", "nowhere")
 
 
-def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(tmp_path: Path) -> None:
+def test_ctrl_c_keeps_finished_runs_and_prints_the_command_to_resume(tmp_path: Path) -> None:
     command = ["-m", "fedrecall", "compare", "fedavg", "--seeds", "2", "--out", "a", "--set", "run.rounds=400"]
     process = start(*command, cwd=tmp_path)
     cells = tmp_path / "a" / "cells" / "fedavg" / "digits"
@@ -212,7 +212,7 @@ def test_the_live_table() -> None:
     assert all(len(line) <= 80 for line in text.splitlines())
 
 
-def test_the_live_table_says_that_the_rounds_are_scaled() -> None:
+def test_the_live_table_notes_scaled_rounds() -> None:
     rows: dict = {"FedAvg": {}}
     study = Study(id="s", title="S", base={"run": {"rounds": 40}}, rows=rows, columns={"digits": {}}, fraction=0.05)
     out = StringIO()
@@ -292,7 +292,7 @@ def test_reproduce(fedrecall, tmp_path: Path, own: Path) -> None:
     assert "seeds 0, 1; 3 of 8 runs are not finished" in out
 
 
-def test_what_is_set_goes_on_top_of_every_cell_and_is_said(own: Path) -> None:
+def test_overrides_apply_to_every_cell_and_are_printed(own: Path) -> None:
     study = reproduction_study(str(own), overrides=["run.rounds=3", "local.lr=0.5", "engine.name=pool"])
     experiments = [study.experiment(cell) for cell in study.cells()]
     assert {(e.run.rounds, e.local.lr, e.engine.name) for e in experiments} == {(3, 0.5, "pool")}
@@ -300,7 +300,7 @@ def test_what_is_set_goes_on_top_of_every_cell_and_is_said(own: Path) -> None:
     assert reproduction_study(str(own), overrides=["data.root=/x"]).title == "A table of my own"
 
 
-def test_setting_another_choice_drops_the_old_ones_settings() -> None:
+def test_another_choice_drops_the_settings_of_the_first() -> None:
     base = {"model": {"name": "mlp", "hidden": [5]}}
     columns = {"a": {"model": {"name": "mlp", "hidden": [7]}}, "b": {}}
     study = Study(id="s", title="S", base=base, rows={"FedAvg": {}}, columns=columns)
@@ -308,7 +308,7 @@ def test_setting_another_choice_drops_the_old_ones_settings() -> None:
     assert [cell.config["model"] for cell in other.cells()] == [{"name": "cnn"}] * 2
 
 
-def test_places() -> None:
+def test_default_folders_of_studies() -> None:
     study = papers.load_definition("fedlmd-table-1")
     assert str(default_folder(study)) == "reproductions/fedlmd-table-1"
     assert str(default_folder(study.model_copy(update={"fraction": 0.05}))) == "reproductions/fedlmd-table-1-f0.05"
@@ -344,6 +344,6 @@ def test_the_list_has_costs(fedrecall, monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(len(line) <= 80 for line in out.splitlines())
 
 
-def test_the_usual_methods_are_there() -> None:
+def test_the_default_methods_are_compared() -> None:
     assert set(DEFAULT_METHODS) <= set(fr.METHODS)
     assert comparison_study()[0].base["data"]["name"] == "digits"

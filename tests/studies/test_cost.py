@@ -54,7 +54,7 @@ def test_every_named_data_set_has_a_size() -> None:
     assert cost.sample_passes(e) == pytest.approx(20 * 5 * (766 + 898 + 125 + 236), rel=0.001)
 
 
-def test_ones_own_data_is_counted(tmp_path: Path) -> None:
+def test_users_data_is_counted(tmp_path: Path) -> None:
     table = tmp_path / "own.csv"
     table.write_text("a,b,label\n" + "".join(f"{i},{i % 7},{i % 2}\n" for i in range(100)))
     study = Study(
@@ -121,7 +121,7 @@ def test_no_large_network_is_timed_for_the_papers(monkeypatch: pytest.MonkeyPatc
     assert set(asked) == {(*cost.REFERENCE_NETWORK, False)}
 
 
-def test_how_much_slower_a_network_is() -> None:
+def test_relative_cost_of_a_network() -> None:
     usual = cost._seconds_per_example(*cost.REFERENCE_NETWORK, False)
     for network in (("cnn-32-64", (3, 32, 32)), ("resnet8", (3, 32, 32))):
         assert 1 / 3 < cost._seconds_per_example(*network, False) / usual / cost.RELATIVE_COST[network] < 3

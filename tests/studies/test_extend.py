@@ -15,7 +15,7 @@ from fedrecall.studies.study import Study, Target
 ROWS = {"a": {"method": {"name": "fedavg"}}, "b": {"method": {"name": "fedprox"}}}
 
 
-def test_parts_of_a_papers_figure_come_together_in_its_own_order(tmp_path: Path) -> None:
+def test_parts_of_a_papers_figure_are_joined_in_its_order(tmp_path: Path) -> None:
     whole = papers.load_definition("fedlmd-fig-8")
     names = list(whole.columns)
     late, early = whole.subset(columns=names[4:]), whole.subset(columns=names[:4])
@@ -31,7 +31,7 @@ def test_a_method_that_is_added_does_not_move_the_target(tmp_path: Path) -> None
     assert both.target == Target(of="fedavg", measure="best")
 
 
-def test_names_that_would_share_a_folder_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_names_that_would_share_a_folder_are_errors_before_anything_is_written(tmp_path: Path) -> None:
     write_or_extend(comparison_study(["fedprox:mu=0.1"])[0], tmp_path)
     before = (tmp_path / "study.toml").read_bytes()
     with pytest.raises(UserError) as error:
@@ -43,7 +43,7 @@ def test_names_that_would_share_a_folder_are_refused_before_anything_is_written(
     assert list(comparison_study(["fedprox: mu = 0.1"])[0].rows) == ["fedprox:mu=0.1"], "blanks mean nothing"
 
 
-def test_a_place_that_cannot_be_written_to_is_one_line(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError) as error:
         write_or_extend(comparison_study(["fedavg"])[0], tmp_path / "file")
@@ -72,14 +72,14 @@ def test_a_place_that_cannot_be_written_to_is_one_line(tmp_path: Path) -> None:
         ({"columns": {"c": {"group": 3}}}, "config.invalid_value", "columns.c.group"),
     ],
 )
-def test_definitions_that_make_no_sense_are_refused_by_name(change: dict[str, object], code: str, key: str) -> None:
+def test_invalid_definitions_are_errors_with_the_key(change: dict[str, object], code: str, key: str) -> None:
     with pytest.raises(UserError) as error:
         Study(**{"id": "mine", "title": "t", "rows": ROWS, "columns": {"c": {}}} | change)
     assert (error.value.code, error.value.key) == (code, key)
 
 
 @pytest.mark.parametrize("text", ["printed = 3", "[printed]\nfinal = 3", "[printed.final]\na = 3"])
-def test_printed_numbers_of_the_wrong_form_are_refused(text: str, tmp_path: Path) -> None:
+def test_printed_numbers_of_the_wrong_form_are_errors(text: str, tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(f'{text}\n[rows.a]\nmethod = {{ name = "fedavg" }}\n[columns.c]\n')
     with pytest.raises(UserError):
         Study(**{"id": "mine", "title": "t"} | read_toml(tmp_path / "mine.toml"))

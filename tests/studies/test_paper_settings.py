@@ -225,7 +225,7 @@ def paper_of(name: str) -> str:
     return name.rsplit("-", 2)[0]
 
 
-def test_every_table_and_every_computed_figure_is_there() -> None:
+def test_every_table_and_every_computed_figure_is_defined() -> None:
     assert sorted(experiment_ids()) == sorted(EXPERIMENTS)
     order = experiment_ids()
     assert order[:3] == ["fedcad-table-1", "fedcad-table-2", "fedcad-table-3"]

@@ -94,7 +94,7 @@ def test_the_two_versions_of_fedcad_share_a_figure() -> None:
     assert one.figures[0].options["printed"]["FedLSD"][7] == 0.05
 
 
-def test_what_goes_on_from_a_model_goes_on_from_the_right_one() -> None:
+def test_rows_that_start_from_a_model_start_from_the_right_one() -> None:
     study = papers.load_definition("fedcad-fig-1")
     starts = {cell.row: cell.start_from for cell in study.cells()}
     assert starts.pop("global model") is None
@@ -149,7 +149,9 @@ def test_roman_numerals_and_capitals() -> None:
         ("no/such/file.toml", {}, "unreadable_file", "no/such/file.toml", "No such file"),
     ],
 )
-def test_what_is_refused(which: str, options: dict[str, object], problem: str, key: str, fact: str) -> None:
+def test_invalid_selections_are_errors(
+    which: str, options: dict[str, object], problem: str, key: str, fact: str
+) -> None:
     with pytest.raises(UserError) as refused:
         papers.load_study(which, **options)  # type: ignore[arg-type]
     assert (refused.value.code, refused.value.key) == (f"config.{problem}", key)
@@ -175,7 +177,7 @@ def own(tmp_path: Path, text: str) -> Study:
     return papers.load_study(path, seeds=1)
 
 
-def test_ones_own_definition(tmp_path: Path) -> None:
+def test_a_users_definition(tmp_path: Path) -> None:
     study = own(tmp_path, OWN)
     assert study.id == "mine"
     lmd, mine = (study.experiment(cell) for cell in study.cells())
@@ -206,7 +208,7 @@ def test_ones_own_definition(tmp_path: Path) -> None:
         ('title = "Mine"', 'same_as = "fedlmd-table-6"', "config.unknown_name", "experiment", '"fedlmd-table-6"'),
     ],
 )  # fmt: skip
-def test_mistakes_in_ones_own_definition(tmp_path: Path, old: str, new: str, code: str, key: str, fact: str) -> None:
+def test_errors_in_a_users_definition(tmp_path: Path, old: str, new: str, code: str, key: str, fact: str) -> None:
     assert old in OWN
     with pytest.raises(UserError) as refused:
         own(tmp_path, OWN.replace(old, new)).experiments  # noqa: B018  (the configurations are validated on access)

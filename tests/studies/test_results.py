@@ -135,7 +135,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, file: str, content: str | bytes
 
 
 @pytest.mark.parametrize("summary", [SUMMARY, SUMMARY.replace("0.5", "null")])
-def test_a_run_that_was_never_evaluated_is_whole(tmp_path: Path, summary: str) -> None:
+def test_a_run_that_was_never_evaluated_is_complete(tmp_path: Path, summary: str) -> None:
     path = write_run(fr.Experiment(run={"rounds": 2}), tmp_path / "a", lambda number: 0.5)
     (path / "summary.json").write_text(summary)
     (path / "partition.json").write_text('{"hash": "ab", "counts": null}')
@@ -143,7 +143,7 @@ def test_a_run_that_was_never_evaluated_is_whole(tmp_path: Path, summary: str) -
     assert (outcome.summary, outcome.classes) == (json.loads(summary), None)
 
 
-def test_other_folders_are_refused(tmp_path: Path) -> None:
+def test_other_folders_are_errors(tmp_path: Path) -> None:
     with pytest.raises(fr.UserError) as error:
         load_results(tmp_path)
     assert (error.value.code, error.value.key) == ("study.not_found", str(tmp_path))

@@ -53,7 +53,7 @@ def timeless(path: Path) -> list[dict]:
     return [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
 
 
-def test_every_cell_is_a_run_of_its_own_and_is_run_once(tmp_path: Path) -> None:
+def test_every_cell_is_a_separate_run_and_is_run_once(tmp_path: Path) -> None:
     events = Events(study(), tmp_path / "s")
     folders = [cell.folder for cell in study().cells()]
     assert events.started == events.finished == folders
@@ -71,7 +71,7 @@ def test_every_cell_is_a_run_of_its_own_and_is_run_once(tmp_path: Path) -> None:
     assert files(tmp_path / "s") == before, "a finished cell is not touched"
 
 
-def test_a_study_that_has_grown_goes_on(tmp_path: Path) -> None:
+def test_an_extended_study_is_resumed(tmp_path: Path) -> None:
     Events(study(seeds=(0,)), tmp_path / "s")
     before = files(tmp_path / "s")
     rows = {"FedAvg": {}, "FedNova": {"method": {"name": "fednova"}}}
@@ -86,7 +86,7 @@ def test_a_study_that_has_grown_goes_on(tmp_path: Path) -> None:
     assert list(both.columns) == ["digits", "few"]
 
 
-def test_a_part_leaves_the_whole_as_it_was(tmp_path: Path) -> None:
+def test_running_a_part_does_not_change_the_study(tmp_path: Path) -> None:
     printed = {"final": {"FedAvg": [1.0, 2.0], "FedProx": [3.0, None]}}
     rows = {"FedAvg": {}, "FedProx": {"method": {"name": "fedprox"}, "columns": {"few": {"local": {"lr": 0.1}}}}}
     errata = ({"row": "FedAvg", "column": "few", "measure": "final", "why": "w"},)
@@ -111,7 +111,7 @@ def test_a_part_leaves_the_whole_as_it_was(tmp_path: Path) -> None:
         ({"columns": {"digits": {"data": {"aux_per_class": 1}}}}, "columns.digits.data.aux_per_class", "not 1"),
     ],
 )
-def test_another_study_in_the_same_folder_is_refused_by_its_key(
+def test_another_study_in_the_same_folder_is_an_error_with_the_key(
     tmp_path: Path, changes: dict, key: str, fact: str
 ) -> None:
     write_or_extend(study(), tmp_path / "s")
@@ -124,14 +124,14 @@ def test_another_study_in_the_same_folder_is_refused_by_its_key(
     assert (tmp_path / "s" / "study.toml").read_bytes() == before
 
 
-def test_where_it_is_computed_may_change(tmp_path: Path) -> None:
+def test_the_engine_may_change(tmp_path: Path) -> None:
     write_or_extend(study(), tmp_path / "s")
     other = study(base=BASE | {"engine": {"name": "pool", "workers": 2}, "data": {"root": "/elsewhere"}})
     write_or_extend(other, tmp_path / "s")
     assert Study.load(tmp_path / "s") == other
 
 
-def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_a_study_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(fr.UserError) as error:
         Events(study(), tmp_path)
@@ -161,7 +161,7 @@ def test_a_run_that_diverges_is_a_result(tmp_path: Path) -> None:
     assert Events(study(rows=rows, seeds=(0,)), tmp_path / "s").started == []
 
 
-def test_what_cannot_run_stops_nothing_else(tmp_path: Path) -> None:
+def test_a_cell_that_cannot_run_does_not_stop_the_others(tmp_path: Path) -> None:
     missing = {"data": {"name": "mnist", "root": str(tmp_path / "nowhere")}}
     idle = {"local": {"batch": 2000, "drop_last": True}}
     columns = {"gone": missing, "idle": idle, "digits": {}}
@@ -198,7 +198,7 @@ def test_a_cell_starts_from_the_model_of_another(tmp_path: Path) -> None:
     assert initial == results.finished_runs("before")[0].summary["final"]
 
 
-def test_what_starts_from_a_failed_run_is_refused(tmp_path: Path) -> None:
+def test_a_cell_that_starts_from_a_failed_run_is_an_error(tmp_path: Path) -> None:
     rows = {"wild": {"local": {"lr": 1e9}}, "after": {"start": "wild"}}
     errors = Events(study(rows=rows, seeds=(0,)), tmp_path / "s").errors
     (error,) = errors.values()
@@ -213,7 +213,7 @@ def test_what_starts_from_a_failed_run_is_refused(tmp_path: Path) -> None:
     assert errors["cells/after/digits/seed-0"].key == "cells/before/digits/seed-0"
 
 
-def test_what_was_left_without_its_first_files_is_run_anew(tmp_path: Path) -> None:
+def test_a_run_directory_without_its_first_files_is_run_again(tmp_path: Path) -> None:
     path = tmp_path / "s/cells/fedavg/digits/seed-0"
     write_or_extend(study(), tmp_path / "s")
     path.mkdir(parents=True)
@@ -235,7 +235,7 @@ for event in run_study(Study.load(folder), folder):
 """
 
 
-def test_a_claimed_cell_is_left_to_its_owner(tmp_path: Path) -> None:
+def test_a_claimed_cell_is_skipped(tmp_path: Path) -> None:
     one = study(rows={"FedAvg": {}}, seeds=(0, 1))
     write_or_extend(one, tmp_path / "s")
     with try_lock(tmp_path / "s" / one.cells()[0].folder) as ours:
@@ -250,7 +250,7 @@ def test_a_claimed_cell_is_left_to_its_owner(tmp_path: Path) -> None:
     assert err == ""
 
 
-def test_a_study_that_is_left_early_holds_no_lock_and_is_resumed(tmp_path: Path) -> None:
+def test_a_closed_study_holds_no_lock_and_is_resumed(tmp_path: Path) -> None:
     one = study(rows={"FedAvg": {}}, seeds=(0,), base=BASE | {"run": {"rounds": 4}})
     events = run_study(one, tmp_path / "s")
     seen = [next(events).kind for _ in range(3)]
@@ -284,7 +284,7 @@ def test_two_processes_share_the_work(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("engine", [{"name": "serial"}, {"name": "pool", "workers": 2}], ids=["serial", "pool"])
-def test_a_killed_process_loses_nothing(tmp_path: Path, engine: dict) -> None:
+def test_results_survive_a_killed_process(tmp_path: Path, engine: dict) -> None:
     long = study(base=BASE | {"engine": engine, "run": {"rounds": 30}}, seeds=(0,))
     write_or_extend(long, tmp_path / "s")
     first, second = (tmp_path / "s" / cell.folder for cell in long.cells())

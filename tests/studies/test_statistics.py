@@ -49,7 +49,7 @@ def test_rounds_to_target(target: float, expected: int | None) -> None:
     assert rounds_to_target(RISES_AND_FALLS, target) == expected
 
 
-def test_rounds_to_target_of_a_curve_evaluated_now_and_then() -> None:
+def test_rounds_to_target_of_a_sparsely_evaluated_curve() -> None:
     assert rounds_to_target(curve(0.2, 0.4, 0.6, every=5), 0.3) == 10
     assert rounds_to_target([], 0.1) is None
 
@@ -92,7 +92,7 @@ def test_both_definitions_of_speedup_agree_when_fedavg_peaks_in_the_last_round()
     assert speedup(rounds_to_target(early, 0.4), rounds_to_target(method, 0.4)) == 1.0
 
 
-def test_a_speedup_over_what_never_arrives_is_unknown() -> None:
+def test_a_speedup_over_an_unreached_target_is_unknown() -> None:
     assert speedup(None, 3) is None
     assert speedup(None, None) == 1.0
 
@@ -116,7 +116,7 @@ def test_failed_is_within_three_points_of_chance(accuracy: float | None, classes
     assert has_failed(accuracy, classes) is expected
 
 
-def test_a_run_that_broke_off_failed_however_good_it_was() -> None:
+def test_an_interrupted_run_has_failed_at_any_accuracy() -> None:
     assert has_failed(0.9, 10, diverged=True)
 
 

@@ -63,7 +63,7 @@ def table(folder: Path) -> list[dict[str, str]]:
 # --- what is seen -------------------------------------------------------------------------
 
 
-def test_validation_examples_are_nobody_elses(data: Dataset) -> None:
+def test_validation_examples_are_disjoint_from_training(data: Dataset) -> None:
     experiment = Experiment.load(overrides=[*QUICK, "method.name=fedcad"])
     dealt = load_and_partition(experiment, data=data)
     closed = with_validation_split(dealt, experiment.run)
@@ -80,7 +80,7 @@ def test_validation_examples_are_nobody_elses(data: Dataset) -> None:
     assert not rows(closed.dataset.test_x) & rows(data.test_x)
 
 
-def test_the_test_set_is_not_looked_at(data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_test_set_is_not_used(data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another test set, another order of its labels: not a bit differs; and every score is of validation examples."""
     plain = search(data, tmp_path / "a", trials=3)
     other = replace(data, test_x=torch.full_like(data.test_x, 1e30), test_y=data.test_y.flip(0))
@@ -102,14 +102,14 @@ def test_the_test_set_is_not_looked_at(data: Dataset, tmp_path: Path, monkeypatc
 # --- what is tried ------------------------------------------------------------------------
 
 
-def test_a_grid_that_the_trials_cover_is_tried_once_and_whole(data: Dataset, tmp_path: Path) -> None:
+def test_a_grid_that_the_trials_cover_is_run_once_and_completely(data: Dataset, tmp_path: Path) -> None:
     tuned = search(data, tmp_path / "t", method="fedcad", trials=30)
     tried = [(t.settings["method.beta"], t.settings["method.gamma"]) for t in tuned.trials]
     grid = (0.0, 0.3, 0.5, 0.7)
     assert sorted(tried) == [(beta, gamma) for beta in grid for gamma in grid if beta <= gamma]
 
 
-def test_the_configuration_comes_first_and_nothing_twice(data: Dataset, tmp_path: Path) -> None:
+def test_the_configuration_is_the_first_trial_and_no_trial_is_repeated(data: Dataset, tmp_path: Path) -> None:
     tuned = search(data, tmp_path / "t", trials=20)
     assert tuned.trials[0].settings == {"method.beta": 1.0, "method.tau": 1.0}
     settings = [tuple(trial.settings.values()) for trial in tuned.trials]
@@ -122,7 +122,7 @@ def test_a_range(data: Dataset, tmp_path: Path) -> None:
     assert all(0.001 <= trial.settings["local.lr"] <= 0.5 for trial in tuned.trials)
 
 
-def test_hopeless_trials_are_pruned(data: Dataset, tmp_path: Path) -> None:
+def test_bad_trials_are_pruned(data: Dataset, tmp_path: Path) -> None:
     over = ["local.lr=0.1,0.08,0.06,0.05,1e-9,2e-9"]
     tuned = search(data, tmp_path / "t", over=over, overrides=[*QUICK, "run.rounds=8"], trials=6)
     outcomes = {trial.settings["local.lr"]: trial for trial in tuned.trials}
@@ -133,7 +133,7 @@ def test_hopeless_trials_are_pruned(data: Dataset, tmp_path: Path) -> None:
     assert tuned.best.settings["local.lr"] >= 0.05
 
 
-def test_a_trial_that_diverges_is_one_less(data: Dataset, tmp_path: Path) -> None:
+def test_a_trial_that_diverges_has_failed(data: Dataset, tmp_path: Path) -> None:
     tuned = search(data, tmp_path / "t", over=["local.lr=0.1,1e30"])
     assert [trial.outcome for trial in tuned.trials] == ["complete", "failed"]
     assert "local.lr" in tuned.trials[1].why
@@ -155,7 +155,7 @@ def interrupt_at(number: int) -> Callable[[TuningEvent], None]:
     return watch
 
 
-def test_an_interrupted_search_goes_on_as_if_nothing_had_been(data: Dataset, tmp_path: Path) -> None:
+def test_an_interrupted_search_resumes_to_the_same_result(data: Dataset, tmp_path: Path) -> None:
     whole = search(data, tmp_path / "a", trials=12)
     with pytest.raises(KeyboardInterrupt):
         search(data, tmp_path / "b", trials=12, watch=interrupt_at(10))
@@ -175,7 +175,7 @@ def test_a_search_is_an_iterator_of_events(data: Dataset, tmp_path: Path) -> Non
     assert [event.trial for event in events if event.kind == "finished"] == search_.result.trials
 
 
-def test_another_search_is_refused_by_name(data: Dataset, tmp_path: Path) -> None:
+def test_another_search_is_an_error_with_the_key(data: Dataset, tmp_path: Path) -> None:
     search(data, tmp_path / "t", trials=1)
     for changes, fact in (
         ({"overrides": [*QUICK, "local.momentum=0.5"]}, "local.momentum was 0.9, is 0.5"),
@@ -243,7 +243,7 @@ def test_every_method_has_a_space_whose_keys_it_has() -> None:
         require_valid(tables, space)
 
 
-def test_texts_of_a_space() -> None:
+def test_strings_of_a_space() -> None:
     assert search_space("moon", []) is SEARCH_SPACES["moon"]
     assert search_space("moon", ["method.mu=1, 2.5", "local.lr=1e-3..0.1"]).dimensions == {
         "method.mu": GridValues((1, 2.5)),

@@ -56,7 +56,7 @@ def test_docstring_examples(module: str) -> None:
     assert tried.failed == 0
 
 
-def test_tab_offers_what_is_public() -> None:
+def test_dir_lists_public_names() -> None:
     offered = subprocess.run(
         [sys.executable, "-c", "import fedrecall; print(*dir(fedrecall))"], capture_output=True, text=True, check=True
     ).stdout.split()  # in a new process: nothing has been imported by its name yet
@@ -120,7 +120,7 @@ def test_its_numbers(side: fr.Comparison) -> None:
     assert '"runs"' in str(error.value)
 
 
-def test_its_picture(side: fr.Comparison) -> None:
+def test_its_figure(side: fr.Comparison) -> None:
     figure = side.plot()
     (axes,) = figure.axes
     assert len(axes.lines) == 5
@@ -147,7 +147,7 @@ def test_its_models(side: fr.Comparison) -> None:
     assert "7" in str(error.value)
 
 
-def test_it_is_kept_only_if_asked(side: fr.Comparison, tmp_path: Path) -> None:
+def test_a_comparison_without_a_folder_is_removed_unless_saved(side: fr.Comparison, tmp_path: Path) -> None:
     short = fr.compare(["fedavg"], data=(X, Y), clients=4, seeds=1, config=QUICK)
     folder = short.folder
     assert folder.exists()
@@ -167,7 +167,7 @@ def test_it_is_kept_only_if_asked(side: fr.Comparison, tmp_path: Path) -> None:
     assert (error.value.code, error.value.key) == ("run.directory_not_empty", str(tmp_path / "kept"))
 
 
-def test_a_folder_goes_on_with_the_same_objects_only(tmp_path: Path) -> None:
+def test_a_folder_is_resumed_with_the_same_objects_only(tmp_path: Path) -> None:
     def compare(methods: list, x: np.ndarray = X, model: object = None) -> fr.Comparison:
         return fr.compare(methods, data=(x, Y), model=model, clients=4, seeds=1, config=QUICK, out=tmp_path / "a")
 
@@ -180,7 +180,7 @@ def test_a_folder_goes_on_with_the_same_objects_only(tmp_path: Path) -> None:
     assert "data (environment) was" in str(error.value)
 
 
-def test_own_weights_are_part_of_what_was_run(tmp_path: Path) -> None:
+def test_initial_weights_of_the_users_module_are_part_of_the_study(tmp_path: Path) -> None:
     own = nn.Sequential(nn.Linear(4, 3))
     settings = {"data": (X, Y), "clients": 4, "seeds": 1, "config": QUICK, "out": tmp_path / "a"}
     fr.compare(["fedavg"], model=own, **settings)
@@ -203,7 +203,7 @@ def test_a_class_gives_each_seed_its_own_weights_and_lazy_layers_their_sizes() -
     assert any(map(is_lazy, lazy.parameters())), "and is left alone"
 
 
-def test_clients_that_the_data_names_are_the_clients() -> None:
+def test_clients_of_the_data_are_the_clients() -> None:
     who = np.array(["north", "south", "west"])[rng.integers(0, 3, 150)]
     side = fr.compare(["fedavg"], data=(X, Y, who), seeds=1, config=QUICK)
     assert side.runs[0].records[0]["clients"] == [0, 1, 2]
@@ -239,7 +239,7 @@ def test_configurations_of_every_kind(tmp_path: Path) -> None:
         ({"sample": 99}, "config.conflict", "federation.sample", "federation.sample = 99"),
     ],
 )
-def test_bad_input_is_one_line_and_leaves_nothing(
+def test_bad_input_is_one_line_and_writes_nothing(
     arguments: dict, code: str, key: str, fact: str, tmp_path: Path
 ) -> None:
     given = {"methods": ["fedavg"], "data": (X, Y), "clients": 4, "seeds": 1, "config": QUICK} | arguments
@@ -263,7 +263,7 @@ def test_sparse_texts_and_tables_of_different_scales() -> None:
     assert (error.value.code, error.value.key) == ("config.conflict", "standardise")
 
 
-def test_lazy_layers_without_a_use_are_refused() -> None:
+def test_unused_lazy_layers_are_an_error() -> None:
     def spare() -> nn.Module:
         module = Lazy()
         module.spare = nn.LazyLinear(3)
@@ -297,7 +297,7 @@ def test_a_result_prints_plots_and_is_a_table() -> None:
     assert "forgetting" in str(error.value)
 
 
-def test_a_configuration_with_an_own_method_is_named_and_must_be_given_again(tmp_path: Path) -> None:
+def test_a_configuration_with_a_users_method_records_and_requires_it(tmp_path: Path) -> None:
     fr.run(QUICK, method=Mine(), out=tmp_path / "a")
     with pytest.raises(fr.UserError) as error:
         fr.run(tmp_path / "a" / "config.toml")
@@ -338,7 +338,7 @@ def test_worker_processes_from_standard_input(interactive: bool, tmp_path: Path)
         assert done.stderr == "", "no progress where nobody looks"
 
 
-def test_progress_if_asked_for(capfd: pytest.CaptureFixture[str]) -> None:
+def test_progress_if_set(capfd: pytest.CaptureFixture[str]) -> None:
     fr.compare(["fedavg"], data=(X, Y), clients=4, seeds=1, config=QUICK, progress=True)
     fr.run(QUICK, data=(X, Y), progress=True)
     said = capfd.readouterr()

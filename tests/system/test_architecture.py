@@ -193,7 +193,7 @@ def test_cycles_by_imports_for_type_checkers_are_named() -> None:
 
 
 @pytest.mark.parametrize("command", ["import fedrecall", "import fedrecall.cli", "import fedrecall.errors"])
-def test_these_imports_are_light(command: str) -> None:
+def test_light_imports(command: str) -> None:
     heavy = "{'torch', 'pydantic', 'numpy', 'matplotlib', 'flwr', 'ray'}"
     code = f"import sys; {command}; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

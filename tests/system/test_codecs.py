@@ -76,7 +76,7 @@ parts = st.builds(
 
 @settings(deadline=None, max_examples=300)
 @given(st.dictionaries(st.sampled_from(["w", "", "../w", "w\n", "x" * 65]) | st.text(max_size=5), parts, max_size=3))
-def test_whatever_a_stranger_writes_is_a_payload_or_malformed(message: dict[str, EncodedTensor]) -> None:
+def test_any_bytes_are_a_payload_or_malformed(message: dict[str, EncodedTensor]) -> None:
     with suppress(InvalidMessage):
         for name, t in decode(message).items():
             assert t.nbytes == len(message[name].data)
@@ -84,7 +84,7 @@ def test_whatever_a_stranger_writes_is_a_payload_or_malformed(message: dict[str,
 
 @settings(deadline=None, max_examples=200)
 @given(payloads, st.data())
-def test_a_damaged_file_is_a_payload_or_an_error_that_is_expected(payload: Payload, data: st.DataObject) -> None:
+def test_a_damaged_file_is_a_payload_or_an_expected_error(payload: Payload, data: st.DataObject) -> None:
     content = bytearray(tensors_to_bytes(payload))
     for _ in range(data.draw(st.integers(1, 4))):
         content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))

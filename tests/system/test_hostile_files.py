@@ -63,7 +63,7 @@ def interrupted(out: Path) -> None:
         fr.run(SMALL, out=out, watch=stop)
 
 
-def test_nothing_is_unpickled_by_the_words_of_the_source() -> None:
+def test_the_source_calls_no_unpickler() -> None:
     for path in SOURCE.rglob("*.py"):
         tree = ast.parse(path.read_text())
         names = {alias.name.split(".")[0] for n in ast.walk(tree) if isinstance(n, ast.Import) for alias in n.names}
@@ -167,7 +167,7 @@ def folder_of(path: Path, odd: bytes) -> Path:
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_images_that_lie_are_one_clear_line(lie: str, trap: bytes, tmp_path: Path) -> None:
+def test_images_with_false_headers_are_user_errors(lie: str, trap: bytes, tmp_path: Path) -> None:
     with pytest.raises(fr.UserError) as error:
         fr.from_folder(folder_of(tmp_path / "data", LIES[lie](trap)))
     assert error.value.code == "data.unreadable_file"
@@ -175,11 +175,11 @@ def test_images_that_lie_are_one_clear_line(lie: str, trap: bytes, tmp_path: Pat
     assert "\n" not in str(error.value)
 
 
-def test_an_image_in_another_format_than_its_name_says_is_read_as_what_it_is(tmp_path: Path) -> None:
+def test_an_image_with_a_wrong_suffix_is_read_by_its_content(tmp_path: Path) -> None:
     assert len(fr.from_folder(folder_of(tmp_path / "data", image("BMP"))).train_x)
 
 
-def test_damaged_images_are_read_or_refused(tmp_path: Path) -> None:
+def test_damaged_images_are_read_or_user_errors(tmp_path: Path) -> None:
     rng = random.Random(0)
     for i in range(60):
         content = bytearray(image(rng.choice(["PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF"])))
@@ -190,7 +190,7 @@ def test_damaged_images_are_read_or_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("link", ["file", "class", "split"])
-def test_links_out_of_a_folder_of_images_are_refused(link: str, tmp_path: Path) -> None:
+def test_links_out_of_a_folder_of_images_are_errors(link: str, tmp_path: Path) -> None:
     secret = folder_of(tmp_path / "secret", image("PNG"))
     data = tmp_path / "data"
     if link == "file":
@@ -228,7 +228,7 @@ def test_a_pickle_for_a_table(name: str, trap: bytes, tmp_path: Path) -> None:
 
 @settings(deadline=None, max_examples=150)
 @given(st.binary(max_size=300) | st.text(max_size=300).map(str.encode))
-def test_any_bytes_are_a_configuration_or_one_clear_line(content: bytes) -> None:
+def test_any_bytes_are_a_configuration_or_a_user_error(content: bytes) -> None:
     _load(content)
 
 
@@ -252,14 +252,14 @@ VALUES = [
 @given(
     st.lists(st.tuples(st.lists(st.sampled_from(WORDS), min_size=1, max_size=3), st.sampled_from(VALUES)), max_size=4)
 )
-def test_plausible_lines_are_a_configuration_or_one_clear_line(lines: list[tuple[list[str], str]]) -> None:
+def test_plausible_lines_are_a_configuration_or_a_user_error(lines: list[tuple[list[str], str]]) -> None:
     _load("\n".join(f"{'.'.join(keys)} = {value}" for keys, value in lines).encode())
     with suppress(fr.UserError):
         fr.Experiment.load(None, [f"{'.'.join(keys)}={value}" for keys, value in lines])
 
 
 @pytest.mark.parametrize("content", ["x = " + "[" * 20_000, "x = " + "{a=" * 20_000, "[" + "a." * 20_000 + "b]"])
-def test_deep_nesting_is_one_clear_line(content: str) -> None:
+def test_deep_nesting_is_a_user_error(content: str) -> None:
     with pytest.raises(fr.UserError) as error:
         _loaded(content.encode())
     assert error.value.code in ("config.invalid_toml", "config.unknown_section")

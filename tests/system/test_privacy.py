@@ -72,7 +72,7 @@ def test_the_noise_is_as_large_as_it_is_accounted(source: str) -> None:
     assert kurtosis == pytest.approx(3, abs=0.1), "Gaussian"
 
 
-def test_seeded_noise_comes_again_and_that_of_the_system_does_not() -> None:
+def test_seeded_noise_is_repeated_and_that_of_the_system_is_not() -> None:
     none = torch.zeros(2, 100)
     seeded, system = GaussianMechanism(), GaussianMechanism(source="system")
     assert torch.equal(noised(none, seeded)[0].up["w"], noised(none, seeded)[0].up["w"])
@@ -114,7 +114,7 @@ def test_methods_that_send_weights_alone_run_and_record_epsilon(method: str) -> 
 
 
 @pytest.mark.parametrize("method", MORE)
-def test_methods_that_send_more_are_refused_before_anything_is_written(method: str, tmp_path: Path) -> None:
+def test_methods_that_send_more_are_errors_before_anything_is_written(method: str, tmp_path: Path) -> None:
     with pytest.raises(fr.UserError) as error:
         fr.run(tables(method), out=tmp_path / "a")
     assert (error.value.code, error.value.key) == ("privacy.not_covered", "server.privacy")
@@ -127,7 +127,7 @@ def test_every_method_is_one_or_the_other() -> None:
         assert fr.run(tables(name) | {"run": {"rounds": 1}}).rounds[-1]["epsilon"] > 0, name
 
 
-def test_batch_statistics_are_refused() -> None:
+def test_batch_statistics_are_an_error() -> None:
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.BatchNorm1d(64), torch.nn.Linear(64, 10))
     with pytest.raises(fr.UserError) as error:
         fr.run(tables(), model=model)
@@ -185,7 +185,9 @@ def test_the_same_bits_on_the_pool_and_after_a_resume(tmp_path: Path) -> None:
         ({"method": {"name": "fedproto", "share_weights": False}}, "conflict", "method", "FedProto"),
     ],
 )
-def test_what_is_not_covered_is_refused(change: dict[str, object], problem: str, key: str, fact: str) -> None:
+def test_settings_without_privacy_guarantee_are_errors(
+    change: dict[str, object], problem: str, key: str, fact: str
+) -> None:
     with pytest.raises(fr.UserError) as error:
         fr.Experiment(**tables() | change)
     assert (error.value.code, error.value.key) == (f"config.{problem}", key)

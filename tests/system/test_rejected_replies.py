@@ -59,7 +59,7 @@ def spoiled(t: int, *rounds: int):
 
 @engines
 @pytest.mark.parametrize("absent", [False, True])
-def test_who_is_refused_does_not_remember_it(name: str, absent: bool) -> None:
+def test_a_rejected_client_keeps_its_state(name: str, absent: bool) -> None:
     f, method = model(), Counts()
     server = Server(f, f.w, f.b, f.int_buffers, ServerSGD())
     with ENGINES[name](simulated_clients(method), f) as engine:
@@ -72,7 +72,7 @@ def test_who_is_refused_does_not_remember_it(name: str, absent: bool) -> None:
 
 
 @engines
-def test_nor_does_the_one_at_which_the_run_ends(name: str) -> None:
+def test_a_client_rejected_at_the_end_of_the_run_keeps_its_state(name: str) -> None:
     f, method = model(), Counts()
     with ENGINES[name](simulated_clients(method), f) as engine:
         exchange = Exchange(
@@ -86,7 +86,7 @@ def test_nor_does_the_one_at_which_the_run_ends(name: str) -> None:
         assert 3 not in engine.client_state
 
 
-def test_the_same_through_a_whole_run_that_is_resumed(tmp_path) -> None:
+def test_states_of_rejected_clients_in_a_resumed_run(tmp_path) -> None:
     """Hostile SCAFFOLD clients keep the control variate they began with, also over a checkpoint."""
     given = {
         "federation": {"clients": 7, "attack": {"name": "scaling", "share": 0.3, "scale": 1e6}, "max_norm": 10.0},

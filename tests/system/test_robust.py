@@ -36,7 +36,7 @@ def tables(method: str, rule: object, attack: str = "sign-flip", engine: str = "
 
 @pytest.mark.parametrize("method", fr.METHODS)
 @pytest.mark.parametrize("rule", AGGREGATION_RULES)
-def test_every_rule_goes_with_every_method(method: str, rule: str) -> None:
+def test_every_rule_runs_with_every_method(method: str, rule: str) -> None:
     result = fr.run(tables(method, rule))
     assert torch.isfinite(result.server.state).all()
     assert [line["replies"] for line in result.rounds] == [7, 7]
@@ -61,7 +61,9 @@ def sent(attack: object) -> dict[int, torch.Tensor]:
 @pytest.mark.parametrize(
     ("attack", "factor"), [(SignFlip(0.4), -1.0), (SignFlip(0.4, 3.0), -3.0), (Scaling(0.4), 10.0)]
 )
-def test_hostile_clients_bend_their_updates_and_honest_ones_do_not(attack: SignFlip | Scaling, factor: float) -> None:
+def test_malicious_clients_change_their_updates_and_benign_ones_do_not(
+    attack: SignFlip | Scaling, factor: float
+) -> None:
     honest, bent = sent(None), sent(attack)
     hostile = simulated_clients(fr.Method(), attack=attack).malicious
     assert len(hostile) == 2
@@ -72,7 +74,7 @@ def test_hostile_clients_bend_their_updates_and_honest_ones_do_not(attack: SignF
             assert torch.equal(bent[client], update)
 
 
-def test_labels_are_flipped_for_the_hostile_only() -> None:
+def test_labels_are_flipped_for_malicious_clients_only() -> None:
     w = simulated_clients(fr.Method(), attack=LabelFlip(0.4))
     before = w.train.labels.clone()
     flipped = LabelFlip().poison_data(w.train, CLASSES)
@@ -82,13 +84,13 @@ def test_labels_are_flipped_for_the_hostile_only() -> None:
     assert {k for k in honest if not torch.equal(honest[k], bent[k])} <= w.malicious
 
 
-def test_who_is_hostile_is_a_matter_of_the_seed() -> None:
+def test_malicious_clients_are_drawn_by_the_seed() -> None:
     picks = [simulated_clients(fr.Method(), attack=SignFlip(0.4), seed=seed).malicious for seed in range(6)]
     assert picks[0] == simulated_clients(fr.Method(), attack=Scaling(0.4), seed=0).malicious, "not of the attack"
     assert len(set(picks)) > 1
 
 
-def test_the_mean_falls_and_the_rules_stand() -> None:
+def test_the_mean_fails_under_attack_and_the_robust_rules_do_not() -> None:
     assert accuracy("none", "sign flip", "IID") < 0.3
     for rule in ("median", "multi-krum"):
         assert accuracy(rule, "sign flip", "IID") > 0.9
@@ -127,7 +129,7 @@ def test_the_mean_falls_and_the_rules_stand() -> None:
         ),
     ],
 )
-def test_settings_without_meaning_are_refused(change: dict[str, object], problem: str, key: str, fact: str) -> None:
+def test_invalid_settings_are_errors(change: dict[str, object], problem: str, key: str, fact: str) -> None:
     with pytest.raises(fr.UserError) as error:
         fr.Experiment(**tables("fedavg", "median") | change)
     assert (error.value.code, error.value.key) == (f"config.{problem}", key)
@@ -154,7 +156,7 @@ def printed() -> dict[tuple[str, str, str], float]:
     return found
 
 
-def test_the_page_says_what_survives() -> None:
+def test_the_table_of_the_page_has_every_rule_and_attack() -> None:
     table = printed()
     assert len(table) == len(PARTITIONS) * len(RULES) * len(TOLD)
     assert table["IID", "none", "sign flip"] < 30
@@ -163,14 +165,14 @@ def test_the_page_says_what_survives() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("partition", PARTITIONS)
-def test_the_page_is_what_comes_out(partition: str) -> None:
+def test_the_table_of_the_page_is_reproduced(partition: str) -> None:
     for (where, rule, attack), value in printed().items():
         if where == partition:
             got = 100 * sum(accuracy(rule, attack, partition, seed=seed) for seed in range(3)) / 3
             assert got == pytest.approx(value, abs=3), f"{rule}, {attack}"
 
 
-def test_updates_that_are_too_long_are_left_out_and_recorded(tmp_path: Path) -> None:
+def test_too_long_updates_are_rejected_and_recorded(tmp_path: Path) -> None:
     given = tables("fedavg", None, "scaling") | {"server": {}, "engine": {"name": "pool", "min_replies": 5}}
     given["federation"] = {"clients": 7, "attack": {"name": "scaling", "share": 0.3, "scale": 1e6}, "max_norm": 10.0}
     result = fr.run(given, out=tmp_path / "a")

@@ -180,7 +180,7 @@ def test_forgetting_orders_classes_by_the_client_s_share(make: Make, drawn: Draw
     assert notes(figure) == ["digits: client 0, seed 0"]
 
 
-def test_what_is_not_finished_is_left_out_of_forgetting(make: Make, drawn: Drawn) -> None:
+def test_unfinished_runs_are_not_in_the_figure_of_forgetting(make: Make, drawn: Drawn) -> None:
     results = make(study(START, ["a", "b", "c"], seeds=(0, 1)), probes=["confusion", "local"], classes=3, clients=2)
     for row, column in (("FedAvg", "b"), ("FedCAD", "b"), ("FedAvg", "c")):
         for run in results.finished_runs(row, column):
@@ -220,7 +220,7 @@ def test_without_a_row_to_start_from_every_method_has_its_own_model_before(make:
     np.testing.assert_allclose(image(figure.axes[1])[2], (np.diagonal(before) / before.sum(1))[order])
 
 
-def test_classwise_compares_a_local_model_with_the_global_one_that_it_began_with(make: Make, drawn: Drawn) -> None:
+def test_classwise_compares_a_local_model_with_the_received_global_one(make: Make, drawn: Drawn) -> None:
     results = make(study(["FedAvg"], ["a"]), probes=["confusion", "local"], rounds=3, classes=2, clients=2)
     (run,) = results.finished_runs()
     rewrite(run, "confusion", [{"round": n, "confusion": [[n, 10 - n], [0, 10]]} for n in (1, 2, 3)])

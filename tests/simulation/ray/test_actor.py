@@ -156,7 +156,7 @@ def test_the_bits_of_serial(engine: RayEngine, folder: Path) -> None:
         assert torch.equal(a, b)
 
 
-def test_who_writes_to_what_came_down_disturbs_nobody(engine: RayEngine) -> None:
+def test_writing_to_a_received_tensor_affects_no_other_client(engine: RayEngine) -> None:
     for reply in engine.cohort(0, EVERYONE).run("vandal", down()):
         assert torch.equal(reply.up["w"], down()["w"])
 
@@ -190,7 +190,7 @@ def test_an_actor_killed_in_a_round_is_replaced(engine: RayEngine, folder: Path,
     assert list(folder.iterdir()) == [], "it did die"
 
 
-def test_a_client_that_kills_its_actors_again_and_again_has_failed(engine: RayEngine, folder: Path) -> None:
+def test_a_client_that_kills_every_actor_has_failed(engine: RayEngine, folder: Path) -> None:
     kept: list[ClientFailure] = []
     engine.failures = FailurePolicy(min_replies=4, save_traceback=kept.append)
     for i in range(4):
@@ -230,7 +230,7 @@ def test_a_client_that_raises(engine: RayEngine) -> None:
     ("diverge", Diverged, "round.diverged", "local.lr", "no longer finite"),
     ("unheard", fr.UserError, "method.unknown_task", "method", '"unheard"'),
 ])  # fmt: skip
-def test_what_the_user_can_fix_comes_out_as_it_is(
+def test_user_errors_of_a_client_are_raised_unchanged(
     engine: RayEngine, task: str, kind: type[fr.UserError], code: str, key: str, fact: str
 ) -> None:
     engine.failures = FailurePolicy(min_replies=1)
@@ -262,7 +262,7 @@ def test_actors_that_cannot_start(session: RaySession) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_what_cannot_be_sent_is_named(session: RaySession) -> None:
+def test_objects_that_cannot_be_sent_are_errors(session: RaySession) -> None:
     @dataclass(frozen=True)
     class Holds(fr.Method):
         what: object
@@ -273,7 +273,7 @@ def test_what_cannot_be_sent_is_named(session: RaySession) -> None:
     assert "socket" in str(caught.value)
 
 
-def test_other_versions_are_refused(session: RaySession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_versions_are_errors(session: RaySession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedrecall.simulation.ray.engine.VERSIONS", {"fedrecall": "0", "torch": "1.0", "numpy": "1"})
     with (
         RayEngine(simulated_clients(fr.Method()), model(), workers=1) as engine,

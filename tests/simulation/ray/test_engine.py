@@ -20,7 +20,7 @@ def test_a_run_has_the_bits_of_serial() -> None:
     assert [line["accuracy"] for line in got.rounds] == [line["accuracy"] for line in expected.rounds]
 
 
-def test_tensors_of_every_kind_arrive_as_they_were() -> None:
+def test_tensors_of_every_type_arrive_unchanged() -> None:
     given = {
         "float": torch.randn(3, 5).T,
         "scalar": torch.tensor(3),
@@ -48,7 +48,7 @@ def test_tensors_of_every_kind_arrive_as_they_were() -> None:
         *((address, "engine.ray_unreachable") for address in ("127.0.0.1:1", "ray://127.0.0.1:1")),
     ],
 )
-def test_addresses_where_there_is_no_ray(address: str, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_addresses_without_ray(address: str, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)  # whatever other tests have left running
@@ -59,7 +59,7 @@ def test_addresses_where_there_is_no_ray(address: str, code: str, monkeypatch: p
     assert "\n" not in str(caught.value)
 
 
-def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_error_without_ray_has_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(fr.UserError) as caught:
         fr.run({"engine": {"name": "ray"}}, out=tmp_path / "a")

@@ -55,7 +55,7 @@ def test_every_method_has_the_weights_of_serial(method: str, monkeypatch: pytest
 
 
 @pytest.mark.usefixtures("local")
-def test_interrupted_and_resumed_with_all_that_wraps_an_engine(tmp_path: Path) -> None:
+def test_interrupted_and_resumed_with_availability_attacks_and_privacy(tmp_path: Path) -> None:
     sections = {
         "federation": {
             "clients": 8,
@@ -155,7 +155,7 @@ def trained(engine: RayEngine | SerialEngine) -> list[Tensor]:
     return [r.up["w"] for t in range(3) for r in accepted(engine.cohort(t, EVERYONE), "train", sent)]
 
 
-def test_a_node_that_is_lost_in_mid_round(cluster: Any, tmp_path: Path) -> None:
+def test_a_node_lost_in_a_round(cluster: Any, tmp_path: Path) -> None:
     *_, lost = cluster.list_all_nodes()
     assert lost is not cluster.head_node
     method, token = waiting(tmp_path, lost.node_id), tmp_path / "token"
@@ -246,7 +246,7 @@ def test_no_cluster_is_one_line_and_exit_code_2(address: str, tmp_path: Path) ->
     assert [path.name for path in (tmp_path / "a").iterdir()] in ([], ["run.lock"]), "nothing half-written"
 
 
-def test_what_listens_but_is_no_ray_is_soon_given_up(tmp_path: Path) -> None:
+def test_an_address_of_another_service_times_out(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         sets = ["--set", "engine.name=ray", "--set", f"ray.address=127.0.0.1:{mute.getsockname()[1]}"]
         process = start("-m", "fedrecall", "run", *sets, "--out", "a", cwd=tmp_path)

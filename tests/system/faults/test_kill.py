@@ -86,7 +86,7 @@ def test_killed_in_the_middle_of_every_write(every: int, tmp_path: Path, tally) 
     assert count.tried > 20
 
 
-def test_a_comparison_killed_again_and_again(tmp_path: Path, tally) -> None:
+def test_a_comparison_killed_repeatedly(tmp_path: Path, tally) -> None:
     """The same command goes on with the same folder, as often as it takes."""
     config, rng = tmp_path / "config.toml", random.Random(0)
     config.write_text(tomli_w.dumps({k: v for k, v in tables("fedavg", "pool").items() if k != "method"}))
