@@ -1,11 +1,16 @@
+from copy import deepcopy
+from dataclasses import dataclass
+
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from fedrecall.core import seeds
 from fedrecall.core.method import Method
 from fedrecall.core.optim import ClientSGD
 from fedrecall.core.training import LocalTraining, batches, train
+from fedrecall.core.types import Local
 from support.tiny_federation import flat, local, vectors
 
 HOW = LocalTraining(epochs=3, batch=10, sgd=ClientSGD(lr=0.1, momentum=0.9, weight_decay=1e-3))
@@ -35,6 +40,44 @@ def test_a_clients_round_is_torch_sgd(batch_norm: bool, sgd: ClientSGD) -> None:
     expected = torch.cat([p.detach().flatten() for p in model.parameters()])
     torch.testing.assert_close(reply.up["w"], expected, rtol=0, atol=1e-12)
     assert (reply.n, "b" in reply.up) == (len(data), batch_norm)
+    if batch_norm:
+        statistics = torch.cat([model.norm.running_mean, model.norm.running_var])
+        torch.testing.assert_close(reply.up["b"], statistics, rtol=0, atol=1e-12)
+        assert reply.up["counters"].tolist() == [int(model.norm.num_batches_tracked)]
+
+
+@dataclass(frozen=True)
+class Ahead(Method):
+    """Gradient at w + 0.2 g, for the test of the second pass."""
+
+    def perturbation(self, g: Tensor, w: Tensor, r: Local) -> Tensor:
+        return 0.2 * g
+
+
+@pytest.mark.parametrize("batch_norm", [False, True])
+def test_a_perturbation_moves_the_gradient_and_leaves_the_statistics_of_the_first_pass(batch_norm: bool) -> None:
+    f, data = flat(torch.float64, batch_norm=batch_norm), vectors(dtype=torch.float64)
+    how = LocalTraining(2, 10, ClientSGD(0.1, 0.9, 1e-3, prox=0.3))
+    reply = train(Ahead(), local(f, data, how=how), 0, 0)
+
+    model = flat(torch.float64, batch_norm=batch_norm).model
+    first = [p.detach().clone() for p in model.parameters()]
+    optimiser = torch.optim.SGD(model.parameters(), 0.1, 0.9, weight_decay=1e-3)
+    for _, rows in batches(len(data), how, rng(), needs_pairs=batch_norm):
+        F.cross_entropy(model(data.x[rows])[1], data.y[rows]).backward()
+        ahead = deepcopy(model)  # whose statistics are dropped
+        with torch.no_grad():
+            for there, p in zip(ahead.parameters(), model.parameters(), strict=True):
+                there.add_(p.grad, alpha=0.2)
+        ahead.zero_grad()
+        F.cross_entropy(ahead(data.x[rows])[1], data.y[rows]).backward()
+        for p, there, start in zip(model.parameters(), ahead.parameters(), first, strict=True):
+            p.grad = there.grad + 0.3 * (p.detach() - start)
+        optimiser.step()
+        optimiser.zero_grad()
+
+    expected = torch.cat([p.detach().flatten() for p in model.parameters()])
+    torch.testing.assert_close(reply.up["w"], expected, rtol=0, atol=1e-12)
     if batch_norm:
         statistics = torch.cat([model.norm.running_mean, model.norm.running_var])
         torch.testing.assert_close(reply.up["b"], statistics, rtol=0, atol=1e-12)

@@ -57,6 +57,13 @@ class MethodExtensions:
         """Return a constant direction d [d], or None: every step ends with w <- w - lr d."""
         return None
 
+    def perturbation(self, g: Tensor, w: Tensor, r: Local) -> Tensor | None:
+        """Return an offset [d] of the weights at which the gradient is computed again and used, or None: g is used.
+
+        g is the gradient at w. The second pass leaves batch-norm statistics as the first pass made them.
+        """
+        return None
+
     def scoring_logits(self, out: Output, down: Payload) -> Tensor:
         """Return the logits by which a client's model is evaluated."""
         return out.z

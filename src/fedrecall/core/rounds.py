@@ -68,7 +68,7 @@ def run_rounds(
         due = not method.traits.personalised and (
             server.t % schedule.evaluate_every == 0 or server.t == schedule.rounds
         )
-        score = engine.evaluate(server.state) if due else None
+        score = engine.evaluate(server.evaluated_state) if due else None
         if score is not None and not math.isfinite(score.loss):
             raise Diverged(
                 "round.diverged",

@@ -121,13 +121,17 @@ def train(method: Method, r: Local, seed: int, client: int, observer: TrainingOb
             step = Step(live, out.h, out.z, r.y[rows], teachers.for_batch(rows, x), epoch == epochs - 1)
             if observer is not None:
                 observer.step(step, r)
-            loss = method.loss(step, r)
-            # None for a tensor that the loss does not depend on
-            *grads, grad_live = torch.autograd.grad(loss, [*parameters, live], allow_unused=True)
+            loss = _loss_and_gradient(method, step, r, parameters, g)
             with torch.no_grad():
-                torch.cat([_flatten_grad(grad, p) for grad, p in zip(grads, parameters, strict=True)], out=g)
-                if grad_live is not None:
-                    g += grad_live
+                offset = method.perturbation(g, w, r)
+            if offset is not None:
+                before = [t.clone() for t in (w, b, counters)]  # the second pass changes the statistics again
+                w += offset
+                out = Output(*r.f.model(x))
+                _loss_and_gradient(method, step._replace(h=out.h, z=out.z), r, parameters, g)
+                for t, value in zip((w, b, counters), before, strict=True):
+                    t.copy_(value)
+            with torch.no_grad():
                 if sgd.prox:
                     g += sgd.prox * (w - r.w)
                 sgd.step(w, method.correct(g, r), v)
@@ -143,6 +147,18 @@ def train(method: Method, r: Local, seed: int, client: int, observer: TrainingOb
     if "w" in up:  # buffers are sent with the weights
         up |= {name: t for name, t in (("b", b), ("counters", counters)) if len(t)}
     return Reply(up, len(r.y), memory, metrics)
+
+
+def _loss_and_gradient(method: Method, s: Step, r: Local, parameters: list[nn.Parameter], g: Tensor) -> Tensor:
+    """Compute the loss of a batch and write its gradient to g."""
+    loss = method.loss(s, r)
+    # None for a tensor that the loss does not depend on
+    *grads, grad_live = torch.autograd.grad(loss, [*parameters, s.w], allow_unused=True)
+    with torch.no_grad():
+        torch.cat([_flatten_grad(grad, p) for grad, p in zip(grads, parameters, strict=True)], out=g)
+        if grad_live is not None:
+            g += grad_live
+    return loss
 
 
 def _flatten_grad(grad: Tensor | None, p: Tensor) -> Tensor:

@@ -148,6 +148,11 @@ class Server:
         return self.f.join(self.w, self.b)
 
     @property
+    def evaluated_state(self) -> Tensor:
+        """Complete model that is evaluated and saved: with the weights in `extra["evaluated"]`, if there are any."""
+        return self.f.join(self.extra.get("evaluated", self.w), self.b)
+
+    @property
     def require_auxiliary(self) -> Examples:
         """Auxiliary examples; raises a UserError if there are none."""
         if self.auxiliary is None or not len(self.auxiliary):

@@ -179,4 +179,4 @@ def feature_tensors(context: ProbeContext, result: RoundResult) -> Payload:
     local = {
         f"local-{int(report['client'])}": report["features"] for report in result.client_metrics if "features" in report
     }
-    return {"global": result.server.f.outputs(result.server.state, examples).h, **local, "y": examples.y}
+    return {"global": result.server.f.outputs(result.server.evaluated_state, examples).h, **local, "y": examples.y}

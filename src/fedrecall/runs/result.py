@@ -54,7 +54,8 @@ class Result:
                 "clients; there is no global model",
                 "method",
             )
-        return self.server.f.to_module(self.server.w, self.server.b, self.server.int_buffers)
+        f = self.server.f
+        return f.to_module(*f.split(self.server.evaluated_state), self.server.int_buffers)
 
     def plot(self, y: str = "accuracy") -> "Figure":
         """Plot a metric over rounds: accuracy, loss, train_loss or local_accuracy."""
