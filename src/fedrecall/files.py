@@ -1,6 +1,7 @@
 """Atomic file writes, and tensors as safetensors bytes."""
 
 import os
+import re
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
@@ -9,19 +10,32 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as dump_tensors
 from torch import Tensor
 
+TEMPORARY_NAME = re.compile(r"\..+\.[a-z0-9_]{8}")  # as `write_atomic` names its temporary files
 
-def write_atomic(path: Path, content: bytes) -> None:
-    """Write to a temporary file, sync it and rename it: readers of the path see the old or the new content, no part."""
+
+def write_atomic(path: Path, content: bytes, *, sync: bool = True) -> None:
+    """Write to a temporary file, sync it and rename it: readers of the path see the old or the new content, no part.
+
+    Without `sync` the content may be lost in a power failure until the caller calls `fsync_path`.
+    """
     with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
         try:
             file.write(content)
             file.flush()
-            os.fsync(file.fileno())
+            if sync:
+                os.fsync(file.fileno())
             Path(file.name).chmod(0o644)
             Path(file.name).replace(path)
         except BaseException:
             Path(file.name).unlink(missing_ok=True)
             raise
+
+
+def remove_temporary_files(folder: Path) -> None:
+    """Remove what `write_atomic` left behind in processes that were killed. No other process may write there."""
+    for path in folder.rglob(".*"):
+        if TEMPORARY_NAME.fullmatch(path.name):
+            path.unlink(missing_ok=True)
 
 
 def fsync_path(path: Path) -> None:

@@ -10,7 +10,6 @@ from torch import nn
 
 import fedrecall as fr
 from fedrecall.core.exchange import Diverged
-from fedrecall.runs.directory import new_run_path
 from fedrecall.runs.records import summarise
 from fedrecall.runs.setup import load_and_partition, prepare_run
 
@@ -263,13 +262,6 @@ def test_a_directory_with_another_run_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(fr.UserError) as error:
         fr.run(fr.Experiment(**QUICK), out=tmp_path / "file")
     assert (error.value.code, error.value.key) == ("run.not_a_directory", str(tmp_path / "file"))
-
-
-def test_runs_started_in_the_same_second_have_distinct_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for _ in range(20):
-        new_run_path("fedavg-digits").mkdir(parents=True)
-    assert len(list((tmp_path / "runs").iterdir())) == 20
 
 
 def test_a_run_that_diverges_is_recorded_as_failed(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ import fedrecall as fr
 from fedrecall.core.exchange import Diverged
 from fedrecall.core.flat_model import FlatModel
 from fedrecall.core.types import Local, Payload, Step
-from fedrecall.simulation import ENGINES, ClientFailure, FailurePolicy, PoolEngine, SerialEngine
+from fedrecall.simulation import ENGINES, ClientFailure, FailurePolicy, PoolEngine, SerialEngine, processes
 from fedrecall.testing.federation import SKEWED_LABELS, model, simulated_clients
 from support.processes import children, shared_memory, until
 from support.tiny_federation import accepted
@@ -315,6 +316,58 @@ def test_workers_that_exit_at_start_end_the_run(monkeypatch: pytest.MonkeyPatch)
         trained(PoolEngine(simulated_clients(fr.Method()), model()))
     assert caught.value.code == "engine.worker_start_failed"
     assert "exit code 3" in str(caught.value)
+
+
+def test_a_worker_killed_before_it_is_ready_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = trained(SerialEngine(simulated_clients(fr.Method()), model()))
+    real = processes.worker_main
+
+    def fatal_start(*args: Any) -> None:
+        token = next(tmp_path.iterdir(), None)
+        if token is not None:
+            token.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        real(*args)
+
+    monkeypatch.setattr(processes, "worker_main", fatal_start)
+    tokens(tmp_path, 2)
+    got = trained(PoolEngine(simulated_clients(fr.Method()), model(), workers=1))
+    assert list(tmp_path.iterdir()) == []
+    assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
+    tokens(tmp_path, 9)
+    with pytest.raises(fr.UserError) as caught:
+        trained(PoolEngine(simulated_clients(fr.Method()), model(), workers=1))
+    assert caught.value.code == "engine.worker_exited"
+
+
+def test_a_stopped_worker_is_replaced_after_the_timeout(tmp_path: Path) -> None:
+    expected = trained(SerialEngine(simulated_clients(Fatal(str(tmp_path), signal.SIGSTOP)), model()))
+    before = children(os.getpid())
+    stopping = simulated_clients(Fatal(tokens(tmp_path, 1), signal.SIGSTOP))
+    got = trained(PoolEngine(stopping, model(), workers=2, timeout=2.0))
+    assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
+    assert children(os.getpid()) == before  # the resource tracker of another test may be there
+    tokens(tmp_path, 3)
+    with pytest.raises(fr.UserError) as caught:
+        trained(PoolEngine(stopping, model(), workers=2, timeout=0.5))
+    assert caught.value.code == "engine.worker_exited"
+    assert "is stopped" in str(caught.value)
+    assert "engine.timeout" in str(caught.value)
+
+
+def test_a_stopped_worker_is_reported_without_a_timeout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(processes, "STOPPED_WARNING_SECONDS", 0.5)
+    stopping = simulated_clients(Fatal(tokens(tmp_path, 1), signal.SIGSTOP))
+    with PoolEngine(stopping, model(), workers=1) as pool, ThreadPoolExecutor(1) as thread:
+        replies = thread.submit(lambda: list(pool.cohort(0, EVERYONE).run("train", {"w": model().w})))
+        until(lambda: bool(caplog.records))
+        (pid,) = pool.workers.pids
+        assert str(pid) in caplog.text
+        os.kill(pid, signal.SIGCONT)
+        assert len(replies.result(timeout=30)) == 5
+    assert len(caplog.records) == 1
 
 
 def test_every_exit_status_has_a_description(monkeypatch: pytest.MonkeyPatch) -> None:

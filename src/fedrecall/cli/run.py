@@ -28,14 +28,18 @@ def run(
 
     from fedrecall import api
     from fedrecall.config.experiment import Experiment
-    from fedrecall.runs.directory import new_run_path
+    from fedrecall.runs.directory import new_run_directory, remove_if_unused
     from fedrecall.runs.result import run_title
 
     experiment = Experiment.load(config or (resume and resume / "config.toml"), overrides or [])
-    directory = out or resume or new_run_path(run_title(experiment).replace(" on ", "-"))
+    directory = out or resume or new_run_directory(run_title(experiment).replace(" on ", "-"))
     console = output.make_console(as_json)
     try:
         result = api.run(experiment, out=directory, resume=resume is not None, force=force, progress=console)
+    except UserError:
+        if directory not in (out, resume):
+            remove_if_unused(directory)
+        raise
     except KeyboardInterrupt:
         hint = f": resume with fedrecall run --resume {directory}" if directory.exists() else ""
         output.print_line(console, f"interrupted{hint}")

@@ -38,7 +38,7 @@ def compare(
     """
     from fedrecall import api
     from fedrecall.cli import output
-    from fedrecall.runs.directory import new_run_path
+    from fedrecall.runs.directory import new_run_directory
     from fedrecall.studies.compare import DEFAULT_SEEDS
 
     console = output.make_console(as_json)
@@ -48,7 +48,7 @@ def compare(
             config=config,
             overrides=overrides or [],
             seeds=DEFAULT_SEEDS if seeds is None else seeds,
-            out=out or (lambda study: new_run_path(study.id)),
+            out=out or (lambda study: new_run_directory(study.id)),
             progress=console,
             partial=True,
         )

@@ -280,11 +280,13 @@ class EngineSection(Section):
     min_replies: Positive | None = None
     """Minimum number of replies per round. None: all, so a client that fails ends the run."""
     timeout: PositiveFloat | None = None
-    """Timeout of a task on a Flower node, in seconds. None: 600."""
+    """Timeout of a task in seconds: a Flower node has failed, a worker process of the pool is replaced.
+
+    None: 600 on Flower; on the pool there is no timeout, and a worker process that is stopped is reported."""
 
     @model_validator(mode="after")
     def _check_keys_of_engine(self) -> Self:
-        for key, engines in (("workers", ("pool", "ray")), ("timeout", ("flower",))):
+        for key, engines in (("workers", ("pool", "ray")), ("timeout", ("flower", "pool"))):
             if self.name not in engines and getattr(self, key) is not None:
                 raise _unused(f"engine.{key}", getattr(self, key), "engine.name", self.name)
         return self

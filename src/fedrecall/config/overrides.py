@@ -7,6 +7,8 @@ from typing import Any
 from fedrecall.config.tables import NAMED_TABLES, Tables, merge_tables
 from fedrecall.errors import UserError
 
+ENGINE_KEYS = (("engine", "workers"), ("engine", "timeout"), ("ray", "address"))  # meaningless on another engine
+
 OVERRIDE_HINT = "give the key of a value, such as method.name=fedprox"
 
 
@@ -24,7 +26,8 @@ def apply_overrides(tables: Tables, overrides: Iterable[str]) -> None:
 
 
 def apply_override(tables: Tables, text: str) -> None:
-    """Apply one "key=value" override in place; another `name` of a method, model or partition drops its former keys."""
+    """Apply one "key=value" override in place; another `name` of a table drops the keys of the former name."""
+    experiment = tables
     key, equals, value = text.partition("=")
     *path, last = key.strip().split(".")
     if not equals or not all([*path, last]):
@@ -37,6 +40,10 @@ def apply_override(tables: Tables, text: str) -> None:
     chooses = last == "name" and path != [] and path[-1] in NAMED_TABLES
     if chooses and tables.get("name") != _parse_value(value):
         tables.clear()
+    if [*path, last] == ["engine", "name"] and tables.get("name") != _parse_value(value):
+        for section, own in ENGINE_KEYS:
+            if isinstance(former := experiment.get(section), dict):
+                former.pop(own, None)
     tables[last] = _parse_value(value)
 
 

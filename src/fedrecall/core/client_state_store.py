@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 
 from fedrecall.core.types import Payload, payload_bytes
 from fedrecall.errors import UserError
-from fedrecall.files import tensors_from_bytes, tensors_to_bytes, write_atomic
+from fedrecall.files import fsync_path, tensors_from_bytes, tensors_to_bytes, write_atomic
 
 CACHE_BYTES = 256 * 2**20  # size limit of the states held in memory
 
@@ -35,6 +35,7 @@ class ClientStateStore(MutableMapping[int, Payload]):
         self._size = 0  # size of _recent in bytes
         self._files = dict(files or {})  # client -> name of its file
         self._dirty: set[int] = set()  # clients whose file is missing or out of date
+        self._unsynced: set[str] = set()  # files that a power failure may lose
         self._pinned: frozenset[str] = frozenset(self._files.values())
         self._next_id = max((int(Path(name).stem.partition("-")[2]) for name in self._pinned), default=0)
         self._owner = os.getpid()
@@ -75,9 +76,13 @@ class ClientStateStore(MutableMapping[int, Payload]):
         return len(self._recent.keys() | self._files)
 
     def flush(self) -> dict[int, str]:
-        """Write all changed states to files; return the file name of every client."""
+        """Write all changed states to files that survive a power failure; return the file name of every client."""
         for client in sorted(self._dirty):
             self._spill(client)
+        # After all writes: the first sync commits the files together, the others find nothing left to do.
+        for name in self._unsynced & set(self._files.values()):
+            fsync_path(self._path(name))
+        self._unsynced.clear()
         return dict(self._files)
 
     def pin(self, names: Collection[str]) -> None:
@@ -124,7 +129,8 @@ class ClientStateStore(MutableMapping[int, Payload]):
         name = f"{client}-{self._next_id}.safetensors"
         path = self._path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, tensors_to_bytes(self._recent[client]))
+        write_atomic(path, tensors_to_bytes(self._recent[client]), sync=False)
+        self._unsynced.add(name)
         self._delete_file(self._files.get(client))
         self._files[client] = name
         self._dirty.remove(client)

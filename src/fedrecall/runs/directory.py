@@ -7,7 +7,7 @@ import platform
 import shutil
 import tomllib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
@@ -26,7 +26,7 @@ from fedrecall._version import __version__
 from fedrecall.config.choices import PythonObject
 from fedrecall.config.tables import RESULT_NEUTRAL_KEYS, flatten
 from fedrecall.errors import UserError
-from fedrecall.files import write_atomic
+from fedrecall.files import TEMPORARY_NAME, remove_temporary_files, write_atomic
 from fedrecall.runs.checkpoints import CHECKPOINT_FOLDER, Checkpoints
 from fedrecall.runs.records import RoundRecord
 from fedrecall.runs.setup import Setup
@@ -38,6 +38,12 @@ SUMMARY_FILE = "summary.json"
 
 ROUNDS_FILE = "rounds.jsonl"
 
+CONFIG_FILE = "config.toml"
+
+ENVIRONMENT_FILE = "environment.json"
+
+START_FILES = (CONFIG_FILE, "partition.safetensors", "partition.json", ENVIRONMENT_FILE)  # in the order of writing
+
 LOCK_FILE = "run.lock"
 
 RUN_LOCK_TIMEOUT = 3.0  # seconds: the workers of a killed process hold its lock until they exit
@@ -45,21 +51,52 @@ RUN_LOCK_TIMEOUT = 3.0  # seconds: the workers of a killed process hold its lock
 ENVIRONMENT_KEYS = ("fedrecall", "torch", "numpy", "data", "partition", "parameters", "start")  # of the environment
 
 
-def new_run_path(name: str) -> Path:
-    """Return the default path of a new run: time and name, and a number if that path exists."""
+def new_run_directory(name: str) -> Path:
+    """Create the default directory of a new run, named by time and name, and a number if that name is taken.
+
+    Creating it claims the name: of several processes that start at the same time each one gets its own directory.
+    """
     first = Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{name}"
-    numbered = (first.with_name(f"{first.name}-{number}") for number in count(2))
-    return next(path for path in chain([first], numbered) if not path.exists())
+    for path in chain([first], (first.with_name(f"{first.name}-{number}") for number in count(2))):
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise cannot_write(path, error) from None
+        return path
+    raise AssertionError("unreachable: the numbers do not end")
+
+
+def remove_if_unused(path: Path) -> None:
+    """Remove the directory of a run that wrote no file into it, and its parent if it is empty then."""
+    with suppress(OSError):
+        if all(entry.name == LOCK_FILE for entry in path.iterdir()):
+            shutil.rmtree(path)
+            path.parent.rmdir()
+
+
+def cannot_write(path: Path, error: OSError) -> UserError:
+    """Return the error for a run directory that cannot be created or written."""
+    message = f"{path}: cannot write the run directory: {error.strerror}"
+    return UserError("run.cannot_write", message, str(path), "check the path and its permissions, or set another --out")
 
 
 def require_empty(path: Path) -> None:
-    """Raise an error if the output directory is not empty, or is a file."""
-    if path.is_file():
+    """Raise an error if the output directory is not empty, or is a file.
+
+    The first files of a run that was killed before it had written all of them do not count.
+    """
+    try:
+        names = {entry.name for entry in path.iterdir()} if path.exists() else set()
+    except NotADirectoryError:
         raise UserError(
             "run.not_a_directory", f"{path}: the output directory is a file", str(path), "set another --out"
-        )
-    if path.exists() and any(entry.name != LOCK_FILE for entry in path.iterdir()):
-        what = "holds another run" if (path / "config.toml").exists() else "is not empty"
+        ) from None
+    except OSError as error:
+        raise cannot_write(path, error) from None
+    if not all(name in {LOCK_FILE, *START_FILES[:-1]} or TEMPORARY_NAME.fullmatch(name) for name in names):
+        what = "holds another run" if CONFIG_FILE in names else "is not empty"
         how = f"resume its run: --resume {path}" if (path / CHECKPOINT_FOLDER).exists() else "remove it first"
         message = f"{path}: the output directory {what}"
         raise UserError("run.directory_not_empty", message, str(path), f"set another --out, or {how}")
@@ -80,13 +117,13 @@ def locked(path: Path) -> Iterator[None]:
         message = f"{path}: another process is running in this directory"
         raise UserError("run.directory_in_use", message, str(path), "wait for it, or set another --out") from None
     except OSError as error:
-        message = f"{path}: cannot create the output directory: {error.strerror}"
-        raise UserError("run.cannot_write", message, str(path), "set another --out") from None
+        raise cannot_write(path, error) from None
     try:
         yield
     finally:
-        if (path / SUMMARY_FILE).exists():
-            (path / LOCK_FILE).unlink(missing_ok=True)
+        with suppress(OSError):  # the directory may be gone
+            if (path / SUMMARY_FILE).exists():
+                (path / LOCK_FILE).unlink(missing_ok=True)
         lock.release()
 
 
@@ -103,11 +140,15 @@ class RunDirectory:
 
     def initialise(self, setup: Setup) -> None:
         """Write the configuration, the partition and the environment."""
-        write_atomic(self.path / "config.toml", _toml(setup).encode())
+        remove_temporary_files(self.path)
+        write_atomic(self.path / CONFIG_FILE, _toml(setup).encode())
         setup.data.partition.save(self.path, setup.data.client_examples.y.numpy(), setup.data.dataset.num_classes)
-        self.write_json(
-            "environment.json", describe_environment(setup)
-        )  # last: a directory with this file can be resumed
+        self.write_json(ENVIRONMENT_FILE, describe_environment(setup))  # last: it marks the start as complete
+
+    @property
+    def start_interrupted(self) -> bool:
+        """True if the process that started the run was killed before it had written the first files."""
+        return (self.path / CONFIG_FILE).exists() and not (self.path / ENVIRONMENT_FILE).exists()
 
     def clear(self) -> None:
         """Remove the files of a run that could not start."""
@@ -133,12 +174,12 @@ class RunDirectory:
     def record_forced_resume(self, setup: Setup, differences: list[str], after: int) -> None:
         """Record a forced resume: save the new configuration and the list of changed settings."""
         forced = [*self._environment().get("forced", []), {"after": after, "changed": differences}]
-        write_atomic(self.path / "config.toml", _toml(setup).encode())
-        self.write_json("environment.json", describe_environment(setup) | {"forced": forced})
+        write_atomic(self.path / CONFIG_FILE, _toml(setup).encode())
+        self.write_json(ENVIRONMENT_FILE, describe_environment(setup) | {"forced": forced})
 
     def _environment(self) -> dict[str, Any]:
         try:
-            found = json.loads((self.path / "environment.json").read_text())
+            found = json.loads((self.path / ENVIRONMENT_FILE).read_text())
             if not isinstance(found, dict) or not isinstance(found.get("config"), dict):
                 raise ValueError("environment.json is damaged")
         except (OSError, ValueError) as error:
@@ -157,13 +198,19 @@ class RunDirectory:
 
     def append_record(self, record: RoundRecord, file: str = ROUNDS_FILE) -> None:
         """Append a record to a log file."""
-        path = self.path / file
-        path.parent.mkdir(exist_ok=True)
-        with path.open("a") as out:
+        with self._file(file).open("a") as out:
             out.write(json.dumps(record) + "\n")
+
+    def _file(self, name: str) -> Path:
+        """Return the path of a file, in an existing folder. The run directory itself is not made anew if it is gone."""
+        path = self.path / name
+        if path.parent != self.path:
+            path.parent.mkdir(exist_ok=True)
+        return path
 
     def truncate_logs(self, rounds: int) -> dict[str, list[RoundRecord]]:
         """Remove the records of later rounds from the logs; return the others by file name."""
+        remove_temporary_files(self.path)
         kept = {}
         for path in self.log_files:
             text = path.read_text(errors="replace") if path.exists() else ""
@@ -195,9 +242,7 @@ class RunDirectory:
 
     def save_traceback(self, failure: ClientFailure) -> str:
         """Write the traceback of a failed client; return the path."""
-        folder = self.path / "failures"
-        folder.mkdir(exist_ok=True)
-        path = folder / f"round-{failure.t + 1}-client-{failure.client}.txt"
+        path = self._file(f"failures/round-{failure.t + 1}-client-{failure.client}.txt")
         write_atomic(path, failure.traceback.encode())
         return str(path)
 
@@ -207,9 +252,7 @@ class RunDirectory:
 
     def write_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> None:
         """Write named tensors, such as the global model, to a safetensors file."""
-        path = self.path / name
-        path.parent.mkdir(exist_ok=True)
-        write_atomic(path, safetensors.torch.save(dict(tensors)))
+        write_atomic(self._file(name), safetensors.torch.save(dict(tensors)))
 
 
 def describe_environment(setup: Setup) -> dict[str, Any]:

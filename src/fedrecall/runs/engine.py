@@ -51,7 +51,7 @@ def make_engine(setup: Setup, failures: FailurePolicy, client_state: ClientState
         return RayEngine(clients, f, failures, client_state, address=address, workers=choice.workers)
     if choice.name == "serial":
         return SerialEngine(clients, f, failures, client_state)
-    return PoolEngine(clients, f, failures, client_state, workers=choice.workers)
+    return PoolEngine(clients, f, failures, client_state, workers=choice.workers, timeout=choice.timeout)
 
 
 def make_reply_policy(setup: Setup) -> ReplyPolicy:

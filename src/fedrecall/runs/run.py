@@ -14,7 +14,7 @@ from fedrecall.core.rounds import RoundResult, run_rounds
 from fedrecall.core.seeds import single_threaded
 from fedrecall.errors import UserError
 from fedrecall.runs.checkpoints import Checkpoint
-from fedrecall.runs.directory import ROUNDS_FILE, RunDirectory, locked, require_empty
+from fedrecall.runs.directory import ROUNDS_FILE, RunDirectory, cannot_write, locked, require_empty
 from fedrecall.runs.engine import (
     EngineFactory,
     ManagedEngine,
@@ -84,8 +84,9 @@ class Run:
             checkpoint = None
             if self._directory is not None:
                 stack.enter_context(locked(self._directory.path))
-                stack.enter_context(disk_full_as_user_error(self._directory))
-                checkpoint = self._restore(self._directory) if self._resume else self._initialise(self._directory)
+                stack.enter_context(os_errors_as_user_errors(self._directory))
+                resume = self._resume and not self._directory.start_interrupted
+                checkpoint = self._restore(self._directory) if resume else self._initialise(self._directory)
             stack.enter_context(single_threaded())
             self._engine = stack.enter_context(self._make_engine(checkpoint))
             if self._directory is not None:
@@ -225,12 +226,17 @@ class Run:
 
 
 @contextmanager
-def disk_full_as_user_error(directory: RunDirectory) -> Iterator[None]:
-    """Convert "disk full" errors into a UserError that states how to resume."""
+def os_errors_as_user_errors(directory: RunDirectory) -> Iterator[None]:
+    """Convert errors of writing the run directory into a UserError, and "disk full" into one that states how to resume.
+
+    Other errors of the operating system, such as those of the user's own method, are bugs and keep their traceback.
+    """
     try:
         yield
     except OSError as error:
         if error.errno not in DISK_FULL_ERRORS:
+            if _is_inside(error.filename, directory.path):
+                raise cannot_write(directory.path, error) from error
             raise
         raise UserError(
             "run.disk_full",
@@ -238,3 +244,8 @@ def disk_full_as_user_error(directory: RunDirectory) -> Iterator[None]:
             str(directory.path),
             f"free disk space, then fedrecall run --resume {directory.path}",
         ) from error
+
+
+def _is_inside(filename: object, folder: Path) -> bool:
+    """Return True if an error's file name is the folder's, or that of a file in it."""
+    return isinstance(filename, str) and Path(filename).absolute().is_relative_to(folder.absolute())

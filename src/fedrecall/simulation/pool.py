@@ -102,8 +102,12 @@ class PoolEngine(WorkerEngine[ProcessWorker]):
         *,
         workers: int | None = None,
         start: StartMethod | None = None,
+        timeout: float | None = None,
         buffer: int = REPLY_BUFFER_BYTES,
     ) -> None:
-        """Configure the pool. `workers` defaults to the available cores, `start` to `default_start_method`."""
-        pool = ProcessPool(clients, f, workers or available_cores(), start)
+        """Configure the pool. `workers` defaults to the available cores, `start` to `default_start_method`.
+
+        A worker without a result after `timeout` seconds is replaced.
+        """
+        pool = ProcessPool(clients, f, workers or available_cores(), start, timeout)
         super().__init__(clients, pool, failures, client_state, buffer)

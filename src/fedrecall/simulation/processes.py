@@ -7,11 +7,13 @@ file or a network is unpickled, and nothing at all after the start.
 """
 
 import gc
+import logging
 import multiprocessing
 import os
 import signal
 import sys
 import threading
+import time
 import warnings
 import weakref
 from collections.abc import Iterator
@@ -20,6 +22,7 @@ from dataclasses import dataclass, field
 from itertools import cycle
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import ClassVar, Literal
 
 import torch
@@ -75,9 +78,15 @@ def _exit_with_parent() -> None:
         os._exit(1)
 
 
+log = logging.getLogger(__name__)
+
 StartMethod = Literal["fork", "spawn"]
 
+STOPPED_WARNING_SECONDS = 60.0  # time after which a worker process that a signal stopped is reported
+
 EXIT_TIMEOUT = 5.0  # seconds to wait for a worker to exit after its pipe was closed
+
+KILLED = "killed by "  # first words of the reason of exit of a worker that got a signal
 
 SPAWN_HINT = (
     "define classes at the top of a module, put the code that runs the experiment under "
@@ -102,6 +111,16 @@ class ProcessWorker(Worker):
     process: BaseProcess
     channel: Channel
     inbox: SharedBuffer = field(default_factory=lambda: SharedBuffer("inbox"))  # payloads for this worker alone
+    submitted: float = 0.0  # time at which it got its job
+    reported: bool = False  # a warning named it as stopped
+
+    @property
+    def is_stopped(self) -> bool:
+        """True if the process was stopped by a signal. Known on Linux only."""
+        try:
+            return Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(") ")[2].startswith("T")
+        except OSError:
+            return False
 
 
 class ProcessPool(WorkerPool[ProcessWorker]):
@@ -109,7 +128,14 @@ class ProcessPool(WorkerPool[ProcessWorker]):
 
     worker_kind: ClassVar[str] = "worker process"
 
-    def __init__(self, clients: SimulatedClients, f: FlatModel, size: int, start: StartMethod | None = None) -> None:
+    def __init__(
+        self,
+        clients: SimulatedClients,
+        f: FlatModel,
+        size: int,
+        start: StartMethod | None = None,
+        timeout: float | None = None,
+    ) -> None:
         if os.name == "nt":
             raise UserError(
                 "engine.unsupported_platform",
@@ -118,7 +144,7 @@ class ProcessPool(WorkerPool[ProcessWorker]):
                 'set engine.name = "serial", or use WSL',
             )
         super().__init__()
-        self._clients, self._f, self._size = clients, f, size
+        self._clients, self._f, self._size, self._timeout = clients, f, size, timeout
         self._start = start or default_start_method()
         self._broadcast_buffer = SharedBuffer("board")  # read by all workers, written once per exchange
         self._broadcast_ref: BlockRef | None = None
@@ -150,18 +176,20 @@ class ProcessPool(WorkerPool[ProcessWorker]):
         """Send the message of a job and references to its payloads."""
         assert self._broadcast_ref is not None
         payloads = job.client_payloads()
+        worker.submitted = time.monotonic()
         with suppress(ConnectionError):  # `wait` reports a worker that has exited
             worker.channel.send(job.message, self._broadcast_ref, *([worker.inbox.write(payloads)] if payloads else []))
 
     def wait(self) -> Iterator[tuple[ProcessWorker, JobResult | str]]:
         """Wait for messages of busy workers; yield results, or the reason of exit of workers."""
-        readable = wait([worker.channel.connection for worker in self.busy])
+        readable = wait([worker.channel.connection for worker in self.busy], self._timeout or STOPPED_WARNING_SECONDS)
+        yield from self._replace_silent([worker for worker in self.busy if worker.channel.connection not in readable])
         for worker in [worker for worker in self.busy if worker.channel.connection in readable]:
             try:
                 result = JobResult(*worker.channel.receive())
             except (EOFError, ConnectionError):
                 reason = self._reap(worker)
-                if not worker.ready:
+                if not worker.ready and not reason.startswith(KILLED):  # a worker that exits by itself does so again
                     raise UserError(
                         "engine.worker_start_failed",
                         f"a worker process could not start ({reason}; its output is above)",
@@ -173,6 +201,24 @@ class ProcessPool(WorkerPool[ProcessWorker]):
             if worker.ready:
                 yield worker, result
             worker.ready = True  # the first message has no result
+
+    def _replace_silent(self, workers: list[ProcessWorker]) -> Iterator[tuple[ProcessWorker, str]]:
+        """Kill workers without a result after the timeout, and yield them. Without a timeout warn of stopped ones."""
+        limit, now = self._timeout or STOPPED_WARNING_SECONDS, time.monotonic()
+        for worker in workers:
+            if now - worker.submitted < limit or worker.reported:
+                continue
+            pid, is_stopped = worker.process.pid, worker.is_stopped
+            if self._timeout is not None:
+                self._workers.remove(worker)
+                _kill_all([worker])
+                state = f"process {pid} is stopped" if is_stopped else f"process {pid} is running"
+                yield worker, f"no result within engine.timeout = {limit:g} seconds; {state}"
+            elif is_stopped:
+                worker.reported = True
+                log.warning(
+                    "worker process %d is stopped: continue it (kill -CONT %d), or set engine.timeout", pid, pid
+                )
 
     def _reap(self, worker: ProcessWorker) -> str:
         """Remove a worker that has exited; return the reason."""
@@ -188,7 +234,7 @@ class ProcessPool(WorkerPool[ProcessWorker]):
             signal.SIGKILL: ", perhaps by the system because memory ran out",
             signal.SIGSEGV: ", perhaps by a write to the received payload, which is read-only",
         }
-        return f"killed by {signal.Signals(-code).name}{causes.get(signal.Signals(-code), '')}"
+        return f"{KILLED}{signal.Signals(-code).name}{causes.get(signal.Signals(-code), '')}"
 
     def cancel_running(self) -> None:
         """Stop all workers that run a job."""
