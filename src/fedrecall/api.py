@@ -17,7 +17,7 @@ from fedrecall.core.method import Method
 from fedrecall.data.catalog import DATASETS
 from fedrecall.errors import UserError
 from fedrecall.reporting.comparison import Comparison
-from fedrecall.runs.directory import require_empty
+from fedrecall.runs.directory import remove_if_unused, require_empty
 from fedrecall.runs.progress import RunProgress, progress_console
 from fedrecall.runs.records import RoundRecord
 from fedrecall.runs.result import Result, run_title
@@ -301,6 +301,8 @@ def _run_study(
     except BaseException:
         if folder is None:
             shutil.rmtree(path, ignore_errors=True)
+        elif callable(out):
+            remove_if_unused(path)
         raise
     comparison = Comparison(load_results(path), objects, rejected)
     if folder is None:
