@@ -57,6 +57,18 @@ def first_line(error: BaseException, limit: int = 200) -> str:
     return lines[0][:limit] if lines else type(error).__name__
 
 
+def printable(text: object, limit: int = 1000) -> str:
+    r"""Return text of another machine as one line of at most `limit` printable characters.
+
+    Control characters, among them escape sequences of terminals and marks that reorder text, become spaces.
+
+    >>> printable("no\x1b[31m more\n")
+    'no [31m more'
+    """
+    start = str(text)[: 4 * limit]
+    return " ".join("".join(c if c.isprintable() else " " for c in start).split())[:limit]
+
+
 def explanations() -> dict[str, str]:
     """Return the explanation of every error code."""
     return tomllib.loads((resources.files("fedrecall") / "error_codes.toml").read_text())

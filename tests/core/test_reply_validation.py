@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from fedrecall import METHODS, UserError
+from fedrecall.core.client_report import ReportRequest
 from fedrecall.core.dry_run import DryRun
 from fedrecall.core.exchange import Diverged
 from fedrecall.core.method import Method
@@ -72,29 +73,66 @@ LIES: dict[str, tuple[Lie, str, str]] = {  # the lie, the code of its reason, an
     "a loss of another kind": (with_report(loss=torch.tensor(1)), "reply.wrong_shape", "torch.int64 []"),
     "news": (with_report(news=torch.zeros(10**6)), "reply.unexpected_tensor", "news"),
     "predictions of no class": (
-        with_report(predicted=torch.full((12,), 10**12)),
+        with_report(predicted=torch.full((15,), 10**12)),
         "reply.invalid_value",
         "predicted",
     ),
     "predictions of other examples": (
         with_report(predicted=torch.zeros(5, dtype=torch.int64)),
-        "reply.invalid_value",
+        "reply.wrong_shape",
         "predicted",
     ),
     "too right": (with_report(local_accuracy=torch.tensor(1.5)), "reply.invalid_value", "local_accuracy"),
     "another client's": (with_report(client=torch.tensor(1)), "reply.wrong_client", "client 1"),
+    "a loss of twice the digits": (with_report(loss=torch.tensor(1.0).double()), "reply.wrong_shape", "torch.float64"),
+    "an accuracy of twice the digits": (
+        with_report(local_accuracy=torch.tensor(0.5).double()),
+        "reply.wrong_shape",
+        "local_accuracy",
+    ),
+    "a loss that would overflow a mean": (with_report(loss=torch.tensor(3e38)), "reply.invalid_value", "loss"),
+    "features that were not requested": (
+        with_report(features=torch.zeros(15, 8)),
+        "reply.unexpected_tensor",
+        "features",
+    ),
+    "a shift that is not finite": (
+        with_report(shift=torch.full((2, 3), torch.nan).double()),
+        "reply.not_finite",
+        "shift",
+    ),
+    "a shift of more epochs": (with_report(shift=torch.zeros(10**5, 3).double()), "reply.wrong_shape", "shift"),
+    "a share above 1": (with_report(own_data=torch.tensor([0.5, 1.5]).double()), "reply.invalid_value", "own_data"),
+    "no report": (lambda r: r._replace(metrics={}), "reply.missing_tensor", "client"),
+    "half a report": (
+        lambda r: r._replace(metrics={k: t for k, t in r.metrics.items() if k != "predicted"}),
+        "reply.missing_tensor",
+        "predicted",
+    ),
+    "text with escapes": (
+        lambda r: r._replace(up={**r.up, "\x1b[31mred\u202e": r.up["w"]}),
+        "reply.unexpected_tensor",
+        "[31mred",
+    ),
+    "a list in the place of a tensor": (
+        lambda r: r._replace(up={**r.up, "w": [1.0]}),
+        "reply.unreadable",
+        "AttributeError",
+    ),
 }
+EVERYTHING = ReportRequest(predictions=True, own_data=True, shift=True)
 
 
 @pytest.mark.parametrize("case", LIES)
 def test_an_invalid_reply_is_rejected_and_counted_and_the_round_completes(case: str) -> None:
     lie, code, fact = LIES[case]
-    done = go(Method(), lie)
+    done = go(Method(), lie, report=EVERYTHING)
     honest = go(Method(), lambda r: r._replace(n=0))  # the same client left out for the plainest of reasons
     for r in done:
         assert [(refusal.client, refusal.code) for refusal in r.rejected] == [(3, code)]
         assert re.search(rf"(^|\W){re.escape(fact)}", r.rejected[0].reason), r.rejected[0].reason
-        assert "\n" not in r.rejected[0].reason
+        assert r.rejected[0].reason.isprintable()
+        assert len(r.rejected[0].reason) <= 1000
         assert r.replies == 4
         assert len(r.client_metrics) == 4
         assert len(r.clients) == 5
@@ -104,7 +142,8 @@ def test_an_invalid_reply_is_rejected_and_counted_and_the_round_completes(case: 
 @pytest.mark.parametrize("name", METHODS)
 def test_valid_replies_are_accepted_with_every_method(name: str) -> None:
     method = METHODS[name]()
-    done = go(method, lambda r: r, least=5)
+    request = ReportRequest(predictions=True, own_data=True, shift=True, distillation=True, features=1)
+    done = go(method, lambda r: r, least=5, report=request)
     assert [r.rejected for r in done] == [[], []]
     unguarded = go(method, lambda r: r, least=None, form=False)
     assert torch.equal(done[-1].server.state, unguarded[-1].server.state), "screening changes no bit"
@@ -222,8 +261,8 @@ def test_a_configured_limit() -> None:
     (honest,) = list(SerialEngine(w, f).cohort(0, [0]).run("train", {"w": f.w}))
     far = float((honest.up["w"] - f.w).norm())
     down = {"w": f.w}
-    assert ReplyValidator(max_norm=1.01 * far).find_error(honest, "train", down) is None
-    reason = ReplyValidator(max_norm=0.99 * far).find_error(honest, "train", down)
+    assert ReplyValidator(max_norm=1.01 * far).find_error(honest, "train", down, 0) is None
+    reason = ReplyValidator(max_norm=0.99 * far).find_error(honest, "train", down, 0)
     assert reason is not None
     assert reason.code == "reply.norm_too_large"
     assert f"{far:.3g}" in reason
@@ -234,8 +273,8 @@ def test_a_configured_limit() -> None:
 def test_the_default_limit_is_a_thousand_times_the_model(factor: float, taken: bool) -> None:
     w = torch.tensor([3.0, 4.0])
     reply = Reply({"w": w + torch.tensor([6000.0, 0.0]) * factor}, 1, {}, {})
-    assert (ReplyValidator(min_replies=1).find_error(reply, "train", {"w": w}) is None) == taken
-    assert ReplyValidator().find_error(reply, "train", {"w": w}) is None, (
+    assert (ReplyValidator(min_replies=1).find_error(reply, "train", {"w": w}, 0) is None) == taken
+    assert ReplyValidator().find_error(reply, "train", {"w": w}, 0) is None, (
         "where none may be missing, a wild run shows itself"
     )
 
@@ -252,8 +291,13 @@ def test_the_dry_run_is_made_once_and_changes_no_state() -> None:
     f = model()
     before, state = f.w.clone(), torch.get_rng_state()
     rehearsal = DryRun(simulated_clients(Counted()), f)
-    forms = [rehearsal.expected_spec("train", {"w": f.w}) for _ in range(3)]
+    forms = [rehearsal.expected_spec("train", {"w": f.w}, t) for t in range(3)]
     assert Counted.performed == 1
-    assert forms[0] == forms[2] == {"w": (torch.float32, f.w.shape)}
+    number = (torch.float32, torch.Size([]))
+    assert (
+        forms[0]
+        == forms[2]
+        == ({"w": (torch.float32, f.w.shape)}, ({"steps": number, "loss": number}, {"steps": number}))
+    )
     assert torch.equal(f.w, before)
     assert torch.equal(torch.get_rng_state(), state)

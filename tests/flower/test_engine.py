@@ -176,8 +176,51 @@ def test_a_second_node_of_a_client_that_registers_later_is_an_error(config: Path
     with pytest.raises(UserError) as error:
         federate(grid)
     assert (error.value.code, error.value.key) == ("flower.too_few_clients", "engine.timeout")
-    for fact in ("missing: 2;", "node 101: node 102", "client 1"):
+    for fact in ("missing: 2;", "node 102: client = 1", "node 101"):
         assert fact in str(error.value)
+
+
+def test_no_node_takes_the_place_of_a_connected_one(config: Path, tmp_path: Path) -> None:
+    """Node 103 claims to be client 1 from the second round on: node 101 goes on as client 1."""
+    grid = federation(tmp_path, config)
+    grid.nodes[103] = {"client": 1, "state": str(tmp_path / "state-3")}
+    grid.online.add(103)
+    looks = iter(range(100))
+    grid.get_node_ids = lambda: [100, 101, 102] if next(looks) < 2 else [100, 101, 102, 103]
+    federate(grid)
+    assert same(tmp_path, serial(config, ""))
+    tasks = [(m.metadata.dst_node_id, m.content.config_records["order"]["task"]) for m in grid.sent]
+    assert (103, "hello") in tasks
+    assert (103, "train") not in tasks
+
+
+def test_two_claims_of_one_client_do_not_end_a_run_that_has_started(config: Path, tmp_path: Path) -> None:
+    grid = federation(tmp_path, config, "engine.min_replies=2")
+    grid.nodes |= {node: {"client": 1, "state": str(tmp_path / f"state-{node}")} for node in (103, 104)}
+    grid.online |= {103, 104}
+    looks = iter(range(100))
+    grid.get_node_ids = lambda: [100, 101, 102] if next(looks) < 2 else [100, 102, 103, 104]
+    federate(grid)
+    assert [line["replies"] for line in lines(tmp_path)] == [3, 2, 2]
+
+
+def test_the_number_of_examples_is_fixed_at_registration(config: Path, tmp_path: Path) -> None:
+    """Node 101 leaves, and comes back with other rows: it is left out from then on."""
+    grid = federation(tmp_path, config, "engine.min_replies=2 run.rounds=4")
+    for client in range(3):
+        (tmp_path / f"rows-{client}").write_text(" ".join(map(str, range(30 * client, 30 * client + 30))))
+        grid.nodes[100 + client]["index"] = str(tmp_path / f"rows-{client}")
+    looks = iter(range(100))
+
+    def roll() -> list[int]:
+        look = next(looks)
+        if look == 2:
+            (tmp_path / "rows-1").write_text(" ".join(map(str, range(90))))
+        return [100, 102] if look == 2 else [100, 101, 102]
+
+    grid.get_node_ids = roll
+    federate(grid)
+    assert [line["replies"] for line in lines(tmp_path)] == [3, 2, 2, 2]
 
 
 def test_a_lost_registration_is_sent_again(config: Path, tmp_path: Path) -> None:

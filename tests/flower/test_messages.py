@@ -13,7 +13,14 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from fedrecall import UserError
 from fedrecall.config.experiment import Experiment
 from fedrecall.flower.client_app import handle_message
-from fedrecall.flower.messages import TaskFailed, TaskRequest, parse_reply, request_message, to_array_record
+from fedrecall.flower.messages import (
+    TaskFailed,
+    TaskRequest,
+    from_array_record,
+    parse_reply,
+    request_message,
+    to_array_record,
+)
 from fedrecall.runs.setup import prepare_run
 from support.loopback import federate, federation, in_a_task, lines
 
@@ -68,6 +75,10 @@ def test_invalid_orders_are_declined(
     assert not (tmp_path / "state-0").exists()
 
 
+# Its product is 0, and its strides overflow.
+HUGE_STRIDES = ArrayRecord({"w": Array("float32", (0, *[2**31 - 2**20] * 3), "fedrecall.little-endian", b"")})
+
+
 def bent(change: dict[str, object]):
     """What becomes of client 1's replies."""
 
@@ -114,6 +125,18 @@ def bent(change: dict[str, object]):
             "reply.task_failed",
             "no more",
         ),
+        (
+            {"answer": ConfigRecord({"protocol": 1, "declined": "\x1b[2J\u202e" + "long " * 4_000_000, "code": "a.b"})},
+            "a.b",
+            "long",
+        ),
+        (
+            {"answer": ConfigRecord({"protocol": 1, "client": 1, "n": 10**9, "own": False, "remembers": False})},
+            "reply.invalid_example_count",
+            "1000000000",
+        ),
+        ({"up": HUGE_STRIDES}, "reply.invalid_shape", "w "),
+        ({"report": HUGE_STRIDES}, "reply.invalid_shape", "w "),
     ],
 )
 def test_invalid_replies_are_rejected(
@@ -126,6 +149,108 @@ def test_invalid_replies_are_rejected(
     why = (tmp_path / "run" / "failures" / "round-1-client-1.txt").read_text()
     assert why.startswith(f"{code}: ")
     assert fact in why
+    assert why.strip().isprintable()
+    assert len(why) < 1200
+
+
+@pytest.mark.parametrize("name", ["loss", "local_accuracy"])
+def test_a_report_of_another_type_does_not_end_the_run(name: str, config: Path, tmp_path: Path) -> None:
+    grid = federation(tmp_path, config, "engine.min_replies=2 run.rounds=2 run.local_accuracy=true")
+
+    def fate(node: int, reply: Message) -> Message:
+        if node == 101 and "loss" in reply.content.array_records.get("report", {}):
+            report = from_array_record(reply.content, "report")
+            reply.content["report"] = to_array_record({**report, name: report[name].double()})
+        return reply
+
+    grid.fate = fate
+    federate(grid)
+    refused = [[(x["client"], name in x["reason"]) for x in line["refused"]] for line in lines(tmp_path)]
+    assert refused == [[(1, True)]] * 2
+
+
+def test_a_reply_that_raises_while_it_is_read_is_rejected(config: Path, tmp_path: Path) -> None:
+    class Wicked(Message):
+        """A message whose content cannot be read."""
+
+        def __init__(self, reply: Message) -> None:
+            self.__dict__.update(reply.__dict__)
+
+        def has_error(self) -> bool:
+            raise ZeroDivisionError("\x1b[31mgotcha")
+
+    grid = federation(tmp_path, config, "engine.min_replies=2 run.rounds=1")
+    grid.fate = lambda node, reply: Wicked(reply) if node == 101 and len(grid.sent) > 3 else reply
+    federate(grid)
+    why = (tmp_path / "run" / "failures" / "round-1-client-1.txt").read_text()
+    assert why.startswith("reply.unreadable: ")
+    assert "ZeroDivisionError" in why
+    assert why.strip().isprintable()
+
+
+def test_a_reply_with_the_id_of_another_request_is_rejected(config: Path, tmp_path: Path) -> None:
+    grid = federation(tmp_path, config, "engine.min_replies=2 run.rounds=1")
+
+    def fate(node: int, reply: Message) -> Message:
+        if node == 101 and len(grid.sent) > 3:
+            reply.metadata.__dict__["_reply_to_message_id"] = "of another run"
+        return reply
+
+    grid.fate = fate
+    federate(grid)
+    assert (tmp_path / "run" / "failures" / "round-1-client-1.txt").read_text().startswith("reply.foreign_id: ")
+
+
+def test_what_flower_cannot_read_costs_its_client_only(config: Path, tmp_path: Path) -> None:
+    grid = federation(tmp_path, config, "engine.min_replies=2 run.rounds=1")
+    pull = grid.pull_messages
+
+    def raises(identities: list[str]) -> list[Message]:
+        if "message-5" in identities:  # of the first three, which are registrations, no one
+            pull(identities)  # Flower has confirmed them
+            raise ValueError("an object cannot be inflated")
+        return pull(identities)
+
+    grid.pull_messages = raises
+    federate(grid)
+    assert [line["replies"] for line in lines(tmp_path)] == [2]
+    (note,) = (tmp_path / "run" / "failures").iterdir()
+    assert note.read_text().startswith("reply.unreadable: ")
+
+
+@pytest.mark.parametrize(
+    ("change", "fact"),
+    [
+        ({"up": HUGE_STRIDES}, "reply.invalid_shape"),
+        ({"up": to_array_record({"w": torch.zeros(3)})}, "reply.unexpected_tensor"),
+        ({"answer": ConfigRecord({"protocol": "\x1b]0;x"})}, "reply.wrong_protocol"),
+        ({"answer": ConfigRecord({"protocol": 1, "declined": "\x1b[2J" * 10**6})}, "reply.task_failed"),
+        (
+            {"answer": ConfigRecord({"protocol": 1, "client": 2**62, "n": 5, "own": False, "remembers": False})},
+            "reply.wrong_client",
+        ),
+    ],
+)
+def test_an_invalid_registration_leaves_its_node_out(
+    change: dict[str, object], fact: str, config: Path, tmp_path: Path
+) -> None:
+    grid = federation(tmp_path, config)
+    grid.run_config["set"] = "engine.timeout=0.5"
+
+    def fate(node: int, reply: Message) -> Message:
+        if node == 101:
+            for name, record in change.items():
+                reply.content[name] = record
+        return reply
+
+    grid.fate = fate
+    with pytest.raises(UserError) as error:
+        federate(grid)
+    assert error.value.code == "flower.too_few_clients"
+    assert "missing: 1;" in str(error.value)
+    assert fact in str(error.value)
+    assert str(error.value).isprintable()
+    assert len(str(error.value)) < 2000
 
 
 def test_a_malformed_reply_is_rejected_even_if_all_are_needed(config: Path, tmp_path: Path) -> None:

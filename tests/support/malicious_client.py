@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
-from fedrecall.core.dry_run import DryRun
+from fedrecall.core.client_report import ReportRequest
+from fedrecall.core.dry_run import NO_REPORT, DryRun
 from fedrecall.core.exchange import ReplyPolicy
 from fedrecall.core.method import Method
 from fedrecall.core.optim import ServerSGD
@@ -54,8 +55,10 @@ class LyingCohort:
         self.cohort.accept(reply)
 
 
-def go(method: Method, lie: Lie, *, least: int | None = 4, form: bool = True) -> list[RoundResult]:
-    f, w = model(batch_norm=True), simulated_clients(method)
+def go(
+    method: Method, lie: Lie, *, least: int | None = 4, form: bool = True, report: ReportRequest = NO_REPORT
+) -> list[RoundResult]:
+    f, w = model(batch_norm=True), simulated_clients(method, report=report)
     start = Server(
         f, f.w, f.b, f.int_buffers, ServerSGD(), extra=method.init(f.w), auxiliary=examples([0, 1, 2] * 4, seed=2)
     )

@@ -8,28 +8,14 @@ from torch import Tensor
 
 from fedrecall.core.flat_model import FlatModel
 from fedrecall.core.method import Method
-from fedrecall.core.reply_validation import Reason
+from fedrecall.core.reply_validation import PayloadSpec, Reason
 from fedrecall.core.types import Examples, Local, Output, Payload, Step
 
 SHIFT_METRICS = ("kl", "features", "accuracy")  # columns of the metric "shift"
 
 MAX_FEATURE_EXAMPLES = 1000  # test examples whose features are reported
 
-METRIC_SHAPES: dict[str, tuple[int | None, ...]] = {  # of all metrics; None is any length
-    "steps": (),
-    "loss": (),
-    "client": (),
-    "local_accuracy": (),
-    "predicted": (None,),
-    "own_data": (2,),
-    "shift": (None, len(SHIFT_METRICS)),
-    "features": (None, None),
-    "observed.": (2,),  # prefix of a name
-}
-
-INTEGER_METRICS = ("client", "predicted")  # metrics of type int64
-
-FLOATS = (torch.float32, torch.float64)
+SHARE_METRICS = ("local_accuracy", "own_data")  # metrics from 0 to 1
 
 
 @dataclass(frozen=True)
@@ -91,41 +77,25 @@ class ClientReporter:
         return out | {f"observed.{name}": pair for name, pair in self._sums.items()}
 
 
-def find_report_error(
-    report: Payload, client: int | None, request: ReportRequest, test: Examples, classes: int
-) -> Reason | None:
-    """Return the reason for rejecting the report of another machine, or None if probes can read it."""
-    if not report:  # a task without training has none
-        return None
-    needed = ["predicted"] * request.predictions + ["own_data"] * request.own_data + ["shift"] * request.shift
-    if missing := [name for name in needed if name not in report]:
-        return Reason("reply.missing_tensor", f"missing metrics in the report: {', '.join(missing)}")
-    for name, t in report.items():
-        shape = METRIC_SHAPES.get("observed." if name.startswith("observed.") else name)
-        if shape is None:
-            return Reason("reply.unexpected_tensor", f"unexpected metric in the report: {name[:40]}")
-        fits = len(shape) == t.ndim and all(n in (None, m) for n, m in zip(shape, t.shape, strict=True))
-        if (
-            not fits
-            or (t.dtype not in FLOATS) != (name in INTEGER_METRICS)
-            or (name in INTEGER_METRICS and t.dtype != torch.int64)
-        ):
-            what = f"{name[:40]} in the report is {t.dtype} {list(t.shape)}, expected {_spec_text(name, shape)}"
-            return Reason("reply.wrong_shape", what)
-    predicted = report.get("predicted", test.y)
-    if len(predicted) != len(test) or not ((predicted >= 0) & (predicted < classes)).all():
-        what = f"predicted in the report must be one of {classes} classes for each of the {len(test)} test examples"
-        return Reason("reply.invalid_value", what)
-    if not 0 <= (accuracy := float(report.get("local_accuracy", 0))) <= 1:
-        return Reason("reply.invalid_value", f"local_accuracy in the report = {accuracy:g}: it must be from 0 to 1")
-    if int(report.get("client", client or 0)) != (client or 0):
+def without_steps(report: PayloadSpec) -> PayloadSpec:
+    """Return the form of the report of a client that makes no training step, because its batches are skipped."""
+    form = {name: spec for name, spec in report.items() if name != "loss" and not name.startswith("observed.")}
+    if "shift" in form:
+        form["shift"] = (form["shift"][0], torch.Size([1, len(SHIFT_METRICS)]))
+    return form
+
+
+def find_report_error(report: Payload, client: int | None, classes: int) -> Reason | None:
+    """Return the reason for rejecting the values of a report of the right form, or None if probes can read it."""
+    predicted = report.get("predicted")
+    if predicted is not None and not ((predicted >= 0) & (predicted < classes)).all():
+        return Reason("reply.invalid_value", f"predicted in the report must be from 0 to {classes - 1}")
+    for name in SHARE_METRICS:
+        if name in report and not ((report[name] >= 0) & (report[name] <= 1)).all():
+            return Reason("reply.invalid_value", f"{name} in the report must be from 0 to 1")
+    if "client" in report and client is not None and int(report["client"]) != client:
         return Reason("reply.wrong_client", f"the report is of client {int(report['client'])}")
     return None
-
-
-def _spec_text(name: str, shape: tuple[int | None, ...]) -> str:
-    lengths = ", ".join("any" if n is None else str(n) for n in shape)
-    return f"{'int64' if name in INTEGER_METRICS else 'float32 or float64'} [{lengths}]"
 
 
 def feature_examples(test: Examples) -> Examples:

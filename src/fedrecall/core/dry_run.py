@@ -8,38 +8,45 @@ import torch
 from torch import Tensor
 
 from fedrecall.core.client import ClientRunner
-from fedrecall.core.client_report import ReportRequest, find_report_error
+from fedrecall.core.client_report import ReportRequest, find_report_error, without_steps
 from fedrecall.core.flat_model import FlatModel
-from fedrecall.core.reply_validation import PayloadSpec, Reason, spec_of
+from fedrecall.core.reply_validation import Reason, ReplySpec, spec_of
 from fedrecall.core.types import Examples, Payload, Reply, Score
 
 TWO_ROWS = torch.tensor([0, 0])  # the first test example twice: batch normalisation needs two examples
 
+NO_REPORT = ReportRequest()
+
 
 @dataclass(frozen=True)
 class DryRun:
-    """Engine whose only client is the server itself. A task is one training step."""
+    """Engine whose only client is the server itself. A task is one training step an epoch, on two examples."""
 
     runner: ClientRunner
     f: FlatModel
-    _specs: dict[tuple[str, ...], PayloadSpec] = field(default_factory=dict)
+    _specs: dict[tuple[str, ...], ReplySpec] = field(default_factory=dict)
 
     size: int = 1
     population: int = 1
 
-    def expected_spec(self, task: str, down: Payload) -> PayloadSpec:
-        """Return names, types and shapes of a reply to this task. Payloads of the same form are tried once."""
-        key = (task, *(f"{name} {t.dtype} {list(t.shape)}" for name, t in sorted(down.items())))
+    def expected_spec(self, task: str, down: Payload, t: int) -> ReplySpec:
+        """Return names, types and shapes of a reply to this task in round t, and of its report.
+
+        Payloads of the same form are tried once, and again where the report of the round has other metrics.
+        """
+        form = (f"{name} {tensor.dtype} {list(tensor.shape)}" for name, tensor in sorted(down.items()))
+        key = (task, str(t == self.runner.report.features), *form)
         if key not in self._specs:
-            self._specs[key] = spec_of(self._run_task(task, down).up)
+            reply = self._run_task(task, down, t, self.runner.report)
+            report = spec_of(reply.metrics)
+            self._specs[key] = ReplySpec(spec_of(reply.up), (report, without_steps(report)))
         return self._specs[key]
 
     def find_report_error(self, reply: Reply) -> Reason | None:
         """Return what is wrong with the buffers and the metrics of a reply, which no method validates, or None."""
         if "b" in reply.up and (reply.up["b"][self._variances] < 0).any():
             return Reason("reply.invalid_value", "b has a negative variance")
-        runner = self.runner
-        return find_report_error(reply.metrics, reply.client, runner.report, runner.test, runner.classes)
+        return find_report_error(reply.metrics, reply.client, self.runner.classes)
 
     def cohort(self, t: int, clients: Sequence[int]) -> "DryRun":
         """Return this object, for any clients."""
@@ -56,11 +63,11 @@ class DryRun:
         """Evaluate a complete model on one example."""
         return self.f.score(state, self._examples())
 
-    def _run_task(self, task: str, down: Payload) -> Reply:
-        one_step = replace(self.runner.training, epochs=1, batch=len(TWO_ROWS), drop_last=False)
-        runner = replace(self.runner, training=one_step, report=ReportRequest())
-        copies = {name: t.clone() for name, t in down.items()}  # a task may write to them
-        return runner.run_on(self._examples(), self.f, task, 0, 0, copies, None)
+    def _run_task(self, task: str, down: Payload, t: int = 0, report: ReportRequest = NO_REPORT) -> Reply:
+        training = replace(self.runner.training, batch=len(TWO_ROWS), drop_last=False)
+        runner = replace(self.runner, training=training, report=report)
+        copies = {name: tensor.clone() for name, tensor in down.items()}  # a task may write to them
+        return runner.run_on(self._examples(), self.f, task, 0, t, copies, None)
 
     @cached_property
     def _variances(self) -> Tensor:

@@ -103,7 +103,7 @@ class Exchange:
     def _is_valid(self, reply: Reply, task: str, down: Payload) -> bool:
         """Return True if a reply is valid. An invalid one is recorded; it stops a run that needs every reply."""
         validator, number = self._policy.validator, self._server.t + 1
-        reason = validator.find_error(reply, task, down)
+        reason = validator.find_error(reply, task, down, self._server.t)
         diverged = "loss" in reply.metrics and not reply.metrics["loss"].isfinite().all()
         if reason is None and not diverged:
             return True

@@ -8,8 +8,17 @@ from typing import NamedTuple, Self
 import torch
 
 from fedrecall.core.types import Payload, Reply
+from fedrecall.errors import first_line, printable
 
-PayloadSpec = dict[str, tuple[torch.dtype, torch.Size]]  # type and shape of every tensor in a reply, by name
+PayloadSpec = dict[str, tuple[torch.dtype, torch.Size]]  # type and shape of every tensor in a payload, by name
+
+
+class ReplySpec(NamedTuple):
+    """Form of the replies to a task."""
+
+    up: PayloadSpec
+    reports: tuple[PayloadSpec, ...]  # forms that the metrics may have: with and without a training step
+
 
 MODEL_TENSORS = ("w", "b", "counters")  # sent and returned under the same name: the norm of their change is limited
 
@@ -18,6 +27,8 @@ MAX_UPDATE_FACTOR = (
 )
 
 MAX_EXTRA_FACTOR = 1e6  # the same for tensors besides the weights, whose scale depends on the method
+
+MAX_METRIC = 1e30  # absolute value of a metric in a report: no mean or sum of finite metrics overflows
 
 MAX_CLIENT_EXAMPLES = 10**9  # examples of a client, where federation.max_examples is not set
 
@@ -33,8 +44,8 @@ class Reason(str):
     code: str
 
     def __new__(cls, code: str, text: str) -> Self:
-        """Return the text with its code."""
-        reason = super().__new__(cls, text)
+        """Return the text with its code. The text may quote a reply: it becomes one printable line."""
+        reason = super().__new__(cls, printable(text))
         reason.code = code
         return reason
 
@@ -74,20 +85,29 @@ class ReplyValidator:
     """Limit of the norm of the update of the weights."""
     max_examples: int | None = None
     """Largest number of examples that a client may claim."""
-    expected_spec: Callable[[str, Payload], PayloadSpec] | None = None
-    """Returns the form of the replies to a task with this payload."""
+    expected_spec: Callable[[str, Payload, int], ReplySpec] | None = None
+    """Returns the form of the replies to a task with this payload in a round. None: replies of trusted code."""
     extra_checks: tuple[ReplyCheck, ...] = ()
     """Checks of replies that have the right form."""
 
-    def find_error(self, reply: Reply, task: str, down: Payload) -> Reason | None:
-        """Return the reason for rejecting a reply to this task, or None if the reply is valid."""
+    def find_error(self, reply: Reply, task: str, down: Payload, t: int) -> Reason | None:
+        """Return the reason for rejecting a reply to this task of round t, or None if the reply is valid."""
+        if self.expected_spec is None:
+            return self._find_error(reply, down, None)
+        spec = self.expected_spec(task, down, t)
+        try:
+            return self._find_error(reply, down, spec)
+        except Exception as error:  # of a reply that no check foresees: it must not end the run
+            return Reason("reply.unreadable", f"{type(error).__name__} while reading the reply: {first_line(error)}")
+
+    def _find_error(self, reply: Reply, down: Payload, spec: ReplySpec | None) -> Reason | None:
         max_examples = self.max_examples or MAX_CLIENT_EXAMPLES
         if type(reply.n) is not int or not 1 <= reply.n <= max_examples:
             return Reason(
                 "reply.invalid_example_count",
                 f"number of examples = {str(reply.n)[:40]}: it must be a whole number from 1 to {max_examples}",
             )
-        if self.expected_spec is not None and (wrong := _spec_error(reply.up, self.expected_spec(task, down))):
+        if spec is not None and (wrong := _spec_error(reply.up, spec.up) or _report_error(reply.metrics, spec.reports)):
             return wrong
         for name in MODEL_TENSORS:
             if name in reply.up and name in down and reply.up[name].shape != down[name].shape:
@@ -126,15 +146,27 @@ def spec_of(up: Payload) -> PayloadSpec:
     return {name: (t.dtype, t.shape) for name, t in up.items()}
 
 
-def _spec_error(up: Payload, spec: PayloadSpec) -> Reason | None:
-    """Return what is wrong with the names, types and shapes of a reply, or None."""
-    if missing := sorted(spec.keys() - up.keys()):
-        return Reason("reply.missing_tensor", f"missing tensors: {', '.join(missing)}")
-    if unexpected := sorted(up.keys() - spec.keys()):
-        names = " ".join(", ".join(unexpected).split())[:80]
-        return Reason("reply.unexpected_tensor", f"unexpected tensors: {names}")
+def _spec_error(payload: Payload, spec: PayloadSpec, where: str = "") -> Reason | None:
+    """Return what is wrong with the names, types and shapes of a payload, or None."""
+    if missing := sorted(spec.keys() - payload.keys()):
+        return Reason("reply.missing_tensor", f"missing tensors{where}: {', '.join(missing)}")
+    if unexpected := sorted(payload.keys() - spec.keys()):
+        return Reason("reply.unexpected_tensor", f"unexpected tensors{where}: {', '.join(unexpected)[:80]}")
     for name, (dtype, shape) in spec.items():
-        if up[name].dtype != dtype or up[name].shape != shape:
-            got = f"{up[name].dtype} {list(up[name].shape)}"
-            return Reason("reply.wrong_shape", f"{name} is {got}, expected {dtype} {list(shape)}")
+        if payload[name].dtype != dtype or payload[name].shape != shape:
+            got = f"{payload[name].dtype} {list(payload[name].shape)}"
+            return Reason("reply.wrong_shape", f"{name}{where} is {got}, expected {dtype} {list(shape)}")
+    return None
+
+
+def _report_error(report: Payload, forms: tuple[PayloadSpec, ...]) -> Reason | None:
+    """Return what is wrong with the form or the values of a report, or None."""
+    errors = [_spec_error(report, form, " in the report") for form in forms]
+    if all(errors):
+        return errors[0]
+    for name, t in report.items():
+        if not t.isfinite().all():
+            return Reason("reply.not_finite", f"{name} is not finite")
+        if t.is_floating_point() and not (t.abs() <= MAX_METRIC).all():
+            return Reason("reply.invalid_value", f"{name} in the report exceeds {MAX_METRIC:g}")
     return None

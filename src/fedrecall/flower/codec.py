@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 
 from fedrecall.core.types import Payload
+from fedrecall.errors import printable
 
 WIRE_DTYPES = {
     str(kind).removeprefix("torch."): kind
@@ -39,12 +40,13 @@ MAX_BYTES = 2**31 - 2**20  # of a payload: gRPC messages are below 2 GiB
 class InvalidMessage(Exception):
     """Error of a message whose tensors or fields are not the expected ones.
 
-    `code` is a stable dotted name, `key` the configuration key concerned, as in `UserError`.
+    `code` is a stable dotted name, `key` the configuration key concerned, as in `UserError`. The text may quote the
+    message: it becomes one printable line.
     """
 
     def __init__(self, code: str, message: str, key: str | None = None) -> None:
         super().__init__(code, message, key)
-        self.code, self.message, self.key = code, message, key
+        self.code, self.message, self.key = code, printable(message), key
 
     def __str__(self) -> str:
         return self.message
@@ -94,11 +96,17 @@ def validate(parts: Mapping[str, EncodedTensor]) -> None:
             raise InvalidMessage("reply.invalid_name", f"{name[:80]!r} is not a valid name of a tensor")
         if part.dtype not in WIRE_DTYPES:
             raise InvalidMessage("reply.unsupported_dtype", f"{name} has the unsupported dtype {part.dtype[:20]!r}")
-        if len(part.shape) > MAX_DIMS or not all(0 <= n <= MAX_BYTES for n in part.shape):
+        itemsize = WIRE_DTYPES[part.dtype].itemsize
+        # An empty axis counts as 1: torch multiplies the others into strides, also where there are no numbers.
+        if (
+            len(part.shape) > MAX_DIMS
+            or not all(0 <= n <= MAX_BYTES for n in part.shape)
+            or prod(max(n, 1) for n in part.shape) * itemsize > MAX_BYTES
+        ):
             raise InvalidMessage(
                 "reply.invalid_shape", f"{name} has the invalid shape {list(part.shape)[: MAX_DIMS + 1]}"
             )
-        size = prod(part.shape) * WIRE_DTYPES[part.dtype].itemsize
+        size = prod(part.shape) * itemsize
         if len(part.data) != size:
             text = f"{name} has {len(part.data)} bytes, its shape needs {size}"
             raise InvalidMessage("reply.wrong_byte_count", text)

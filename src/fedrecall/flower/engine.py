@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from itertools import count
 
 import torch
-from flwr.app import Message
 from torch import Tensor
 
 from fedrecall.core.client_state_store import ClientStateStore
@@ -20,7 +19,7 @@ from fedrecall.core.types import Payload, Reply, Score
 from fedrecall.flower.client_state import StateVersion
 from fedrecall.flower.codec import InvalidMessage
 from fedrecall.flower.messages import TaskFailed, TaskRequest, parse_reply, request_message, to_array_record
-from fedrecall.flower.nodes import NodeRegistry, send_and_collect
+from fedrecall.flower.nodes import NodeRegistry, RawReply, send_and_collect
 from fedrecall.simulation.clients import SimulatedClients
 
 
@@ -68,7 +67,7 @@ class FlowerEngine(TaskEngine):
                     self.classes,
                 )
                 messages[client] = request_message(request, record, connected[client].node, self.timeout)
-        received: dict[int, Message | None] = {client: None for client in order if client not in connected}
+        received: dict[int, RawReply] = {client: None for client in order if client not in connected}
         replies = send_and_collect(self.nodes.grid, messages, self.timeout)
         for client in order:
             while client not in received:
@@ -81,9 +80,14 @@ class FlowerEngine(TaskEngine):
                 if message is None:
                     text = f"engine.timeout = {self.timeout:g}: no reply within {self.timeout:g} s"
                     raise TaskFailed("reply.timeout", text, "engine.timeout")
+                if isinstance(message, InvalidMessage):
+                    raise message
                 reply = parse_reply(message)
                 if reply.client != client:
                     raise InvalidMessage("reply.wrong_client", f"client {reply.client} replied in its place")
+                if reply.n != connected[client].n:
+                    text = f"number of examples = {reply.n}: the client registered with {connected[client].n}"
+                    raise InvalidMessage("reply.invalid_example_count", text)
             except (TaskFailed, InvalidMessage) as error:
                 reason = f"{error} (task {task})"
                 failures.record(

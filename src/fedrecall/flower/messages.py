@@ -5,7 +5,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
+from fedrecall.core.failures import format_exception
 from fedrecall.core.types import Payload
+from fedrecall.errors import printable
 from fedrecall.flower.client_state import StateVersion
 from fedrecall.flower.codec import EncodedTensor, InvalidMessage, decode, encode
 
@@ -48,11 +50,14 @@ class TaskReply(NamedTuple):
 
 
 class TaskFailed(Exception):
-    """Error of a client that could not run its task, with the message, code and key of the node's error."""
+    """Error of a client that could not run its task, with the message, code and key of the node's error.
+
+    Message and key are texts of the node: each becomes one printable line.
+    """
 
     def __init__(self, code: str, message: str, key: str | None = None) -> None:
         super().__init__(code, message, key)
-        self.code, self.message, self.key = code, message, key
+        self.code, self.message, self.key = code, printable(message), printable(key, 200) if key else None
 
     def __str__(self) -> str:
         return self.message
@@ -125,10 +130,26 @@ def failure_message(reason: str, request: Message, code: str = TASK_FAILED, key:
 
 
 def parse_reply(message: Message) -> TaskReply:
-    """Read and validate a reply. Raises TaskFailed if the node reports an error, InvalidMessage if it is invalid."""
+    """Read and validate a reply. Raises TaskFailed if the node reports an error, InvalidMessage if it is invalid.
+
+    Any other exception is of a reply that no node sends, and becomes InvalidMessage: no reply ends the run.
+    """
+    try:
+        return _parse_reply(message)
+    except (TaskFailed, InvalidMessage):
+        raise
+    except Exception as error:
+        raise unreadable(error) from error
+
+
+def unreadable(error: Exception) -> InvalidMessage:
+    """Return the error for a reply whose reading raised an unexpected exception."""
+    return InvalidMessage("reply.unreadable", f"the reply cannot be read ({format_exception(error)[0]})")
+
+
+def _parse_reply(message: Message) -> TaskReply:
     if message.has_error():
-        reason = " ".join(str(message.error.reason).split())
-        raise TaskFailed("reply.transport_error", f"Flower reports error {message.error.code}: {reason}")
+        raise TaskFailed("reply.transport_error", f"Flower reports error {message.error.code}: {message.error.reason}")
     fields = _config(message, "answer")
     if "declined" in fields:
         raise _failure(fields)
@@ -159,8 +180,8 @@ def _failure(fields: dict[str, Any]) -> TaskFailed:
     code, key = fields.get("code"), fields.get("key")
     return TaskFailed(
         code if isinstance(code, str) and CODE.fullmatch(code) else TASK_FAILED,
-        " ".join(_field(fields, "declined", str).split())[:1000],
-        " ".join(key.split())[:200] if isinstance(key, str) and key else None,
+        _field(fields, "declined", str),
+        key if isinstance(key, str) else None,
     )
 
 

@@ -3,18 +3,29 @@
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fedrecall.errors import UserError
 from fedrecall.flower.codec import InvalidMessage
-from fedrecall.flower.messages import REGISTER, TaskFailed, TaskRequest, parse_reply, request_message, to_array_record
+from fedrecall.flower.messages import (
+    REGISTER,
+    TaskFailed,
+    TaskRequest,
+    parse_reply,
+    request_message,
+    to_array_record,
+    unreadable,
+)
 
 NODE_POLL_INTERVAL = 0.25  # seconds between two requests for replies
 
 HELLO_TIMEOUT = 120.0  # seconds to wait for registrations, so that a node that hangs does not block a round
+
+
+RawReply: TypeAlias = Message | InvalidMessage | None  # None: no reply in time. InvalidMessage: it cannot be read
 
 
 class RegisteredClient(NamedTuple):
@@ -34,6 +45,7 @@ class NodeRegistry:
     timeout: float  # seconds to wait for clients
     members: dict[int, RegisteredClient] = field(default_factory=dict)
     _registered: set[int] = field(default_factory=set)
+    _contested: set[int] = field(default_factory=set)  # clients that several nodes claimed to be at the same time
     _problems: dict[int, str] = field(default_factory=dict)  # nodes that are not registered, and the reason
 
     def connected_clients(self) -> dict[int, RegisteredClient]:
@@ -42,24 +54,25 @@ class NodeRegistry:
         self._registered &= online  # a node that reconnects is registered again
         new = sorted(online - self._registered)
         if new:
-            found: dict[int, RegisteredClient] = {}
+            claims: dict[int, list[RegisteredClient]] = {}
             timeout = min(self.timeout / 3, HELLO_TIMEOUT)  # leaves time for a retry: Flower can lose a message
             requests = {
                 node: request_message(TaskRequest(REGISTER), to_array_record({}), node, timeout) for node in new
             }
             for node, message in send_and_collect(self.grid, requests, timeout):
-                self._register(node, message, found)
-            for client in found.keys() & self.members.keys():
-                if self.members[client].node in online - {found[client].node}:
-                    problem = f"node {found[client].node} has registered as client {client} in its place"
-                    self._problems[self.members[client].node] = problem
-            self.members |= found
+                self._read_claim(node, message, claims)
+            for client, claimants in claims.items():
+                self._register(client, claimants, online)
         return {client: member for client, member in self.members.items() if member.node in online}
 
     def wait_for_clients(self, least: int) -> None:
         """Wait until all clients are connected. After the timeout, `least` clients are enough; fewer are an error."""
         deadline = time.monotonic() + self.timeout
         while len(connected := self.connected_clients()) < self.population and time.monotonic() < deadline:
+            if self._contested:
+                text = f"client = {min(self._contested)}: two nodes have registered as this client"
+                hint = "give each node its own client=NUMBER in the node-config"
+                raise UserError("flower.duplicate_client", text, "node-config", hint)
             time.sleep(NODE_POLL_INTERVAL)
         if len(connected) < least:
             missing = sorted(set(range(self.population)) - set(connected))
@@ -81,30 +94,51 @@ class NodeRegistry:
                 "set folder, table or index in the node-config of all nodes, or of none",
             )
 
-    def _register(self, node: int, message: Message | None, found: dict[int, RegisteredClient]) -> None:
+    def _read_claim(self, node: int, message: RawReply, claims: dict[int, list[RegisteredClient]]) -> None:
+        """Add the client that a node claims to be; a node whose hello is invalid gets a problem instead."""
         self._problems.pop(node, None)
         if message is None:  # `connected_clients` tries again
             self._problems[node] = "it did not register in time"
             return
         self._registered.add(node)
         try:
+            if isinstance(message, InvalidMessage):
+                raise message
             reply = parse_reply(message)
+            if reply.up or reply.report:
+                raise InvalidMessage("reply.unexpected_tensor", "unexpected tensors in the registration")
             if not 0 <= reply.client < self.population:
                 text = f"client = {reply.client}: the clients are 0 to {self.population - 1}"
                 raise TaskFailed("reply.wrong_client", text, "node-config")
         except (TaskFailed, InvalidMessage) as error:
             self._problems[node] = f"{error} ({error.code})"
             return
-        if reply.client in found:
-            text = f"client = {reply.client}: two nodes have registered as this client"
-            hint = "give each node its own client=NUMBER in the node-config"
-            raise UserError("flower.duplicate_client", text, "node-config", hint)
-        found[reply.client] = RegisteredClient(node, reply.n, reply.has_own_data)
+        claims.setdefault(reply.client, []).append(RegisteredClient(node, reply.n, reply.has_own_data))
+
+    def _register(self, client: int, claims: list[RegisteredClient], online: set[int]) -> None:
+        """Register a client, unless its number is contested or its number of examples has changed.
+
+        A node keeps its client while it is connected: another node cannot take its place.
+        """
+        member = self.members.get(client)
+        taken = member is not None and member.node in online and all(claim.node != member.node for claim in claims)
+        if len(claims) > 1:
+            self._contested.add(client)
+        for claim in claims:
+            if member is not None and taken:
+                problem = f"client = {client}: node {member.node} has registered as this client"
+            elif len(claims) > 1:
+                problem = f"client = {client}: several nodes have registered as this client"
+            elif member is not None and claim.n != member.n:
+                problem = f"client = {client}: it registered with {member.n} examples before, and now has {claim.n}"
+            else:
+                self.members[client] = claim
+                continue
+            self._problems[claim.node] = problem
+            self._registered.discard(claim.node)  # the next round tries again
 
 
-def send_and_collect(
-    grid: Grid, requests: Mapping[int, Message], timeout: float
-) -> Iterator[tuple[int, Message | None]]:
+def send_and_collect(grid: Grid, requests: Mapping[int, Message], timeout: float) -> Iterator[tuple[int, RawReply]]:
     """Send messages and yield the replies as they arrive, by the key of the request; None after the timeout.
 
     Replies are matched by the id of their request, because errors of Flower have the SuperLink as their source.
@@ -118,9 +152,24 @@ def send_and_collect(
         else:  # Flower has rejected the message: the node is unknown
             yield key, None
     while waiting and time.monotonic() < deadline:
-        for message in grid.pull_messages(list(waiting)):
-            yield waiting.pop(message.metadata.reply_to_message_id), message
+        for message_id in list(waiting):
+            if (reply := _pull(grid, message_id)) is not None:
+                yield waiting.pop(message_id), reply
         if waiting:
             time.sleep(NODE_POLL_INTERVAL)
     for key in waiting.values():
         yield key, None
+
+
+def _pull(grid: Grid, message_id: str) -> Message | InvalidMessage | None:
+    """Return the reply to one message; None if there is none yet.
+
+    Each is pulled alone: Flower raises for a reply that it cannot read, and drops the other replies of that call.
+    """
+    try:
+        reply = next(iter(grid.pull_messages([message_id])), None)
+        if reply is not None and reply.metadata.reply_to_message_id != message_id:
+            return InvalidMessage("reply.foreign_id", "the reply states the id of another request")
+    except Exception as error:
+        return unreadable(error)
+    return reply
