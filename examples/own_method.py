@@ -31,7 +31,7 @@ class FedAnchor(fr.Method):
         h, z = s.frozen["global"]  # features [batch, width] and logits [batch, classes]
         correct = (z.argmax(-1) == s.y).to(s.h.dtype)  # a mask, not an index: every batch has the same shapes
         anchor = correct * F.mse_loss(s.h, h, reduction="none").mean(-1)
-        return F.cross_entropy(s.z, s.y) + self.mu * anchor.mean()
+        return r.cross_entropy(s.z, s.y) + self.mu * anchor.mean()
 
 
 def main() -> None:

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from fedrecall import Experiment, UserError
 from fedrecall.core.method import Method
+from fedrecall.core.optim import ClientAdam, ClientSGD
+from fedrecall.core.schedules import Cosine, Decay
 from fedrecall.data.partitioners import PARTITIONERS
 from fedrecall.methods import METHODS
 from fedrecall.methods.presets import PRESETS
@@ -138,6 +140,19 @@ def test_python_objects_pass_through() -> None:
         (["method.name=feddyn", "method.preset=x"], "unknown_name", "method.preset", "feddyn"),
         (["method=3"], "invalid_value", "method", "3"),
         (["method.name=[1]"], "unknown_name", "method.name", "[1]"),
+        (["local.optimiser=adan"], "unknown_name", "local.optimiser", '"adam"'),
+        (["local.optimiser=adamw", "local.momentum=0.5"], "conflict", "local.momentum", "adamw"),
+        (["local.beta1=0.5"], "conflict", "local.beta1", "sgd"),
+        (["local.clip=-1"], "invalid_value", "local.clip", "-1"),
+        (["local.clip=inf"], "invalid_value", "local.clip", "finite"),
+        (["local.class_weights=balance"], "unknown_name", "local.class_weights", '"balanced"'),
+        (["local.class_weights=[1, 0]"], "invalid_value", "local.class_weights", "above 0"),
+        (["local.schedule.name=cosin"], "unknown_name", "local.schedule.name", '"cosine"'),
+        (["local.schedule.name=step", "local.schedule.every=0"], "invalid_value", "local.schedule.every", "1"),
+        (["local.schedule.name=cosine", "local.lr_decay=0.9"], "conflict", "local.lr_decay", "schedule"),
+        (["local.schedule.name=cosine", "local.schedule.rounds=3"], "conflict", "local.schedule.rounds", "20"),
+        (["local.optimiser=adam", "method.name=fednova"], "conflict", "local.optimiser", "FedNova"),
+        (["local.optimiser=adam", "method.name=scaffold", "method.mode=post_step"], "conflict", "local.optimiser", ""),
         (["ray.address=auto"], "conflict", "ray.address", "pool"),
         (["engine.min_replies=11"], "conflict", "engine.min_replies", "10"),
     ],
@@ -192,3 +207,29 @@ sections = st.sampled_from(["data", "federation", "model", "local", "method", "s
 def test_any_table_is_an_experiment_or_a_user_error(tables: dict[str, object]) -> None:
     with suppress(UserError):
         Experiment(**tables)
+
+
+def test_the_learning_rate_depends_on_the_optimiser_unless_set() -> None:
+    rates = [Experiment.load(None, [f"local.optimiser={name}"]).local.lr for name in ("sgd", "adam", "adamw")]
+    assert rates == [0.01, 0.001, 0.001]
+    assert Experiment.load(None, ["local.optimiser=adamw", "local.lr=0.01"]).local.lr == 0.01
+
+
+def test_settings_of_local_training_reach_the_training_loop() -> None:
+    table = {
+        "optimiser": "adamw",
+        "beta2": 0.99,
+        "weight_decay": 0.1,
+        "clip": 2.0,
+        "class_weights": [1, 2.5],
+        "prox": 0.1,
+        "schedule": {"name": "cosine", "final": 0.1},
+    }
+    experiment = Experiment(local=table)
+    for same in (experiment, Experiment(**experiment.to_tables())):
+        training = same.local.to_training(rounds=8)
+        assert training.optimiser == ClientAdam(0.001, 0.9, 0.99, 1e-8, 0.1, decoupled=True)
+        assert (training.clip, training.class_weights, training.prox) == (2.0, (1.0, 2.5), 0.1)
+        assert training.schedule == Cosine(rounds=8, final=0.1)
+    decayed = Experiment(local={"lr_decay": 0.9}).local.to_training(rounds=8)
+    assert (decayed.optimiser, decayed.schedule) == (ClientSGD(), Decay(0.9))

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedrecall.core.optim import AdaptiveServer, ClientSGD, ServerSGD
+from fedrecall.core.optim import AdaptiveServer, ServerSGD
 
 
 def scalar(value: float) -> Tensor:
@@ -69,8 +69,3 @@ def test_adaptive_servers(rule: str) -> None:
     optimiser, targets = AdaptiveServer(rule, lr=0.1), [0.8, 0.5, 0.9, -0.3]
     last, _ = trace(optimiser, 1.0, targets)[-1]
     assert last == pytest.approx(adaptive_reference(rule, 1.0, targets, optimiser))
-
-
-def test_learning_rate_decays_from_the_first_round() -> None:
-    sgd = ClientSGD(lr=0.1, lr_decay=0.99)
-    assert [sgd.at_round(t).lr for t in (0, 1, 2)] == pytest.approx([0.1, 0.099, 0.09801])

@@ -67,7 +67,7 @@ def test_strength_zero_is_fedavg_to_the_bit() -> None:
 
 
 def test_a_method_equals_the_corresponding_settings() -> None:
-    proximal = Toy(Method(), flat(), CLIENTS, how=LocalTraining(2, 7, ClientSGD(0.1, prox=0.3)))
+    proximal = Toy(Method(), flat(), CLIENTS, how=LocalTraining(2, 7, ClientSGD(0.1), prox=0.3))
     *_, last = run_rounds(Method(), server(proximal.f, Method()), proximal, PLAN)
     assert torch.equal(last.server.w, final(METHODS["fedprox"](mu=0.3)))
     for kwargs in ({}, {"damped": True}, {"nesterov": True}):

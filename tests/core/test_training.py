@@ -1,5 +1,6 @@
+import math
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -7,43 +8,126 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedrecall.core import seeds
+from fedrecall.core.flat_model import FlatModel
 from fedrecall.core.method import Method
-from fedrecall.core.optim import ClientSGD
-from fedrecall.core.training import LocalTraining, batches, train
+from fedrecall.core.optim import ClientAdam, ClientSGD
+from fedrecall.core.training import ClassWeights, LocalTraining, batches, train
 from fedrecall.core.types import Local
-from support.tiny_federation import flat, local, vectors
+from support.tiny_federation import Vectors, flat, local, vectors
 
-HOW = LocalTraining(epochs=3, batch=10, sgd=ClientSGD(lr=0.1, momentum=0.9, weight_decay=1e-3))
+HOW = LocalTraining(epochs=3, batch=10, optimiser=ClientSGD(lr=0.1, momentum=0.9, weight_decay=1e-3))
 
 
 def rng() -> torch.Generator:
     return seeds.generator(0, "batches", 0, 0)
 
 
+def train_with_torch(
+    f: FlatModel, data: Vectors, how: LocalTraining, optimiser: torch.optim.Optimizer, weight: Tensor | None = None
+) -> Tensor:
+    """Train the module of f in a plain loop; return its weights."""
+    first = [p.detach().clone() for p in f.model.parameters()]
+    for _, rows in batches(len(data), how, rng(), needs_pairs=f.needs_two_examples):
+        optimiser.zero_grad()
+        loss = F.cross_entropy(f.model(data.x[rows])[1], data.y[rows], weight)
+        pull = sum((p - p0).square().sum() for p, p0 in zip(f.model.parameters(), first, strict=True))
+        (loss + how.prox / 2 * pull).backward()
+        if how.clip is not None:
+            torch.nn.utils.clip_grad_norm_(f.model.parameters(), how.clip)
+        optimiser.step()
+    return torch.cat([p.detach().flatten() for p in f.model.parameters()])
+
+
 @pytest.mark.parametrize("batch_norm", [False, True])
-@pytest.mark.parametrize("sgd", [ClientSGD(0.1, 0.0), ClientSGD(0.1, 0.9, 1e-3), ClientSGD(0.1, 0.9, 1e-3, prox=0.3)])
-def test_a_clients_round_is_torch_sgd(batch_norm: bool, sgd: ClientSGD) -> None:
+@pytest.mark.parametrize(("sgd", "prox"), [(ClientSGD(0.1, 0.0), 0), (ClientSGD(0.1, 0.9, 1e-3), 0.3)])
+def test_a_clients_round_is_torch_sgd(batch_norm: bool, sgd: ClientSGD, prox: float) -> None:
     f, data = flat(torch.float64, batch_norm=batch_norm), vectors(dtype=torch.float64)
-    how = LocalTraining(3, 10, sgd)
+    how = LocalTraining(3, 10, sgd, prox=prox)
     reply = train(Method(), local(f, data, how=how), 0, 0)
 
-    model = flat(torch.float64, batch_norm=batch_norm).model
-    first = [p.detach().clone() for p in model.parameters()]
-    optimiser = torch.optim.SGD(model.parameters(), sgd.lr, sgd.momentum, weight_decay=sgd.weight_decay)
-    for _, rows in batches(len(data), how, rng(), needs_pairs=batch_norm):
-        optimiser.zero_grad()
-        loss = F.cross_entropy(model(data.x[rows])[1], data.y[rows])
-        pull = sum((p - p0).square().sum() for p, p0 in zip(model.parameters(), first, strict=True))
-        (loss + sgd.prox / 2 * pull).backward()
-        optimiser.step()
-
-    expected = torch.cat([p.detach().flatten() for p in model.parameters()])
+    own = flat(torch.float64, batch_norm=batch_norm)
+    optimiser = torch.optim.SGD(own.model.parameters(), sgd.lr, sgd.momentum, weight_decay=sgd.weight_decay)
+    expected = train_with_torch(own, data, how, optimiser)
     torch.testing.assert_close(reply.up["w"], expected, rtol=0, atol=1e-12)
     assert (reply.n, "b" in reply.up) == (len(data), batch_norm)
     if batch_norm:
-        statistics = torch.cat([model.norm.running_mean, model.norm.running_var])
+        norm = own.model.norm
+        statistics = torch.cat([norm.running_mean, norm.running_var])
         torch.testing.assert_close(reply.up["b"], statistics, rtol=0, atol=1e-12)
-        assert reply.up["counters"].tolist() == [int(model.norm.num_batches_tracked)]
+        assert reply.up["counters"].tolist() == [int(norm.num_batches_tracked)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("decoupled", [False, True])
+@pytest.mark.parametrize(("decay", "prox", "clip"), [(0.0, 0.0, None), (0.1, 0.0, None), (0.1, 0.3, 0.5)])
+def test_a_clients_round_is_torch_adam(
+    dtype: torch.dtype, decoupled: bool, decay: float, prox: float, clip: float | None
+) -> None:
+    f, data = flat(dtype), vectors(dtype=dtype)
+    adam = ClientAdam(0.01, 0.8, 0.99, 1e-7, decay, decoupled)
+    how = LocalTraining(3, 10, adam, prox=prox, clip=clip)
+    r = local(f, data, how=how)
+    replies = [train(Method(), r, 0, 0).up["w"] for _ in range(2)]
+    kind = torch.optim.AdamW if decoupled else torch.optim.Adam
+    own = flat(dtype)
+    optimiser = kind(own.model.parameters(), adam.lr, (adam.beta1, adam.beta2), adam.eps, weight_decay=decay)
+    expected = train_with_torch(own, data, how, optimiser)
+    tolerance = 1e-6 if dtype is torch.float32 else 1e-12
+    torch.testing.assert_close(replies[0], expected, rtol=0, atol=tolerance)
+    assert torch.equal(*replies), "the state of an optimiser ends with the round"
+
+
+@pytest.mark.parametrize("clip", [0.05, 0.5])
+def test_clipping_is_that_of_torch(clip: float) -> None:
+    data, how = vectors(dtype=torch.float64), replace(HOW, clip=clip, prox=0.3)
+    own = flat(torch.float64)
+    optimiser = torch.optim.SGD(own.model.parameters(), 0.1, 0.9, weight_decay=1e-3)
+    expected = train_with_torch(own, data, how, optimiser)
+    reply = train(Method(), local(flat(torch.float64), data, how=how), 0, 0)
+    torch.testing.assert_close(reply.up["w"], expected, rtol=0, atol=1e-12)
+    plain = train(Method(), local(flat(torch.float64), data, how=replace(how, clip=None)), 0, 0)
+    assert not torch.allclose(plain.up["w"], expected)
+
+
+def test_a_limit_that_no_gradient_reaches_changes_no_bit() -> None:
+    plain, clipped = (
+        train(Method(), local(flat(), vectors(), how=replace(HOW, clip=clip)), 0, 0) for clip in (None, math.inf)
+    )
+    assert torch.equal(plain.up["w"], clipped.up["w"])
+
+
+@pytest.mark.parametrize("weights", [(0.5, 2.0, 3.0), "balanced"])
+def test_class_weights_are_those_of_torch(weights: ClassWeights) -> None:
+    f, data = flat(torch.float64), vectors(dtype=torch.float64)
+    how = replace(HOW, class_weights=weights)
+    counts = torch.bincount(data.y, minlength=3)
+    expected_weights = len(data) / (3 * counts.double()) if weights == "balanced" else torch.tensor(weights).double()
+    given = how.class_weights_for(counts, torch.float64)
+    torch.testing.assert_close(given, expected_weights, rtol=0, atol=1e-15)
+    reply = train(Method(), local(f, data, how=how, class_weights=given), 0, 0)
+    own = flat(torch.float64)
+    optimiser = torch.optim.SGD(own.model.parameters(), 0.1, 0.9, weight_decay=1e-3)
+    expected = train_with_torch(own, data, how, optimiser, expected_weights)
+    torch.testing.assert_close(reply.up["w"], expected, rtol=0, atol=1e-12)
+
+
+def test_balanced_weights_of_a_client_with_absent_classes_are_finite() -> None:
+    how = LocalTraining(class_weights="balanced")
+    weights = how.class_weights_for(torch.tensor([6, 0, 2]), torch.float32)
+    assert weights.tolist() == pytest.approx([8 / 12, 1, 2])
+    assert how.class_weights_for(torch.tensor([0, 0, 0]), torch.float32).tolist() == [1, 1, 1]
+    assert LocalTraining().class_weights_for(torch.tensor([1, 2, 3]), torch.float32) is None
+
+
+def test_equal_class_weights_are_the_plain_loss() -> None:
+    z, y = torch.randn(7, 3, dtype=torch.float64), torch.tensor([0, 0, 1, 2, 2, 2, 1])
+    r = local(flat(), vectors())
+    twos = r._replace(class_weights=torch.full((3,), 2.0, dtype=torch.float64))
+    weighted = r._replace(class_weights=torch.tensor([0.1, 2, 5], dtype=torch.float64))
+    torch.testing.assert_close(twos.cross_entropy(z, y), F.cross_entropy(z, y))
+    assert torch.equal(r.cross_entropy(z, y), F.cross_entropy(z, y))
+    for each in (r, twos, weighted):
+        torch.testing.assert_close(each.cross_entropy_terms(z, y).mean(), each.cross_entropy(z, y))
 
 
 @dataclass(frozen=True)
@@ -57,7 +141,7 @@ class Ahead(Method):
 @pytest.mark.parametrize("batch_norm", [False, True])
 def test_a_perturbation_moves_the_gradient_and_leaves_the_statistics_of_the_first_pass(batch_norm: bool) -> None:
     f, data = flat(torch.float64, batch_norm=batch_norm), vectors(dtype=torch.float64)
-    how = LocalTraining(2, 10, ClientSGD(0.1, 0.9, 1e-3, prox=0.3))
+    how = LocalTraining(2, 10, ClientSGD(0.1, 0.9, 1e-3), prox=0.3)
     reply = train(Ahead(), local(f, data, how=how), 0, 0)
 
     model = flat(torch.float64, batch_norm=batch_norm).model

@@ -134,7 +134,7 @@ PASSES: list[tuple[str, dict, int, int, int]] = [
 def test_frozen_models_are_evaluated_once_a_round(
     name: str, hyper: dict, passes: int, by_epoch: int, aux: int, noise: float
 ) -> None:
-    how = LocalTraining(epochs=3, batch=4, sgd=ClientSGD(lr=0.05))
+    how = LocalTraining(epochs=3, batch=4, optimiser=ClientSGD(lr=0.05))
     clients = people([(5, 2, 0), (0, 3, 3)], torch.float32, noise)
     samples = 7 + 6
     heard_by = []

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from fedrecall import METHODS
-from fedrecall.core.optim import ClientSGD
+from fedrecall.core.optim import ClientAdam, ClientSGD
+from fedrecall.core.schedules import Decay
 from fedrecall.core.training import LocalTraining
 from support import reference as ref
 from support import reference_rounds as rounds
@@ -42,13 +43,18 @@ def both(
     rho: float = 0.9,
     prox: float = 0.0,
     decay: float = 1.0,
+    adam: ClientAdam | None = None,
     **rules: object,
 ) -> list[tuple[Played, State]]:
     """Run both, compare weights and buffers of every round, and give the rest to the caller."""
-    how = LocalTraining(epochs=2, batch=4, sgd=ClientSGD(lr=0.1, momentum=rho, prox=prox, lr_decay=decay))
+    how = LocalTraining(
+        epochs=2, batch=4, optimiser=adam or ClientSGD(lr=0.1, momentum=rho), prox=prox, schedule=Decay(decay)
+    )
     net, data = network(batch_norm=batch_norm), [(v.x, v.y) for v in people()]
     given = play(METHODS[name](**hyper), net=net, lost=lost, how=how, aux=AUX, **rules)
     p = Plain(network(batch_norm=batch_norm), data, COHORTS, lost, rho=rho, mu=prox, pairs=batch_norm, decay=decay)
+    if adam is not None:
+        p.lr, p.adam = adam.lr, (adam.beta1, adam.beta2, adam.eps)
     pairs = list(zip(given, expected(p), strict=True))
     for g, e in pairs:
         same(g.server.w, e["w"])
@@ -94,6 +100,28 @@ def test_scaffold(mode: str, rho: float, batch_norm: bool, lost: Lost) -> None:
 
 def test_scaffold_with_uniform_weights() -> None:
     both("scaffold", {}, lambda p: rounds.scaffold(p, "grad", weights="uniform"), weights="uniform")
+
+
+ADAM = ClientAdam(0.05, 0.8, 0.99, 1e-4)
+
+
+@TROUBLE
+def test_scaffold_with_adam(batch_norm: bool, lost: Lost) -> None:
+    kwargs = {"batch_norm": batch_norm, "lost": lost, "decay": 0.7, "adam": ADAM}
+    for g, e in both("scaffold", {}, lambda p: rounds.scaffold(p, "mean"), **kwargs):
+        same(g.server.extra["c"], e["c"])
+        for k, memory in g.memories.items():
+            same(memory["c"], e["c_k"][k])
+
+
+def test_the_mean_gradient_is_option_two_of_scaffold_for_plain_sgd() -> None:
+    both("scaffold", {}, lambda p: rounds.scaffold(p, "mean"), rho=0.0, decay=0.7)
+
+
+@pytest.mark.parametrize("weights", ["uniform", "size"])
+def test_feddyn_with_adam(weights: str) -> None:
+    for g, e in both("feddyn", {"weights": weights}, lambda p: rounds.feddyn(p, 0.1, weights=weights), adam=ADAM):
+        same(g.server.extra["h"], e["h"])
 
 
 @TROUBLE

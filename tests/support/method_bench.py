@@ -14,7 +14,7 @@ from fedrecall.core.training import LocalTraining, train
 from fedrecall.core.types import Local, Output, Payload, Reply, ReplyWeighting, Server, Step
 from support.tiny_federation import TinyNet, Vectors, local
 
-HOW = LocalTraining(epochs=2, batch=4, sgd=ClientSGD(lr=0.1, momentum=0.9))
+HOW = LocalTraining(epochs=2, batch=4, optimiser=ClientSGD(lr=0.1, momentum=0.9))
 COHORTS = ((0, 1), (1, 2, 3), (0, 3), (1, 2))  # partial participation, with and without a break
 SIZES = ((5, 2, 0), (0, 3, 2), (1, 1, 1), (0, 6, 0))  # examples per class: some absent, balanced, one class only
 

@@ -49,6 +49,7 @@ class Plain:
     batch: int = 4
     pairs: bool = False  # batch normalisation: no batch of one
     decay: float = 1.0  # of the learning rate, per round
+    adam: tuple[float, float, float] | None = None  # beta1, beta2 and epsilon, in place of SGD
 
     def __post_init__(self) -> None:
         self.trained, self.heard = copy.deepcopy(self.net).train(), copy.deepcopy(self.net).eval()
@@ -95,6 +96,7 @@ class Plain:
         """(w_k, b_k, steps)."""
         (x, y), w, b = self.clients[k], state["w"].clone(), state["b"].clone()
         rng, v, steps = seeds.generator(0, "batches", t, k), torch.zeros_like(w), 0
+        square = torch.zeros_like(w)
         for epoch in range(self.epochs):
             order = torch.randperm(len(y), generator=rng)
             for rows in order.split(self.batch):
@@ -106,8 +108,16 @@ class Plain:
                 total = F.cross_entropy(z, y[rows]) if loss is None else loss(rows, live, h, z, y[rows])
                 total = total + self.mu / 2 * ((live - state["w"]) ** 2).sum()
                 g = torch.cat([s.flatten() for s in torch.autograd.grad(total, list(net.parameters()))])
-                v = self.rho * v + correct(g)
-                w = after(w - self.rate(t) * v)
+                if self.adam is None:
+                    v = self.rho * v + correct(g)
+                    step = v
+                else:
+                    beta1, beta2, eps = self.adam
+                    v = beta1 * v + (1 - beta1) * correct(g)
+                    square = beta2 * square + (1 - beta2) * correct(g) ** 2
+                    root = (square / (1 - beta2 ** (steps + 1))) ** 0.5
+                    step = v / (1 - beta1 ** (steps + 1)) / (root + eps)
+                w = after(w - self.rate(t) * step)
                 b = torch.cat([torch.zeros(0, dtype=w.dtype), *(p.detach().flatten() for p in floats(net))])
                 if seen is not None and epoch == self.epochs - 1:
                     seen.append((h.detach(), y[rows]))
@@ -150,13 +160,24 @@ def scaffold(p: Plain, mode: str, *, weights: str = "size") -> list[State]:
         c, c_k, done, dc = now["c"], dict(now["c_k"]), [], []
         for k in p.came(t):
             mine = c_k.get(k, torch.zeros_like(c))
-            if mode == "grad":
+            gradients: list[Tensor] = []
+            if mode == "mean":  # with Adam: c_k is the mean of the round's gradients
+
+                def correct(g: Tensor, mine: Tensor = mine, c: Tensor = c, seen: list[Tensor] = gradients) -> Tensor:
+                    seen.append(g)
+                    return g - mine + c
+
+                w, b, K = p.train(now, k, t, correct=correct)
+            elif mode == "grad":
                 w, b, K = p.train(now, k, t, correct=lambda g, mine=mine, c=c: g - mine + c)
                 K_eff = momentum_norm(K, p.rho)
             else:
                 w, b, K = p.train(now, k, t, after=lambda w, mine=mine, c=c, lr=p.rate(t): w - lr * (c - mine))
                 K_eff = K
-            new = mine - c + (now["w"] - w) / (p.rate(t) * K_eff) if K else mine
+            if mode == "mean":
+                new = sum(gradients) / len(gradients) if K else mine
+            else:
+                new = mine - c + (now["w"] - w) / (p.rate(t) * K_eff) if K else mine
             done.append((w, b))
             dc.append(new - mine)
             c_k[k] = new

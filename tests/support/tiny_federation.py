@@ -82,7 +82,7 @@ class Toy:
     method: Method
     f: FlatModel
     clients: list[Vectors]
-    how: LocalTraining = LocalTraining(epochs=2, batch=7, sgd=ClientSGD(0.1))
+    how: LocalTraining = LocalTraining(epochs=2, batch=7, optimiser=ClientSGD(0.1))
     lost: tuple[int, ...] = ()
     memories: dict[int, Payload] = field(default_factory=dict)
     asked: list[tuple[str, list[str]]] = field(default_factory=list)

@@ -5,6 +5,7 @@ the nearest valid name.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
@@ -16,9 +17,10 @@ from fedrecall.config.tables import Tables, merge_tables, read_toml
 from fedrecall.config.validation import find_conflict, to_user_error
 from fedrecall.constraints import PositiveFloat
 from fedrecall.core.method import Method
-from fedrecall.core.optim import AdaptiveServer, ClientSGD, ServerOptimiser, ServerSGD
+from fedrecall.core.optim import AdaptiveServer, ClientAdam, ClientOptimiser, ClientSGD, ServerOptimiser, ServerSGD
 from fedrecall.core.privacy import PRIVACY, GaussianMechanism
 from fedrecall.core.robust import AGGREGATION_RULES, AggregationRule
+from fedrecall.core.schedules import SCHEDULES, Cosine, Decay, Schedule
 from fedrecall.core.training import LocalTraining
 from fedrecall.data.catalog import DATASETS, load_named
 from fedrecall.data.custom import from_folder
@@ -55,9 +57,28 @@ def _require_known_augmentation(augment: Any) -> Any:
     return augment
 
 
+def _require_class_weights(weights: Any) -> Any:
+    key = "local.class_weights"
+    if isinstance(weights, str) and weights != "balanced":
+        raise unknown_name(key, weights, ["balanced"], key=key)
+    if isinstance(weights, str | None):
+        return weights
+    if not isinstance(weights, list | tuple) or not all(
+        isinstance(weight, int | float) and weight > 0 for weight in weights
+    ):
+        message = f'{key} = {weights}: neither "balanced" nor a list of numbers above 0'
+        raise UserError("config.invalid_value", message, key, "set a weight for each class")
+    return tuple(map(float, weights))  # TOML has no tuples
+
+
 Augmentation = Annotated[
     str | dict[str, Any],
     BeforeValidator(_require_known_augmentation, json_schema_input_type=AugmentationName | Transform),
+]
+
+ClassWeightsKey = Annotated[
+    Literal["balanced"] | tuple[float, ...],
+    BeforeValidator(_require_class_weights, json_schema_input_type=Literal["balanced"] | list[PositiveFloat]),
 ]
 
 CHOICES = {
@@ -65,6 +86,7 @@ CHOICES = {
     for choice in (
         NamedChoice("method", METHODS, Method, default="fedavg", presets=PRESETS),
         NamedChoice("model", MODELS, Model),
+        NamedChoice("schedule", SCHEDULES, Schedule, section="local"),
         NamedChoice("partition", PARTITIONERS, Partitioner, default="dirichlet", section="federation"),
         NamedChoice("straggler", STRAGGLER_MODELS, StragglerModel, default="lognormal", section="federation"),
         NamedChoice("attack", ATTACKS, Attack, section="federation"),
@@ -203,23 +225,72 @@ class LocalSection(Section):
     """Number of passes over the client's data per round."""
     batch: Positive = 50
     """Number of examples per step."""
+    optimiser: Literal["sgd", "adam", "adamw"] = "sgd"
+    """Client optimiser, with a new state in every round."""
     lr: PositiveFloat = 0.01
-    """Learning rate of SGD."""
+    """Learning rate. Default with adam and adamw: 0.001."""
     momentum: BelowOne = 0.9
-    """Momentum of SGD, reset in every round."""
+    """Momentum of sgd."""
+    beta1: BelowOne = 0.9
+    """First moment's decay of adam and adamw."""
+    beta2: BelowOne = 0.999
+    """Second moment's decay of adam and adamw."""
+    eps: PositiveFloat = 1e-8
+    """Constant added to the root of the second moment of adam and adamw."""
     weight_decay: Rate = 0.0
-    """L2 penalty, added to the gradient."""
+    """L2 penalty, added to the gradient. With adamw: decay of the weights, times the learning rate, in every step."""
     lr_decay: PositiveFloat = 1.0
     """Factor applied to the learning rate after every round."""
+    schedule: Annotated[Schedule, CHOICES["schedule"]] | None = None
+    """Schedule of the learning rate by round, instead of local.lr_decay. None: local.lr_decay decides."""
+    clip: PositiveFloat | None = None
+    """Largest L2 norm of the gradient of a batch. Longer gradients are scaled down. None: no limit."""
+    class_weights: ClassWeightsKey | None = None
+    """Class weights of the cross-entropy: "balanced" (by each client's own counts), or a list. None: equal weights."""
     prox: Rate = 0.0
     """Weight mu of FedProx's proximal term, added to the loss of any method."""
     drop_last: bool = False
     """Skip the last batch of an epoch if it is smaller than the others."""
 
-    def to_training(self) -> LocalTraining:
-        """Return the settings of the training loop."""
-        sgd = ClientSGD(self.lr, self.momentum, self.weight_decay, self.prox, self.lr_decay)
-        return LocalTraining(self.epochs, self.batch, sgd, self.drop_last)
+    @model_validator(mode="before")
+    @classmethod
+    def _default_rate(cls, table: Any) -> Any:
+        if isinstance(table, Mapping) and table.get("optimiser") in ("adam", "adamw"):
+            return {"lr": ClientAdam.lr, **table}
+        return table
+
+    @model_validator(mode="after")
+    def _check_keys_of_optimiser(self) -> Self:
+        for key in ("beta1", "beta2", "eps") if self.optimiser == "sgd" else ("momentum",):
+            if getattr(self, key) != type(self).model_fields[key].default:
+                raise _unused(f"local.{key}", getattr(self, key), "local.optimiser", self.optimiser)
+        if self.schedule is not None and self.lr_decay != 1:
+            message = f"local.lr_decay = {self.lr_decay}: local.schedule is set too"
+            hint = 'remove one of them; the schedule "decay" with this rate is the same'
+            raise UserError("config.conflict", message, "local.lr_decay", hint)
+        return self
+
+    def to_training(self, rounds: int) -> LocalTraining:
+        """Return the settings of the training loop in a run of this number of rounds."""
+        schedule = Decay(self.lr_decay) if self.schedule is None else self.schedule
+        if isinstance(schedule, Cosine) and schedule.rounds is None:
+            schedule = replace(schedule, rounds=rounds)
+        return LocalTraining(
+            epochs=self.epochs,
+            batch=self.batch,
+            optimiser=self._to_optimiser(),
+            drop_last=self.drop_last,
+            prox=self.prox,
+            clip=self.clip,
+            class_weights=self.class_weights,
+            schedule=schedule,
+        )
+
+    def _to_optimiser(self) -> ClientOptimiser:
+        if self.optimiser == "sgd":
+            return ClientSGD(self.lr, self.momentum, self.weight_decay)
+        decoupled = self.optimiser == "adamw"
+        return ClientAdam(self.lr, self.beta1, self.beta2, self.eps, self.weight_decay, decoupled)
 
 
 class ServerSection(Section):

@@ -12,7 +12,7 @@ Tables = dict[str, Any]  # a configuration or a part of one, as nested dictionar
 Scalar = str | bool | int | float
 
 # Tables whose key `name` chooses a class: another name makes the other keys meaningless.
-NAMED_TABLES = frozenset({"method", "model", "partition", "straggler", "attack", "robust", "privacy"})
+NAMED_TABLES = frozenset({"method", "model", "schedule", "partition", "straggler", "attack", "robust", "privacy"})
 
 # Prefixes of keys that change no bit of a result. Of the initial weights the values matter, not the path.
 RESULT_NEUTRAL_KEYS = ("engine.", "ray.", "data.root", "run.track", "run.checkpoint_every", "run.start")

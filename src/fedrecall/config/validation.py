@@ -10,6 +10,7 @@ from pydantic_core import ErrorDetails
 
 from fedrecall.core.method import Method
 from fedrecall.core.robust import Krum
+from fedrecall.core.schedules import Cosine
 from fedrecall.errors import UserError, unknown_name
 from fedrecall.simulation.attacks import num_malicious
 
@@ -34,12 +35,25 @@ def _conflicts(experiment: "Experiment") -> Iterator[UserError]:
     if isinstance(rule, Krum) and rule.min_replies > per_round:
         wrong = f"needs {rule.min_replies} clients per round, not {per_round}"
         yield _conflict("server.robust", rule, wrong, "set a larger federation.sample, or fewer attackers")
+    yield from _training_conflicts(experiment)
     attack = experiment.federation.attack
     if attack is not None and not num_malicious(attack, clients):
         wrong = f"selects none of the {clients} clients"
         yield _conflict("federation.attack.share", attack.share, wrong, "increase it, or remove federation.attack")
     if experiment.server.privacy is not None:
         yield from _privacy_conflicts(experiment)
+
+
+def _training_conflicts(experiment: "Experiment") -> Iterator[UserError]:
+    local, method, schedule = experiment.local, experiment.method, experiment.local.schedule
+    if isinstance(method, Method) and method.traits.needs_sgd and local.optimiser != "sgd":
+        wrong = f"{method} needs updates that are linear combinations of gradients"
+        hint = 'set local.optimiser = "sgd", or another method'
+        yield _conflict("local.optimiser", local.optimiser, wrong, hint)
+    rounds = experiment.run.rounds
+    if isinstance(schedule, Cosine) and not schedule.final and (schedule.rounds or rounds) < rounds:
+        wrong = f"less than run.rounds = {rounds}: the learning rate of later rounds would be 0"
+        yield _conflict("local.schedule.rounds", schedule.rounds, wrong, "remove it, or set local.schedule.final")
 
 
 def _privacy_conflicts(experiment: "Experiment") -> Iterator[UserError]:

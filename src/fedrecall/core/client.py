@@ -55,6 +55,7 @@ class ClientRunner:
         else:  # no global weights are sent: the client continues with its own model, initially the common one
             w, b = f.split(memory.get("own", f.w))
         y = data.y.to(f.w.device)
+        counts = torch.bincount(y, minlength=self.classes)
         return Local(
             f=f,
             w=w,
@@ -63,11 +64,12 @@ class ClientRunner:
             memory=memory,
             data=data,
             y=y,
-            counts=torch.bincount(y, minlength=self.classes),
+            counts=counts,
             training=self.training.at_round(t),
             t=t,
             seed=seeds.derive_seed(self.seed, "method", t, client),
             scratch={},
+            class_weights=self.training.class_weights_for(counts, f.w.dtype),
         )
 
     def _method_task(self, task: str) -> Callable[[Local], Payload]:

@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from fedrecall.core.method_extensions import MethodExtensions
@@ -64,7 +63,7 @@ class Method(MethodExtensions):
 
     def loss(self, s: Step, r: Local) -> Tensor:
         """Return the training loss of one batch."""
-        return F.cross_entropy(s.z, s.y)
+        return r.cross_entropy(s.z, s.y)
 
     def correct(self, g: Tensor, r: Local) -> Tensor:
         """Return the gradient that the optimiser uses in place of g."""

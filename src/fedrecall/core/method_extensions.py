@@ -23,6 +23,8 @@ class Traits:
     """Clients keep their own models; there is no global model to evaluate."""
     teacher_batch_norm: Literal["running", "batch"] = "running"
     """Statistics with which frozen models normalise: their own running ones, or those of the current batch."""
+    needs_sgd: bool = False
+    """The method needs updates that are linear combinations of gradients: local.optimiser = "sgd"."""
     extra_tasks: tuple[str, ...] = ()
     """Names of methods `(Local) -> Payload` that `cohort.run` may call besides "train"."""
 

@@ -1,6 +1,8 @@
-"""Optimisers on vectors: SGD at the client, averaging, momentum, Adagrad, Adam and Yogi at the server."""
+"""Optimisers on vectors: SGD and Adam at the client; averaging, momentum, Adagrad, Adam and Yogi at the server."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
 from typing import Literal, Protocol
 
 import torch
@@ -11,40 +13,79 @@ from fedrecall.core.types import Payload
 
 @dataclass(frozen=True)
 class ClientSGD:
-    """Client optimiser, with a new state in each round. Its proximal term adds FedProx to any method."""
+    """SGD with heavy-ball momentum, as `torch.optim.SGD`."""
 
     lr: float = 0.01
     momentum: float = 0.9
-    weight_decay: float = 0.0
-    prox: float = 0.0  # mu: adds mu/2 ||w - w^t||^2 to the loss of any method
-    lr_decay: float = 1.0  # round t uses lr * lr_decay**t
+    weight_decay: float = 0.0  # L2 penalty, added to the gradient
 
-    def at_round(self, t: int) -> "ClientSGD":
-        """Return the optimiser of round t, from 0, with the decayed learning rate."""
-        return replace(self, lr=self.lr * self.lr_decay**t, lr_decay=1.0)
+    def begin(self, w: Tensor) -> Callable[[Tensor], None]:
+        """Return the step function of one client's round, with a new state.
 
-    def step(self, w: Tensor, g: Tensor, v: Tensor) -> None:
-        """Take one heavy-ball step in place: change w and the momentum v, overwrite g."""
-        if self.weight_decay:
-            g.add_(w, alpha=self.weight_decay)
-        if self.momentum:
-            torch.add(g, v, alpha=self.momentum, out=v)
-            w.sub_(v, alpha=self.lr)
-        else:
-            w.sub_(g, alpha=self.lr)
+        A step changes w in place by a gradient, which it may overwrite.
+        """
+        v = torch.zeros_like(w)
+
+        def step(g: Tensor) -> None:
+            if self.weight_decay:
+                g.add_(w, alpha=self.weight_decay)
+            if self.momentum:
+                torch.add(g, v, alpha=self.momentum, out=v)
+                w.sub_(v, alpha=self.lr)
+            else:
+                w.sub_(g, alpha=self.lr)
+
+        return step
+
+    def effective_steps(self, steps: int, prox: float = 0.0) -> float:
+        """Return the distance in units of lr that `steps` equal gradients move the weights: FedNova's ||a||_1.
+
+        Plain SGD: steps. Momentum rho: (K - rho (1 - rho^K) / (1 - rho)) / (1 - rho). Proximal term mu without
+        momentum: (1 - (1 - lr mu)^K) / (lr mu). The recursion covers all of them, also combined.
+        """
+        speed = distance = 0.0
+        for _ in range(steps):
+            speed = self.momentum * speed + 1 - self.lr * prox * distance
+            distance += speed
+        return distance
 
 
-def effective_steps(steps: int, lr: float, momentum: float, prox: float = 0.0) -> float:
-    """Return the distance in units of lr that `steps` equal gradients move the weights: FedNova's ||a||_1.
+@dataclass(frozen=True)
+class ClientAdam:
+    """Adam with bias correction, as `torch.optim.Adam` and `torch.optim.AdamW`.
 
-    Plain SGD: steps. Momentum rho: (K - rho (1 - rho^K) / (1 - rho)) / (1 - rho). Proximal term mu without momentum:
-    (1 - (1 - lr mu)^K) / (lr mu). The recursion covers all of them, also combined.
+    Kingma, Ba, ICLR 2015, https://arxiv.org/abs/1412.6980; Loshchilov, Hutter, ICLR 2019,
+    https://arxiv.org/abs/1711.05101. The first step of an object of `torch.optim` imports torch's compiler, which takes
+    seconds in every worker.
     """
-    speed = distance = 0.0
-    for _ in range(steps):
-        speed = momentum * speed + 1 - lr * prox * distance
-        distance += speed
-    return distance
+
+    lr: float = 0.001
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    decoupled: bool = False  # AdamW: the weights decay directly; else the decay is added to the gradient
+
+    def begin(self, w: Tensor) -> Callable[[Tensor], None]:
+        """Return the step function of one client's round, with a new state, as that of `ClientSGD`."""
+        m, v, root = torch.zeros_like(w), torch.zeros_like(w), torch.empty_like(w)
+        steps = count(1)
+
+        def step(g: Tensor) -> None:
+            t = next(steps)
+            if self.weight_decay and self.decoupled:
+                w.mul_(1 - self.lr * self.weight_decay)
+            elif self.weight_decay:
+                g.add_(w, alpha=self.weight_decay)
+            m.lerp_(g, 1 - self.beta1)
+            v.mul_(self.beta2).addcmul_(g, g, value=1 - self.beta2)
+            torch.sqrt(v, out=root).div_((1 - self.beta2**t) ** 0.5).add_(self.eps)
+            w.addcdiv_(m, root, value=-self.lr / (1 - self.beta1**t))
+
+        return step
+
+
+ClientOptimiser = ClientSGD | ClientAdam
 
 
 class ServerOptimiser(Protocol):

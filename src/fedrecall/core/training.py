@@ -2,17 +2,21 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Generator, Tensor, nn
 
 from fedrecall.core import seeds
 from fedrecall.core.method import Method
-from fedrecall.core.optim import ClientSGD
+from fedrecall.core.optim import ClientOptimiser, ClientSGD
+from fedrecall.core.schedules import Constant, Schedule
 from fedrecall.core.types import Local, Output, Payload, Reply, Step
 
 _STREAMS: tuple[seeds.Purpose, ...] = ("batches", "augment")
+
+
+ClassWeights = Literal["balanced"] | tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -21,12 +25,30 @@ class LocalTraining:
 
     epochs: int = 5
     batch: int = 50
-    sgd: ClientSGD = ClientSGD()
+    optimiser: ClientOptimiser = ClientSGD()
     drop_last: bool = False  # skip a last batch that is not full, as some public code does
+    prox: float = 0.0  # mu: adds mu/2 ||w - w^t||^2 to the loss of any method
+    clip: float | None = None  # largest norm of the gradient of the loss, proximal term included
+    class_weights: ClassWeights | None = None  # of the cross-entropy of any method
+    schedule: Schedule = Constant()  # of the learning rate
 
     def at_round(self, t: int) -> "LocalTraining":
-        """Return the settings of round t, from 0, with the decayed learning rate."""
-        return replace(self, sgd=self.sgd.at_round(t))
+        """Return the settings of round t, from 0, with its learning rate."""
+        lr = self.optimiser.lr * self.schedule.factor(t)
+        return replace(self, optimiser=replace(self.optimiser, lr=lr), schedule=Constant())
+
+    def class_weights_for(self, counts: Tensor, dtype: torch.dtype) -> Tensor | None:
+        """Return the weight of each class [K] for a client with these examples per class, or None.
+
+        Balanced weights are n / (present classes * n_c), whose mean over the client's examples is 1. A class without
+        examples has weight 1.
+        """
+        if self.class_weights is None:
+            return None
+        if self.class_weights != "balanced":
+            return torch.tensor(self.class_weights, dtype=dtype, device=counts.device)
+        present, n = counts > 0, counts.sum().to(dtype)  # a quotient of integers would have the default type
+        return torch.where(present, n / (present.sum() * counts.clamp(min=1)), 1.0)
 
 
 def batches(
@@ -104,11 +126,11 @@ def train(method: Method, r: Local, seed: int, client: int, observer: TrainingOb
     r = r._replace(down=r.down | method.prepare(r, teachers.for_all_examples))
     teachers.prepare_batches()
     correction = method.step_correction(r)
-    epochs, sgd = r.training.epochs, r.training.sgd
+    epochs, lr, prox, clip = r.training.epochs, r.training.optimiser.lr, r.training.prox, r.training.clip
     w, b, counters = r.w.clone(), r.b.clone(), r.down.get("counters", r.f.int_buffers).clone()
     parameters = r.f.attach(w, b, counters)
     live = w.detach().requires_grad_()  # shares memory with w, for losses that depend on the weights themselves
-    g, v = torch.empty_like(w), torch.zeros_like(w)
+    g, optimiser_step = torch.empty_like(w), r.training.optimiser.begin(w)
     total, steps, observed_epoch = w.new_zeros(()), 0, 0
     shuffle, augment = (seeds.generator(seed, purpose, r.t, client) for purpose in _STREAMS)
     with seeds.seeded_rng(seed, "module", r.t, client):
@@ -132,11 +154,13 @@ def train(method: Method, r: Local, seed: int, client: int, observer: TrainingOb
                 for t, value in zip((w, b, counters), before, strict=True):
                     t.copy_(value)
             with torch.no_grad():
-                if sgd.prox:
-                    g += sgd.prox * (w - r.w)
-                sgd.step(w, method.correct(g, r), v)
+                if prox:
+                    g += prox * (w - r.w)
+                if clip is not None:  # as torch.nn.utils.clip_grad_norm_, between the gradient and the optimiser
+                    g.mul_((clip / (g.norm() + 1e-6)).clamp(max=1.0))
+                optimiser_step(method.correct(g, r))
                 if correction is not None:
-                    w.sub_(correction, alpha=sgd.lr)
+                    w.sub_(correction, alpha=lr)
                 total += loss
             steps += 1
     up, memory = method.reply(w, steps, r._replace(b=b))

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, Self
 
+import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from fedrecall.errors import UserError
@@ -87,10 +88,24 @@ class Local(NamedTuple):
     t: int  # round, from 0
     seed: int  # of this client's round, for a method that draws random numbers
     scratch: Payload  # values that `loss` may write and `reply` reads; dropped after the round
+    class_weights: Tensor | None = None  # weight of each class in the cross-entropy [K]; None: equal
 
     def state(self, w: Tensor) -> Tensor:
         """Return the complete model [d + e] with these weights and the buffers of this round."""
         return self.f.join(w, self.b)
+
+    def cross_entropy(self, z: Tensor, y: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
+        """Return the mean cross-entropy of a batch, with the client's class weights (`local.class_weights`).
+
+        The cross-entropy of every method is this one or `cross_entropy_terms`. With weights it is the weighted mean, as
+        that of `torch.nn.CrossEntropyLoss`.
+        """
+        return F.cross_entropy(z, y, self.class_weights, label_smoothing=label_smoothing)
+
+    def cross_entropy_terms(self, z: Tensor, y: Tensor) -> Tensor:
+        """Return the terms [B] whose mean is `cross_entropy`."""
+        terms = F.cross_entropy(z, y, self.class_weights, reduction="none")
+        return terms if self.class_weights is None else terms / self.class_weights[y].mean()
 
 
 class Reply(NamedTuple):

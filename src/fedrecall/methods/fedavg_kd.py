@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from fedrecall.constraints import Temperature, UnitInterval, Weight
@@ -27,7 +26,7 @@ class FedAvgKD(Method):
     def loss(self, s: Step, r: Local) -> Tensor:
         """Return CE + beta tau^2 KL(teacher || student)."""
         distance = kl(s.z, soft_targets(s.frozen["global"].z, self.tau), self.tau)
-        return F.cross_entropy(s.z, s.y) + self.beta * self.tau**2 * distance.mean()
+        return r.cross_entropy(s.z, s.y) + self.beta * self.tau**2 * distance.mean()
 
 
 @dataclass(frozen=True)
@@ -39,4 +38,4 @@ class FedAvgLS(Method):
 
     def loss(self, s: Step, r: Local) -> Tensor:
         """Return the cross-entropy with targets (1 - smoothing) onehot + smoothing / C."""
-        return F.cross_entropy(s.z, s.y, label_smoothing=self.smoothing)
+        return r.cross_entropy(s.z, s.y, label_smoothing=self.smoothing)

@@ -10,7 +10,6 @@ The full version estimates the trust in the teacher on the server's auxiliary da
 from dataclasses import dataclass
 from typing import Literal
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from fedrecall.constraints import Temperature, UnitInterval
@@ -76,7 +75,7 @@ class FedCAD(Method):
 
     def loss(self, s: Step, r: Local) -> Tensor:
         """Return (1 - alpha_y) CE + alpha_y L_d, with the weight of each sample's label."""
-        l_c = F.cross_entropy(s.z, s.y, reduction="none")  # Eq. (3)
+        l_c = r.cross_entropy_terms(s.z, s.y)  # Eq. (3)
         l_d = kd_factor(self.kd_scale, self.tau) * soft_ce(
             s.z, soft_targets(s.frozen["global"].z, self.tau), self.tau
         )  # Eq. (2)

@@ -121,7 +121,7 @@ class FedCSD(Method):
             csd = soft_ce(s.z, soft_targets(refined, self.tau), self.tau)  # Eq. (11)
         keep = 1 - self.mu if self.convex else 1
         csd = csd * self.mask(s, refined)
-        return keep * F.cross_entropy(s.z, s.y) + self.mu * self.tau**2 * csd.mean()  # Eq. (14), (15)
+        return keep * r.cross_entropy(s.z, s.y) + self.mu * self.tau**2 * csd.mean()  # Eq. (14), (15)
 
     def refine(self, s: Step, r: Local) -> Tensor:
         """Return the teacher's logits [B, K], weighted by the similarity of the student to each class prototype."""

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fedrecall.constraints import PositiveInt, Weight
@@ -52,7 +51,7 @@ class FedCurv(Method):
     def loss(self, s: Step, r: Local) -> Tensor:
         """Return CE + lam (<P, w w> - 2 <Q, w>): the quadratic penalties without their constant."""
         P, Q = r.down["P"], r.down["Q"]
-        return F.cross_entropy(s.z, s.y) + self.lam * ((P * s.w * s.w).sum() - 2 * (Q * s.w).sum())
+        return r.cross_entropy(s.z, s.y) + self.lam * ((P * s.w * s.w).sum() - 2 * (Q * s.w).sum())
 
     def reply(self, w: Tensor, steps: int, r: Local) -> tuple[Payload, Payload]:
         """Send the weights and the changes of u and v; store u and v."""

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fedrecall.constraints import Weight
@@ -39,7 +38,7 @@ class FedDyn(Method):
     def loss(self, s: Step, r: Local) -> Tensor:
         """Return CE - <g_k, w> + alpha/2 ||w - w^t||^2."""
         linear = (r.memory["g"] * s.w).sum()
-        return F.cross_entropy(s.z, s.y) - linear + self.alpha / 2 * (s.w - r.w).square().sum()  # Eq. (1)
+        return r.cross_entropy(s.z, s.y) - linear + self.alpha / 2 * (s.w - r.w).square().sum()  # Eq. (1)
 
     def reply(self, w: Tensor, steps: int, r: Local) -> tuple[Payload, Payload]:
         """Send the weights; store g_k <- g_k - alpha (w_k - w^t)."""

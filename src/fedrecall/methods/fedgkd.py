@@ -65,7 +65,7 @@ class FedGKD(Method):
 
     def loss(self, s: Step, r: Local) -> Tensor:
         """Return CE + coef tau^2 KL(teacher || student)."""
-        loss = F.cross_entropy(s.z, s.y)
+        loss = r.cross_entropy(s.z, s.y)
         votes = r.down["votes"].tolist() if "votes" in r.down else [1.0] * len(s.frozen)
         for teacher, vote in zip(s.frozen.values(), votes, strict=True):
             loss = loss + vote * self.coef * self.tau**2 * kl(s.z, soft_targets(teacher.z, self.tau), self.tau).mean()

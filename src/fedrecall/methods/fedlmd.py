@@ -11,7 +11,6 @@ followed.
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fedrecall.constraints import NonNegativeInt, Temperature, Weight
@@ -47,7 +46,7 @@ class FedLMD(Method):
     def loss(self, s: Step, r: Local) -> Tensor:
         """Return CE + beta tau^2 L_lmd."""
         lmd = not_true_kl(s, minority_targets(s.frozen["global"].z, s.y, r, self.tau), self.tau)
-        return F.cross_entropy(s.z, s.y) + self.beta * self.tau**2 * lmd.mean()  # Eq. (5)
+        return r.cross_entropy(s.z, s.y) + self.beta * self.tau**2 * lmd.mean()  # Eq. (5)
 
 
 @dataclass(frozen=True)
@@ -69,4 +68,4 @@ class FedLMDTf(Method):
         """Return CE + beta tau^2 L_lmd, with equal logits as the teacher before the switch."""
         z_g = s.frozen["global"].z if "global" in s.frozen else torch.zeros_like(s.z)  # Eq. (8)
         lmd = not_true_kl(s, minority_targets(z_g, s.y, r, self.tau), self.tau)
-        return F.cross_entropy(s.z, s.y) + self.beta * self.tau**2 * lmd.mean()  # Eq. (7)
+        return r.cross_entropy(s.z, s.y) + self.beta * self.tau**2 * lmd.mean()  # Eq. (7)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fedrecall.constraints import Temperature, UnitInterval
@@ -36,6 +35,6 @@ class FedLSD(Method):
 
     def loss(self, s: Step, r: Local) -> Tensor:
         """Return (1 - alpha) CE + alpha L_d."""
-        l_c = F.cross_entropy(s.z, s.y, reduction="none")
+        l_c = r.cross_entropy_terms(s.z, s.y)
         l_d = kd_factor(self.kd_scale, self.tau) * soft_ce(s.z, soft_targets(s.frozen["global"].z, self.tau), self.tau)
         return convex_combination(torch.full_like(l_c, self.alpha), l_c, l_d).mean()

@@ -4,6 +4,7 @@ Wang, Liu, Liang, Joshi, Poor. NeurIPS 2020. https://arxiv.org/abs/2007.07481
 
 Probabilities are over the participating clients. FedNTD's and FedLMD's code adds a variance reduction whose shared
 direction is never updated, so that each client's own last direction is taken from its gradients: `ccvr_code`.
+a_k is the norm of the coefficients of the gradients in the update; Adam's update has none, and is refused.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,7 +14,8 @@ import torch
 from torch import Tensor
 
 from fedrecall.core.method import Method
-from fedrecall.core.optim import effective_steps
+from fedrecall.core.method_extensions import Traits
+from fedrecall.core.optim import ClientSGD
 from fedrecall.core.reply_validation import Reason
 from fedrecall.core.types import Cohort, Local, Payload, Reply, Server
 
@@ -25,6 +27,11 @@ class FedNova(Method):
     ccvr_code: bool = False
     """Variance reduction of the public code, for comparison only."""
 
+    @property
+    def traits(self) -> Traits:
+        """a_k is defined for SGD."""
+        return Traits(needs_sgd=True)
+
     def memory(self, w: Tensor) -> Payload:
         """Return the client's last normalised direction, for ccvr_code."""
         return {"d": torch.zeros_like(w)} if self.ccvr_code else {}
@@ -35,8 +42,9 @@ class FedNova(Method):
 
     def reply(self, w: Tensor, steps: int, r: Local) -> tuple[Payload, Payload]:
         """Send the weights and a_k = ||a_k||_1, Section 3."""
-        sgd = r.training.sgd
-        a = effective_steps(steps, sgd.lr, sgd.momentum, sgd.prox)
+        sgd = r.training.optimiser
+        assert isinstance(sgd, ClientSGD)  # `needs_sgd`
+        a = sgd.effective_steps(steps, r.training.prox)
         memory = {"d": (r.w - w) / (sgd.lr * a)} if self.ccvr_code and steps else r.memory
         return {"w": w, "a": w.new_tensor(a)}, memory
 

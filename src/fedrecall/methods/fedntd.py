@@ -8,7 +8,6 @@ The factor tau^2 is the official code's. Without a teacher it is the FedNTD-Tf o
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fedrecall.constraints import Temperature, Weight
@@ -37,4 +36,4 @@ class FedNTD(Method):
         z_g = s.frozen["global"].z if self.teacher else torch.zeros_like(s.z)
         not_true = ~one_hot_mask(s.y, s.z.shape[-1])
         ntd = kl(mask_logits(s.z, not_true), soft_targets(z_g, self.tau, not_true), self.tau)
-        return F.cross_entropy(s.z, s.y) + self.beta * self.tau**2 * ntd.mean()
+        return r.cross_entropy(s.z, s.y) + self.beta * self.tau**2 * ntd.mean()

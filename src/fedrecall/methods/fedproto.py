@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fedrecall.constraints import Weight
@@ -61,7 +60,7 @@ class FedProto(Method):
         if self.collect == "last_epoch" and s.last:
             r.scratch["sum"] = r.scratch.get("sum", 0) + class_sum(s.h.detach(), s.y, len(r.counts))
             r.scratch["seen"] = r.scratch.get("seen", 0) + torch.bincount(s.y, minlength=len(r.counts))
-        ce = F.cross_entropy(s.z, s.y)
+        ce = r.cross_entropy(s.z, s.y)
         if "G" not in r.down:
             return ce
         target = r.down["G"][s.y]

@@ -7,7 +7,6 @@ The norm is squared and halved, as in the paper; some public code leaves out the
 
 from dataclasses import dataclass
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from fedrecall.constraints import Weight
@@ -24,4 +23,4 @@ class FedProx(Method):
 
     def loss(self, s: Step, r: Local) -> Tensor:
         """Return CE + mu/2 ||w - w^t||^2."""
-        return F.cross_entropy(s.z, s.y) + self.mu / 2 * (s.w - r.w).square().sum()  # Eq. (2)
+        return r.cross_entropy(s.z, s.y) + self.mu / 2 * (s.w - r.w).square().sum()  # Eq. (2)

@@ -9,7 +9,6 @@ The paper scales the logits of missing classes; the official code scales every c
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fedrecall.constraints import UnitInterval
@@ -33,4 +32,4 @@ class FedRS(Method):
             scale = self.alpha + (1 - self.alpha) * counts / counts.max()
         else:
             scale = torch.where(counts > 0, torch.ones_like(counts), self.alpha)
-        return F.cross_entropy(scale * s.z, s.y)
+        return r.cross_entropy(scale * s.z, s.y)

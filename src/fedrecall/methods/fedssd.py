@@ -62,4 +62,4 @@ class FedSSD(Method):
         z_g, m = s.frozen["global"].z, self.logit_weights(s, r)
         error = (m * (z_g - s.z)).square() if self.weighting == "squared" else m * (z_g - s.z).square()
         ssd = error.sum(-1) if self.reduction == "sum" else error.mean(-1)
-        return F.cross_entropy(s.z, s.y) + ssd.mean()  # Eq. (3), (6)
+        return r.cross_entropy(s.z, s.y) + ssd.mean()  # Eq. (3), (6)

@@ -118,7 +118,7 @@ class Grid(Method):
         """Return CE + a KD, or (1 - a) CE + a KD, with a = beta times the trust."""
         g = s.frozen.get("global", Output(s.h.detach(), torch.zeros_like(s.z)))
         trust = self.beta * TRUST[self.trust](g.z, s.y, r.down)
-        ce = F.cross_entropy(s.z, s.y, reduction="none")
+        ce = r.cross_entropy_terms(s.z, s.y)
         if self.convex:  # one weight per sample
             return convex_combination(trust.mean(-1), ce, self._terms(s, r, g).sum(-1)).mean()
         return ce.mean() + (trust * self._terms(s, r, g)).sum(-1).mean()

@@ -38,7 +38,7 @@ class Moon(Method):
 
     def loss(self, s: Step, r: Local) -> Tensor:
         """Return CE + mu l_con."""
-        ce = F.cross_entropy(s.z, s.y)
+        ce = r.cross_entropy(s.z, s.y)
         if "previous" not in s.frozen:
             return ce
         pull = F.cosine_similarity(s.h, s.frozen["global"].h)

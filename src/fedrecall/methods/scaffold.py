@@ -6,6 +6,9 @@ The paper has no momentum. Two consistent ways to have one (`mode`): correct the
 steps ("grad", FedNTD's and FedLMD's code), or correct after the step and divide by the steps ("post_step", NIID-Bench).
 Correcting the gradient and dividing by the steps overestimates the variates tenfold at momentum 0.9. The paper averages
 models uniformly, these codes by size: `server.weights`; its global step size is `server.lr`. Variates start at zero.
+
+Option II recovers the mean gradient of the round from the displacement of the weights, which is possible for SGD only.
+With Adam the gradients are summed up instead: c_k becomes their mean, which is what option II computes for plain SGD.
 """
 
 from collections.abc import Iterable
@@ -16,7 +19,8 @@ import torch
 from torch import Tensor
 
 from fedrecall.core.method import Method
-from fedrecall.core.optim import effective_steps
+from fedrecall.core.method_extensions import Traits
+from fedrecall.core.optim import ClientSGD
 from fedrecall.core.types import Cohort, Local, Payload, Reply, Server
 
 
@@ -26,6 +30,11 @@ class Scaffold(Method):
 
     mode: Literal["grad", "post_step"] = "grad"
     """Correct the gradient, or the weights after the step."""
+
+    @property
+    def traits(self) -> Traits:
+        """A correction of the weights has the units of an SGD step."""
+        return Traits(needs_sgd=self.mode == "post_step")
 
     def init(self, w: Tensor) -> Payload:
         """Return the global control variate, initially 0."""
@@ -41,7 +50,11 @@ class Scaffold(Method):
 
     def correct(self, g: Tensor, r: Local) -> Tensor:
         """Return g - c_k + c in mode "grad"."""
-        return g - r.memory["c"] + r.down["c"] if self.mode == "grad" else g  # Algorithm 1, line 10
+        if self.mode == "post_step":
+            return g
+        if not isinstance(r.training.optimiser, ClientSGD):
+            r.scratch["sum"] = r.scratch["sum"].add_(g) if "sum" in r.scratch else g.clone()
+        return g - r.memory["c"] + r.down["c"]  # Algorithm 1, line 10
 
     def step_correction(self, r: Local) -> Tensor | None:
         """Return c - c_k in mode "post_step"."""
@@ -51,9 +64,12 @@ class Scaffold(Method):
         """Send the weights and the change of the variate; without a step the variate does not change."""
         if steps == 0:
             return {"w": w, "dc": torch.zeros_like(w)}, r.memory
-        sgd = r.training.sgd
-        k_eff = effective_steps(steps, sgd.lr, sgd.momentum) if self.mode == "grad" else steps
-        dc = (r.w - w) / (sgd.lr * k_eff) - r.down["c"]  # line 12, option II
+        optimiser = r.training.optimiser
+        if isinstance(optimiser, ClientSGD):
+            k_eff = optimiser.effective_steps(steps) if self.mode == "grad" else steps
+            dc = (r.w - w) / (optimiser.lr * k_eff) - r.down["c"]  # line 12, option II
+        else:
+            dc = r.scratch["sum"] / steps - r.memory["c"]
         return {"w": w, "dc": dc}, {"c": r.memory["c"] + dc}
 
     def aggregate(self, server: Server, replies: Iterable[Reply], cohort: Cohort) -> Server:

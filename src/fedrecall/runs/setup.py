@@ -76,6 +76,10 @@ def build_setup(experiment: Experiment, federated: FederatedData, model: UserMod
             "data.aux_per_class",
             "set data.aux_per_class, such as 32",
         )
+    weights, classes = experiment.local.class_weights, federated.dataset.num_classes
+    if isinstance(weights, tuple) and len(weights) != classes:
+        message = f"local.class_weights: {len(weights)} weights, but the data has {classes} classes"
+        raise UserError("config.conflict", message, "local.class_weights", f"set {classes} weights")
     module, run = build_model(experiment, federated.dataset, model), experiment.run
     if run.start is not None:
         load_weights(module, run.start)
@@ -105,7 +109,7 @@ def make_simulated_clients(experiment: Experiment, federated: FederatedData) -> 
     run = experiment.run
     return SimulatedClients(
         method=require(experiment.method),
-        training=experiment.local.to_training(),
+        training=experiment.local.to_training(run.rounds),
         train=federated.client_examples,
         test=federated.test,
         partition=federated.partition,

@@ -63,7 +63,7 @@ def simulated_clients(
     labels = [label for c in clients for label in c]
     offsets = np.cumsum([0, *sizes])
     settings: dict[str, Any] = {
-        "training": LocalTraining(epochs=2, batch=3, sgd=ClientSGD(lr=0.05, momentum=0.9)),
+        "training": LocalTraining(epochs=2, batch=3, optimiser=ClientSGD(lr=0.05, momentum=0.9)),
         "test": examples([0, 1, 2] * 5, seed=1),
         "seed": 0,
     } | changes
