@@ -47,7 +47,7 @@ def test_help_does_not_wait_for_torch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "names"),
+    ("subject", "names"),
     [
         ("methods", ["fedavg", "fedprox", "mu=0.001"]),
         ("datasets", ["digits", "cifar10", "office-caltech-10", "folder", "table"]),
@@ -55,8 +55,10 @@ def test_help_does_not_wait_for_torch() -> None:
         ("partitions", ["dirichlet", "alpha=0.5", "shards"]),
     ],
 )
-def test_show(what: str, names: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = call(monkeypatch, capsys, "show", what)
+def test_show(
+    subject: str, names: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = call(monkeypatch, capsys, "show", subject)
     assert code == 0
     assert all(name in out for name in names)
     assert all(len(line) <= 80 for line in out.splitlines())
@@ -66,12 +68,12 @@ def test_show(what: str, names: list[str], monkeypatch: pytest.MonkeyPatch, caps
 def test_show_partition(
     suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    picture = tmp_path / f"p.{suffix}"
-    code, out, _ = call(monkeypatch, capsys, "show", "partition", "--set", "federation.clients=30", "--out", picture)
+    figure = tmp_path / f"p.{suffix}"
+    code, out, _ = call(monkeypatch, capsys, "show", "partition", "--set", "federation.clients=30", "--out", figure)
     assert code == 0
     assert "dirichlet" in out
     assert "and 10 more clients" in out
-    assert picture.stat().st_size > 1000
+    assert figure.stat().st_size > 1000
 
 
 @pytest.mark.parametrize(

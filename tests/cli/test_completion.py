@@ -28,7 +28,7 @@ def complete_in_bash(*words: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("words", "some"),
+    ("words", "expected"),
     [
         (["rep"], ["reproduce", "report"]),
         (["show", "par"], ["partitions", "partition"]),
@@ -45,8 +45,8 @@ def complete_in_bash(*words: str) -> list[str]:
         (["run", "--set", "federation.partition.na"], [f"federation.partition.name={n}" for n in ("iid", "dirichlet")]),
     ],
 )
-def test_bash(words: list[str], some: list[str]) -> None:
-    assert complete_in_bash("fedrecall", *words)[: len(some)] == some
+def test_bash(words: list[str], expected: list[str]) -> None:
+    assert complete_in_bash("fedrecall", *words)[: len(expected)] == expected
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])

@@ -43,14 +43,14 @@ def test_every_key_is_written_and_valid(tmp_path: Path) -> None:
             found.add(f"{section}.{key[1]}")
     every = key_infos()
     settings = member_settings(choice_members(choice_schema("method"))["fedcsd"])
-    wanted = {key for key in every if not key.startswith(("method.", "model.", "federation.partition."))}
-    wanted = {
+    expected = {key for key in every if not key.startswith(("method.", "model.", "federation.partition."))}
+    expected = {
         key
-        for key in wanted
+        for key in expected
         if not re.match(r"federation.(straggler|attack)|server.(robust|privacy)|local.schedule", key)
     }
-    wanted |= {f"method.{key}" for key in ("name", "preset", *settings)}
-    assert wanted <= found
+    expected |= {f"method.{key}" for key in ("name", "preset", *settings)}
+    assert expected <= found
     assert found - {"method.preset"} <= set(every)
 
 

@@ -16,7 +16,7 @@ SHORT = ["--set", "run.rounds=2", "--set", "local.epochs=1", "--set", "engine.na
 
 
 @pytest.fixture
-def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def json_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     monkeypatch.chdir(tmp_path)
 
     def run(*args: object) -> Any:
@@ -27,14 +27,14 @@ def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     return run
 
 
-def test_run(said) -> None:
-    found = said("run", *SHORT)
+def test_run(json_output) -> None:
+    found = json_output("run", *SHORT)
     assert found["summary"] == json.loads((Path(found["directory"]) / "summary.json").read_text())
     assert found["summary"]["rounds"] == 2
 
 
-def test_compare(said) -> None:
-    found = said("compare", "fedavg", "fedprox", "--seeds", 2, *SHORT)
+def test_compare(json_output) -> None:
+    found = json_output("compare", "fedavg", "fedprox", "--seeds", 2, *SHORT)
     (table,) = found["tables"].values()
     assert list(table["rows"]) == ["fedavg", "fedprox"]
     assert 0 < table["rows"]["fedprox"]["final"]["mean"] < 100
@@ -42,14 +42,14 @@ def test_compare(said) -> None:
     assert (Path(found["folder"]) / "study.toml").exists()
 
 
-def test_list_of_experiments(said) -> None:
-    found = said("reproduce", "--list")
+def test_list_of_experiments(json_output) -> None:
+    found = json_output("reproduce", "--list")
     assert list(found) == experiment_ids()
-    assert all(one["runs"] > 0 and one["passes"] > 0 and one["hours"] > 0 for one in found.values())
+    assert all(cost["runs"] > 0 and cost["passes"] > 0 and cost["hours"] > 0 for cost in found.values())
 
 
 @pytest.mark.parametrize(
-    ("what", "name", "key"),
+    ("subject", "name", "key"),
     [
         ("methods", "fedlmd", "settings"),
         ("models", "mlp", "settings"),
@@ -60,14 +60,14 @@ def test_list_of_experiments(said) -> None:
         ("probes", "confusion", "cost"),
     ],
 )
-def test_show(said, what: str, name: str, key: str) -> None:
-    found = said("show", what)
+def test_show(json_output, subject: str, name: str, key: str) -> None:
+    found = json_output("show", subject)
     assert key in found[name]
-    assert what != "methods" or list(found) == list(METHODS)
+    assert subject != "methods" or list(found) == list(METHODS)
 
 
-def test_show_partition(said) -> None:
-    found = said("show", "partition")
+def test_show_partition(json_output) -> None:
+    found = json_output("show", "partition")
     assert len(found["counts"]) == found["clients"] == 10
     assert Path(found["picture"]).exists()
 
@@ -109,5 +109,5 @@ def test_a_search_without_a_complete_trial_is_one_document(
 
 
 def test_values_that_are_not_finite_are_null() -> None:
-    given = {"a": math.nan, "b": [math.inf, 1.5, True, None], "c": Path("x"), 1: ("t",)}
-    assert output.to_json_types(given) == {"a": None, "b": [None, 1.5, True, None], "c": "x", "1": ["t"]}
+    value = {"a": math.nan, "b": [math.inf, 1.5, True, None], "c": Path("x"), 1: ("t",)}
+    assert output.to_json_types(value) == {"a": None, "b": [None, 1.5, True, None], "c": "x", "1": ["t"]}

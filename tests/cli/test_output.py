@@ -18,8 +18,8 @@ SHORT = ["--set", "run.rounds=2", "--set", "local.epochs=1", "--set", "engine.na
     [
         ["--help"],
         *([command, "--help"] for command in ("init", "run", "compare", "reproduce", "tune", "report", "doctor")),
-        *(["show", what] for what in ("methods", "models", "partitions", "rules", "attacks", "datasets")),
-        *(["show", what] for what in ("probes", "partition")),
+        *(["show", subject] for subject in ("methods", "models", "partitions", "rules", "attacks", "datasets")),
+        *(["show", subject] for subject in ("probes", "partition")),
         ["reproduce", "--list"],
         ["run", *SHORT, "--out", "r"],
         ["tune", "fedprox", "--trials", "1", *SHORT],
@@ -45,15 +45,15 @@ def on_a_terminal(*args: str, cwd: Path, **environment: str) -> str:
     command = [sys.executable, "-m", "fedrecall", *args]
     with subprocess.Popen(command, stdout=theirs, stderr=theirs, cwd=cwd, env=os.environ | environment) as process:
         os.close(theirs)
-        said = b""
+        output = b""
         try:
             while piece := os.read(ours, 1 << 16):
-                said += piece
+                output += piece
         except OSError:  # how Linux says that the other end is closed
             pass
     os.close(ours)
     assert process.returncode == 0
-    return said.decode()
+    return output.decode()
 
 
 def test_a_terminal_that_cannot_redraw_gets_lines(tmp_path: Path) -> None:

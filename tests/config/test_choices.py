@@ -53,25 +53,25 @@ def test_a_bare_name_is_a_table_with_defaults(kind: str) -> None:
 
 
 @dataclass(frozen=True)
-class OwnMethod(Method):
+class UserMethod(Method):
     weight: float = 0.5
 
 
 def test_a_python_object_is_recorded_and_required() -> None:
-    own = OwnMethod()
-    assert CHOICES["method"].build(own) is own
-    table = Experiment(method=own).to_tables()["method"]
-    assert table == {"name": "own", "of": "OwnMethod", "weight": 0.5}
+    method = UserMethod()
+    assert CHOICES["method"].build(method) is method
+    table = Experiment(method=method).to_tables()["method"]
+    assert table == {"name": "own", "of": "UserMethod", "weight": 0.5}
     record = Experiment(method=table).method
-    assert record == PythonObject("method", "OwnMethod")
-    assert require(own) is own
+    assert record == PythonObject("method", "UserMethod")
+    assert require(method) is method
     with pytest.raises(UserError) as error:
         require(record)
     assert (error.value.code, error.value.key) == ("config.needs_python_object", "method")
 
 
 def test_a_class_is_no_object() -> None:
-    for kind, cls in (("method", OwnMethod), ("model", MODELS["mlp"])):
+    for kind, cls in (("method", UserMethod), ("model", MODELS["mlp"])):
         with pytest.raises(UserError) as error:
             CHOICES[kind].build(cls)
         assert (error.value.code, error.value.key) == ("config.invalid_value", kind)

@@ -95,10 +95,10 @@ def test_a_setting_without_a_name_is_the_defaults() -> None:
 
 
 def test_python_objects_pass_through() -> None:
-    law = PARTITIONERS["iid"]()
-    experiment = Experiment(method=METHODS["fedprox"](mu=0.3), federation={"partition": law})
+    partitioner = PARTITIONERS["iid"]()
+    experiment = Experiment(method=METHODS["fedprox"](mu=0.3), federation={"partition": partitioner})
     assert experiment.method == METHODS["fedprox"](mu=0.3)
-    assert experiment.federation.partition is law
+    assert experiment.federation.partition is partitioner
 
 
 @pytest.mark.parametrize(

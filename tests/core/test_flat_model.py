@@ -33,34 +33,34 @@ def test_frozen_models_are_views_and_in_evaluation_mode() -> None:
 
 def test_evaluation_in_chunks_equals_evaluation_at_once() -> None:
     f, data = flat(), vectors(n=EVAL_BATCH + 13)
-    heard = f.outputs(f.w, data)
-    assert heard.h.shape == (EVAL_BATCH + 13, 8)
-    torch.testing.assert_close(heard.z, f.model(data.x)[1].detach())
+    outputs = f.outputs(f.w, data)
+    assert outputs.h.shape == (EVAL_BATCH + 13, 8)
+    torch.testing.assert_close(outputs.z, f.model(data.x)[1].detach())
     score = f.score(f.w, data)
-    assert score.num_correct == int((heard.z.argmax(-1) == data.y).sum())
-    assert score.mean_loss == pytest.approx(float(nn.functional.cross_entropy(heard.z, data.y)), rel=1e-5)
+    assert score.num_correct == int((outputs.z.argmax(-1) == data.y).sum())
+    assert score.mean_loss == pytest.approx(float(nn.functional.cross_entropy(outputs.z, data.y)), rel=1e-5)
 
 
 def test_outputs_are_cached_once_and_for_the_same_inputs_only() -> None:
     f, data = flat(), vectors()
-    said = f.outputs(f.w, data)
-    f.cache_outputs(7, f.w, data, said)
+    outputs = f.outputs(f.w, data)
+    f.cache_outputs(7, f.w, data, outputs)
     assert f.pop_cached_outputs(8, f.w, data) is None
-    assert f.pop_cached_outputs(7, f.w.clone(), data) is said
+    assert f.pop_cached_outputs(7, f.w.clone(), data) is outputs
     assert f.pop_cached_outputs(7, f.w, data) is None, "once"
-    f.cache_outputs(7, f.w, data, said)
+    f.cache_outputs(7, f.w, data, outputs)
     assert f.pop_cached_outputs(7, f.w + 1e-6, data) is None, "another model"
-    f.cache_outputs(7, f.w, data, said)
+    f.cache_outputs(7, f.w, data, outputs)
     assert f.pop_cached_outputs(7, f.w, vectors(n=2)) is None, "other examples"
 
 
 def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     f, data = flat(), vectors()
-    said = f.outputs(f.w, data)
-    monkeypatch.setattr("fedrecall.core.flat_model.OUTPUT_CACHE_BYTES", 2 * (said.h.nbytes + said.z.nbytes))
+    outputs = f.outputs(f.w, data)
+    monkeypatch.setattr("fedrecall.core.flat_model.OUTPUT_CACHE_BYTES", 2 * (outputs.h.nbytes + outputs.z.nbytes))
     for key in range(3):
-        f.cache_outputs(key, f.w, data, said)
-    assert [f.pop_cached_outputs(key, f.w, data) is said for key in range(3)] == [False, True, True]
+        f.cache_outputs(key, f.w, data, outputs)
+    assert [f.pop_cached_outputs(key, f.w, data) is outputs for key in range(3)] == [False, True, True]
 
 
 def test_module_is_independent_and_has_the_modules_own_names() -> None:
@@ -79,8 +79,8 @@ def test_untrained_parameters_are_not_changed() -> None:
     net.a.requires_grad_(False)
     f = FlatModel(net)
     assert len(f.w) == 27
-    ear = f.frozen_module(f.w)
-    assert ear.a.weight is net.a.weight
+    frozen = f.frozen_module(f.w)
+    assert frozen.a.weight is net.a.weight
 
 
 def test_tied_weights_are_one() -> None:

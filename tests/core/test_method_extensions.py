@@ -55,7 +55,7 @@ def test_a_condition_on_two_fields() -> None:
 
 
 @dataclass(frozen=True)
-class Own(fr.Method):
+class UserMethod(fr.Method):
     alpha: float = 0.0
     tau: float = 1.0
     keep: UnitInterval = 0.5
@@ -64,10 +64,10 @@ class Own(fr.Method):
 
 
 def test_a_users_method_has_its_declared_constraints_only() -> None:
-    assert Own(alpha=-1.0, tau=-2.0) == Own(-1.0, -2.0)
+    assert UserMethod(alpha=-1.0, tau=-2.0) == UserMethod(-1.0, -2.0)
     for name, value in {"keep": 1.1, "layers": 0, "mode": "c", "alpha": float("nan"), "tau": "1"}.items():
         with pytest.raises(fr.UserError) as error:
-            Own(**{name: value})
+            UserMethod(**{name: value})
         assert error.value.key == f"method.{name}"
 
 

@@ -18,18 +18,18 @@ from fedrecall.core.reply_validation import Reason, RejectedReply, ReplyValidato
 from fedrecall.core.types import Reply
 from fedrecall.simulation import SerialEngine
 from fedrecall.testing.federation import model, simulated_clients
-from support.malicious_client import Lie, go
+from support.malicious_client import Poison, run_with_attacker
 
 
-def with_up(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Lie:
+def with_up(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Poison:
     return lambda r: r._replace(up={**r.up, name: change(r.up[name])})
 
 
-def with_report(**said: torch.Tensor) -> Lie:
-    return lambda r: r._replace(metrics={**r.metrics, **said})
+def with_report(**report: torch.Tensor) -> Poison:
+    return lambda r: r._replace(metrics={**r.metrics, **report})
 
 
-def one(value: float) -> Callable[[torch.Tensor], torch.Tensor]:
+def set_first(value: float) -> Callable[[torch.Tensor], torch.Tensor]:
     def put(t: torch.Tensor) -> torch.Tensor:
         t = t.clone()
         t.view(-1)[-1] = value
@@ -38,10 +38,10 @@ def one(value: float) -> Callable[[torch.Tensor], torch.Tensor]:
     return put
 
 
-LIES: dict[str, tuple[Lie, str, str]] = {  # the lie, the code of its reason, and a fact that the text must have
-    "nan": (with_up("w", one(float("nan"))), "reply.not_finite", "w"),
-    "infinity": (with_up("w", one(float("-inf"))), "reply.not_finite", "w"),
-    "nan in the buffers": (with_up("b", one(float("nan"))), "reply.not_finite", "b"),
+POISONED: dict[str, tuple[Poison, str, str]] = {  # the lie, the code of its reason, and a fact that the text must have
+    "nan": (with_up("w", set_first(float("nan"))), "reply.not_finite", "w"),
+    "infinity": (with_up("w", set_first(float("-inf"))), "reply.not_finite", "w"),
+    "nan in the buffers": (with_up("b", set_first(float("nan"))), "reply.not_finite", "b"),
     "short": (with_up("w", lambda w: w[:-1]), "reply.wrong_shape", "w"),
     "folded": (with_up("w", lambda w: w[None]), "reply.wrong_shape", "torch.float32 [1, "),
     "another type": (with_up("w", lambda w: w.double()), "reply.wrong_shape", "torch.float64"),
@@ -123,44 +123,46 @@ LIES: dict[str, tuple[Lie, str, str]] = {  # the lie, the code of its reason, an
 EVERYTHING = ReportRequest(predictions=True, own_data=True, shift=True)
 
 
-@pytest.mark.parametrize("case", LIES)
+@pytest.mark.parametrize("case", POISONED)
 def test_an_invalid_reply_is_rejected_and_counted_and_the_round_completes(case: str) -> None:
-    lie, code, fact = LIES[case]
-    done = go(Method(), lie, report=EVERYTHING)
-    honest = go(Method(), lambda r: r._replace(n=0))  # the same client left out for the plainest of reasons
+    poison, code, fact = POISONED[case]
+    done = run_with_attacker(Method(), poison, report=EVERYTHING)
+    expected = run_with_attacker(
+        Method(), lambda r: r._replace(n=0)
+    )  # the same client left out for the plainest of reasons
     for r in done:
-        assert [(refusal.client, refusal.code) for refusal in r.rejected] == [(3, code)]
+        assert [(rejection.client, rejection.code) for rejection in r.rejected] == [(3, code)]
         assert re.search(rf"(^|\W){re.escape(fact)}", r.rejected[0].reason), r.rejected[0].reason
         assert r.rejected[0].reason.isprintable()
         assert len(r.rejected[0].reason) <= 1000
         assert r.replies == 4
         assert len(r.client_metrics) == 4
         assert len(r.clients) == 5
-    assert torch.equal(done[-1].server.state, honest[-1].server.state), "nothing of it is left"
+    assert torch.equal(done[-1].server.state, expected[-1].server.state), "nothing of it is left"
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_valid_replies_are_accepted_with_every_method(name: str) -> None:
     method = METHODS[name]()
     request = ReportRequest(predictions=True, own_data=True, shift=True, distillation=True, features=1)
-    done = go(method, lambda r: r, least=5, report=request)
+    done = run_with_attacker(method, lambda r: r, least=5, report=request)
     assert [r.rejected for r in done] == [[], []]
-    unguarded = go(method, lambda r: r, least=None, form=False)
+    unguarded = run_with_attacker(method, lambda r: r, least=None, form=False)
     assert torch.equal(done[-1].server.state, unguarded[-1].server.state), "screening changes no bit"
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_an_invalid_value_in_any_tensor_of_a_method_is_rejected(name: str) -> None:
-    def lie(r: Reply) -> Reply:
-        return r._replace(up={k: one(float("nan"))(t) if t.is_floating_point() else t for k, t in r.up.items()})
+    def poison(r: Reply) -> Reply:
+        return r._replace(up={k: set_first(float("nan"))(t) if t.is_floating_point() else t for k, t in r.up.items()})
 
-    done = go(METHODS[name](), lie)
-    assert all(r.replies == 4 and {refusal.client for refusal in r.rejected} == {3} for r in done)
+    done = run_with_attacker(METHODS[name](), poison)
+    assert all(r.replies == 4 and {rejection.client for rejection in r.rejected} == {3} for r in done)
     assert torch.isfinite(done[-1].server.state).all()
 
 
 @pytest.mark.parametrize(
-    ("name", "lie", "code", "fact"),
+    ("name", "poison", "code", "fact"),
     [
         ("scaffold", with_up("dc", lambda t: t + 1e30), "reply.norm_too_large", "dc"),
         ("fedcurv", with_up("u", lambda t: t - 3e37), "reply.norm_too_large", "u"),
@@ -169,32 +171,32 @@ def test_an_invalid_value_in_any_tensor_of_a_method_is_rejected(name: str) -> No
         ("fednova", with_up("a", lambda t: -t), "reply.invalid_value", "a = -"),
     ],
 )
-def test_other_tensors_than_weights_are_bounded_too(name: str, lie: Lie, code: str, fact: str) -> None:
-    done = go(METHODS[name](), lie)
+def test_other_tensors_than_weights_are_bounded_too(name: str, poison: Poison, code: str, fact: str) -> None:
+    done = run_with_attacker(METHODS[name](), poison)
     for r in done:
-        assert [(refusal.client, refusal.code) for refusal in r.rejected] == [(3, code)]
+        assert [(rejection.client, rejection.code) for rejection in r.rejected] == [(3, code)]
         assert re.search(rf"\b{re.escape(fact)}", r.rejected[0].reason), r.rejected[0].reason
-    expected = go(METHODS[name](), lambda r: r._replace(n=0))
+    expected = run_with_attacker(METHODS[name](), lambda r: r._replace(n=0))
     assert torch.equal(done[-1].server.state, expected[-1].server.state)
     assert all(torch.equal(t, expected[-1].server.extra[k]) for k, t in done[-1].server.extra.items())
 
 
 @pytest.mark.parametrize("counts", [[-1.0, 2.0, 0.0], [1e5, 0.0, 0.0]])
 def test_counts_of_classes_are_of_the_examples(counts: list[float]) -> None:
-    lie = with_up("counts", lambda _: torch.tensor(counts))
-    reason = METHODS["fedproto"](weighting="size").validate_reply(lie(Reply({"counts": torch.ones(3)}, 3, {}, {})))
+    poison = with_up("counts", lambda _: torch.tensor(counts))
+    reason = METHODS["fedproto"](weighting="size").validate_reply(poison(Reply({"counts": torch.ones(3)}, 3, {}, {})))
     assert isinstance(reason, Reason)
     assert reason.code == "reply.invalid_value"
     assert "counts" in reason
     assert "3 examples" in reason
-    assert all(len(r.rejected) == 1 for r in go(METHODS["fedproto"](weighting="size"), lie))
+    assert all(len(r.rejected) == 1 for r in run_with_attacker(METHODS["fedproto"](weighting="size"), poison))
 
 
 def test_a_client_has_a_class_or_not() -> None:
-    def lie(r: Reply) -> Reply:
+    def poison(r: Reply) -> Reply:
         return r if "has" not in r.up else r._replace(up={**r.up, "has": r.up["has"] * 1e-40})
 
-    done = go(METHODS["fedcsd"](), lie)
+    done = run_with_attacker(METHODS["fedcsd"](), poison)
     assert [[(x.client, x.code) for x in r.rejected] for r in done] == [[(3, "reply.invalid_value")]] * 2
     assert all(re.search(r"\bhas\b", r.rejected[0].reason) for r in done)
 
@@ -204,7 +206,7 @@ def test_a_method_may_give_a_reason_without_a_code() -> None:
         def validate_reply(self, reply: Reply) -> str | None:
             return "too good to be true" if reply.client == 3 else None
 
-    done = go(Wary(), lambda r: r)
+    done = run_with_attacker(Wary(), lambda r: r)
     assert [[tuple(x) for x in r.rejected] for r in done] == [[(3, "too good to be true")]] * 2
     assert [[x.code for x in r.rejected] for r in done] == [["reply.rejected"]] * 2
 
@@ -221,7 +223,7 @@ def test_a_global_model_that_is_not_finite_ends_the_run_before_it_is_stored() ->
             return server.step(server.mean(replies)["w"] * 1e38 * 10)
 
     with pytest.raises(Diverged) as error:
-        go(Overflows(), lambda r: r)
+        run_with_attacker(Overflows(), lambda r: r)
     assert (error.value.code, error.value.key) == ("round.diverged", "local.lr")
     assert "round 1" in str(error.value)
     assert "global model" in str(error.value)
@@ -229,7 +231,7 @@ def test_a_global_model_that_is_not_finite_ends_the_run_before_it_is_stored() ->
 
 def test_too_few_replies_are_a_user_error() -> None:
     with pytest.raises(UserError) as error:
-        go(Method(), LIES["nan"][0], least=5)
+        run_with_attacker(Method(), POISONED["nan"][0], least=5)
     assert (error.value.code, error.value.key) == ("round.too_few_replies", "engine.min_replies")
     for fact in ("round 1", "4 of the 5", "engine.min_replies = 5", "client 3", "reply.not_finite"):
         assert fact in str(error.value)
@@ -238,7 +240,7 @@ def test_too_few_replies_are_a_user_error() -> None:
 
 def test_without_min_replies_a_rejected_reply_ends_the_run() -> None:
     with pytest.raises(Diverged) as error:
-        go(Method(), LIES["nan"][0], least=None, form=False)
+        run_with_attacker(Method(), POISONED["nan"][0], least=None, form=False)
     assert (error.value.code, error.value.key) == ("reply.not_finite", "engine.min_replies")
     for fact in ("round 1", "client 3", "w is not finite", "local.lr"):
         assert fact in str(error.value)
@@ -253,27 +255,30 @@ def test_a_method_may_send_fewer_digits(form: bool) -> None:
         def aggregate(self, server, replies, cohort):
             return super().aggregate(server, (r._replace(up={"w": r.up["w"].float()}) for r in replies), cohort)
 
-    assert [r.rejected for r in go(Half(), lambda r: r, least=5 if form else None, form=form)] == [[], []]
+    assert [r.rejected for r in run_with_attacker(Half(), lambda r: r, least=5 if form else None, form=form)] == [
+        [],
+        [],
+    ]
 
 
 def test_a_configured_limit() -> None:
     f, w = model(), simulated_clients(Method())
-    (honest,) = list(SerialEngine(w, f).cohort(0, [0]).run("train", {"w": f.w}))
-    far = float((honest.up["w"] - f.w).norm())
+    (expected,) = list(SerialEngine(w, f).cohort(0, [0]).run("train", {"w": f.w}))
+    far = float((expected.up["w"] - f.w).norm())
     down = {"w": f.w}
-    assert ReplyValidator(max_norm=1.01 * far).find_error(honest, "train", down, 0) is None
-    reason = ReplyValidator(max_norm=0.99 * far).find_error(honest, "train", down, 0)
+    assert ReplyValidator(max_norm=1.01 * far).find_error(expected, "train", down, 0) is None
+    reason = ReplyValidator(max_norm=0.99 * far).find_error(expected, "train", down, 0)
     assert reason is not None
     assert reason.code == "reply.norm_too_large"
     assert f"{far:.3g}" in reason
     assert f"{0.99 * far:.3g}" in reason
 
 
-@pytest.mark.parametrize(("factor", "taken"), [(0.9, True), (1.1, False)])
-def test_the_default_limit_is_a_thousand_times_the_model(factor: float, taken: bool) -> None:
+@pytest.mark.parametrize(("factor", "accepted"), [(0.9, True), (1.1, False)])
+def test_the_default_limit_is_a_thousand_times_the_model(factor: float, accepted: bool) -> None:
     w = torch.tensor([3.0, 4.0])
     reply = Reply({"w": w + torch.tensor([6000.0, 0.0]) * factor}, 1, {}, {})
-    assert (ReplyValidator(min_replies=1).find_error(reply, "train", {"w": w}, 0) is None) == taken
+    assert (ReplyValidator(min_replies=1).find_error(reply, "train", {"w": w}, 0) is None) == accepted
     assert ReplyValidator().find_error(reply, "train", {"w": w}, 0) is None, (
         "where none may be missing, a wild run shows itself"
     )
@@ -290,8 +295,8 @@ def test_the_dry_run_is_made_once_and_changes_no_state() -> None:
 
     f = model()
     before, state = f.w.clone(), torch.get_rng_state()
-    rehearsal = DryRun(simulated_clients(Counted()), f)
-    forms = [rehearsal.expected_spec("train", {"w": f.w}, t) for t in range(3)]
+    dry_run = DryRun(simulated_clients(Counted()), f)
+    forms = [dry_run.expected_spec("train", {"w": f.w}, t) for t in range(3)]
     assert Counted.performed == 1
     number = (torch.float32, torch.Size([]))
     assert (

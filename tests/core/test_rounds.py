@@ -13,18 +13,18 @@ from fedrecall.core.training import LocalTraining, train
 from fedrecall.core.types import Reply, average_replies
 from fedrecall.errors import UserError
 from fedrecall.methods import METHODS
-from support.tiny_federation import Toy, flat, local, server, vectors
+from support.tiny_federation import ListEngine, flat, local, server, vectors
 
 CLIENTS = [vectors(20 + 9 * k, seed=k) for k in range(4)]
 PLAN = RoundSchedule(rounds=3, population=4, sample=3, seed=0)
 
 
-def toy(method: Method = Method(), *, clients=CLIENTS, lost=(), **kwargs) -> Toy:
-    return Toy(method, flat(**kwargs), clients, lost=lost)
+def make_engine(method: Method = Method(), *, clients=CLIENTS, lost=(), **kwargs) -> ListEngine:
+    return ListEngine(method, flat(**kwargs), clients, lost=lost)
 
 
 def final(method: Method, plan: RoundSchedule = PLAN, optimiser=ServerSGD(), **kwargs) -> Tensor:
-    engine = toy(method, **kwargs)
+    engine = make_engine(method, **kwargs)
     *_, last = run_rounds(method, server(engine.f, method, optimiser), engine, plan)
     return last.server.state
 
@@ -40,23 +40,23 @@ def test_sampling_depends_on_seed_and_round_only() -> None:
 
 
 def test_fedavg_is_the_mean_weighted_by_samples() -> None:
-    engine = toy()
+    engine = make_engine()
     first = next(iter(run_rounds(Method(), server(engine.f, Method()), engine, PLAN)))
     expected = torch.zeros_like(engine.f.w, dtype=torch.float64)
     total = sum(len(CLIENTS[k]) for k in first.clients)
     for k in first.clients:
-        w = train(Method(), local(engine.f, CLIENTS[k], how=engine.how), 0, k).up["w"]
+        w = train(Method(), local(engine.f, CLIENTS[k], training=engine.training), 0, k).up["w"]
         expected += len(CLIENTS[k]) / total * w.double()
     torch.testing.assert_close(first.server.w.double(), expected, rtol=0, atol=1e-6)
 
 
 def test_one_client_is_plain_sgd_to_the_bit() -> None:
-    engine = toy(clients=CLIENTS[:1])
+    engine = make_engine(clients=CLIENTS[:1])
     plan = RoundSchedule(rounds=2, population=1, sample=1, seed=0)
     *_, last = run_rounds(Method(), server(engine.f, Method()), engine, plan)
     w = engine.f.w
     for t in range(2):
-        w = train(Method(), local(engine.f, CLIENTS[0], how=engine.how, t=t, w=w), 0, 0).up["w"]
+        w = train(Method(), local(engine.f, CLIENTS[0], training=engine.training, t=t, w=w), 0, 0).up["w"]
     assert torch.equal(last.server.w, w)
 
 
@@ -67,7 +67,7 @@ def test_strength_zero_is_fedavg_to_the_bit() -> None:
 
 
 def test_a_method_equals_the_corresponding_settings() -> None:
-    proximal = Toy(Method(), flat(), CLIENTS, how=LocalTraining(2, 7, ClientSGD(0.1), prox=0.3))
+    proximal = ListEngine(Method(), flat(), CLIENTS, training=LocalTraining(2, 7, ClientSGD(0.1), prox=0.3))
     *_, last = run_rounds(Method(), server(proximal.f, Method()), proximal, PLAN)
     assert torch.equal(last.server.w, final(METHODS["fedprox"](mu=0.3)))
     for kwargs in ({}, {"damped": True}, {"nesterov": True}):
@@ -76,10 +76,10 @@ def test_a_method_equals_the_corresponding_settings() -> None:
 
 
 def test_buffers_are_averaged_by_samples_whatever_the_server_rule() -> None:
-    engine = toy(batch_norm=True)
+    engine = make_engine(batch_norm=True)
     for optimiser in (ServerSGD(), ServerSGD(lr=3.0, momentum=0.9)):
         first = next(iter(run_rounds(Method(), server(engine.f, Method(), optimiser), engine, PLAN)))
-        replies = [train(Method(), local(engine.f, CLIENTS[k], how=engine.how), 0, k) for k in first.clients]
+        replies = [train(Method(), local(engine.f, CLIENTS[k], training=engine.training), 0, k) for k in first.clients]
         total = sum(r.n for r in replies)
         expected = sum(r.n / total * r.up["b"] for r in replies)
         torch.testing.assert_close(first.server.b, expected)
@@ -88,10 +88,10 @@ def test_buffers_are_averaged_by_samples_whatever_the_server_rule() -> None:
 
 
 def test_bytes_are_four_a_float() -> None:
-    engine = toy()
+    engine = make_engine()
     for done in run_rounds(Method(), server(engine.f, Method()), engine, PLAN):
         assert done.bytes_up == done.bytes_down == 4 * len(engine.f.w)
-    with_buffers = toy(batch_norm=True)
+    with_buffers = make_engine(batch_norm=True)
     done = next(iter(run_rounds(Method(), server(with_buffers.f, Method()), with_buffers, PLAN)))
     assert done.bytes_up == done.bytes_down == 4 * (len(with_buffers.f.w) + 16) + 8  # and one integer counter
 
@@ -106,7 +106,7 @@ class TwoExchanges(Method):
 
 def test_a_payload_is_sent_once_a_round() -> None:
     method = TwoExchanges()
-    engine = toy(method)
+    engine = make_engine(method)
     first, second, _ = run_rounds(method, server(engine.f, method), engine, PLAN)
     assert first.bytes_down == second.bytes_down == 4 * (len(engine.f.w) + 1)
     assert first.bytes_up == 2 * 4 * len(engine.f.w)
@@ -114,7 +114,7 @@ def test_a_payload_is_sent_once_a_round() -> None:
 
 def test_lost_replies_are_not_averaged() -> None:
     plan = replace(PLAN, sample=4, rounds=1)
-    lossy, engine = toy(lost=(1, 2)), toy()
+    lossy, engine = make_engine(lost=(1, 2)), make_engine()
     (done,) = run_rounds(Method(), server(lossy.f, Method()), lossy, plan)
     replies = [r for k, r in enumerate(engine.cohort(0, range(4)).run("train", {"w": engine.f.w})) if k in (0, 3)]
     assert torch.equal(done.server.w, average_replies(replies)["w"])
@@ -126,7 +126,7 @@ def test_lost_replies_are_not_averaged() -> None:
 
 
 def test_a_round_without_replies_is_a_user_error() -> None:
-    engine = toy(lost=(0, 1, 2, 3))
+    engine = make_engine(lost=(0, 1, 2, 3))
     with pytest.raises(UserError) as error:
         next(iter(run_rounds(Method(), server(engine.f, Method()), engine, PLAN)))
     assert (error.value.code, error.value.key) == ("round.too_few_replies", "engine.min_replies")
@@ -135,7 +135,7 @@ def test_a_round_without_replies_is_a_user_error() -> None:
 
 
 def test_a_loss_that_is_not_finite_stops_the_run() -> None:
-    engine = Toy(Method(), flat(), CLIENTS, how=LocalTraining(2, 7, ClientSGD(1e20)))
+    engine = ListEngine(Method(), flat(), CLIENTS, training=LocalTraining(2, 7, ClientSGD(1e20)))
     with pytest.raises(Diverged) as error:
         list(run_rounds(Method(), server(engine.f, Method()), engine, PLAN))
     assert (error.value.code, error.value.key) == ("round.diverged", "local.lr")
@@ -143,7 +143,7 @@ def test_a_loss_that_is_not_finite_stops_the_run() -> None:
 
 
 def test_evaluation_every_other_round_and_after_the_last() -> None:
-    engine = toy()
+    engine = make_engine()
     plan = replace(PLAN, rounds=5, evaluate_every=2)
     done = list(run_rounds(Method(), server(engine.f, Method()), engine, plan))
     assert [r.score is not None for r in done] == [False, True, False, True, True]
@@ -151,9 +151,9 @@ def test_evaluation_every_other_round_and_after_the_last() -> None:
 
 
 def test_a_run_resumes_from_the_servers_round() -> None:
-    engine = toy()
+    engine = make_engine()
     done = list(run_rounds(Method(), server(engine.f, Method()), engine, PLAN))
-    again = list(run_rounds(Method(), done[0].server, toy(), PLAN))
+    again = list(run_rounds(Method(), done[0].server, make_engine(), PLAN))
     assert [r.number for r in again] == [2, 3]
     assert torch.equal(again[-1].server.w, done[-1].server.w)
 

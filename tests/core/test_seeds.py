@@ -22,10 +22,10 @@ def test_fork_leaves_the_global_generator_alone() -> None:
     torch.manual_seed(5)
     before = torch.get_rng_state()
     with seeds.seeded_rng(0, "init"):
-        one = torch.rand(3)
+        draw = torch.rand(3)
     torch.rand(9)
     with seeds.seeded_rng(0, "init"):
-        assert torch.equal(one, torch.rand(3))
+        assert torch.equal(draw, torch.rand(3))
     torch.set_rng_state(before)
     with seeds.seeded_rng(0, "init"):
         torch.rand(3)

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-Picture = Callable[..., Image.Image]
+MakeImage = Callable[..., Image.Image]
 
 
 @pytest.fixture
-def picture() -> Picture:
+def random_image() -> MakeImage:
     """A random image: seed, (width, height), mode."""
 
     def draw(seed: int, size: tuple[int, int] = (6, 6), mode: str = "RGB") -> Image.Image:
@@ -24,7 +24,7 @@ def picture() -> Picture:
 
 
 @pytest.fixture
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache of this test's own, empty."""
     monkeypatch.setenv("FEDRECALL_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("FEDRECALL_DATA", raising=False)
@@ -62,12 +62,12 @@ def write_parquet() -> Callable[..., Path]:
 
 
 @pytest.fixture
-def write_images(picture: Picture) -> Callable[..., None]:
+def write_images(random_image: MakeImage) -> Callable[..., None]:
     """Write so many images into a folder."""
 
     def write(folder: Path, count: int, suffix: str = "png", **kwargs: object) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for i in range(count):
-            picture(i, **kwargs).save(folder / f"{i}.{suffix}")
+            random_image(i, **kwargs).save(folder / f"{i}.{suffix}")
 
     return write

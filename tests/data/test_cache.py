@@ -49,7 +49,7 @@ def test_folder_of_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     assert cache_directory() == tmp_path / "c" / ".cache" / "fedrecall"
 
 
-def test_built_once_per_key(own_cache: Path) -> None:
+def test_built_once_per_key(empty_cache: Path) -> None:
     build = Build()
     for _ in range(3):
         assert same(cached("toy", {"size": 1}, build))
@@ -57,25 +57,25 @@ def test_built_once_per_key(own_cache: Path) -> None:
     cached("toy", {"size": 2}, build)
     cached("other", {"size": 1}, build)
     assert build.calls == 3
-    assert not list(own_cache.glob("*.part"))
+    assert not list(empty_cache.glob("*.part"))
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc to see what is mapped")
-def test_loaded_tensors_are_the_mapped_file(own_cache: Path) -> None:
+def test_loaded_tensors_are_the_mapped_file(empty_cache: Path) -> None:
     tensors, _ = cached("toy", {}, Build())
     ranges = [
         [int(end, 16) for end in line.split()[0].split("-")]
         for line in Path("/proc/self/maps").read_text().splitlines()
-        if str(the_file(own_cache)) in line
+        if str(the_file(empty_cache)) in line
     ]
     assert any(low <= tensors["x"].data_ptr() < high for low, high in ranges)
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty", "text"])
-def test_damage_is_noticed_and_repaired(own_cache: Path, caplog: pytest.LogCaptureFixture, damage: str) -> None:
+def test_damage_is_noticed_and_repaired(empty_cache: Path, caplog: pytest.LogCaptureFixture, damage: str) -> None:
     build = Build()
     cached("toy", {}, build)
-    file = the_file(own_cache)
+    file = the_file(empty_cache)
     data = bytearray(file.read_bytes())
     data[-1000] ^= 1
     file.unlink()
@@ -108,7 +108,7 @@ def test_a_folder_that_cannot_be_written_costs_time_only(
 
 
 def test_a_full_disk_costs_time_only(
-    own_cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    empty_cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def full(_: object, file: Path, **kwargs: object) -> None:
         file.write_bytes(b"half")
@@ -118,30 +118,30 @@ def test_a_full_disk_costs_time_only(
     with caplog.at_level(logging.WARNING):
         assert same(cached("toy", {}, Build()))
     assert "No space left on device" in caplog.text
-    assert [p.suffix for p in own_cache.iterdir() if p.suffix != ".lock"] == []
+    assert [p.suffix for p in empty_cache.iterdir() if p.suffix != ".lock"] == []
 
 
-def test_a_builder_that_fails_leaves_no_file_and_releases_the_lock(own_cache: Path) -> None:
+def test_a_builder_that_fails_leaves_no_file_and_releases_the_lock(empty_cache: Path) -> None:
     def fail() -> CachedTensors:
         raise UserError("data.unreadable_file", "broken file")
 
     with pytest.raises(UserError) as error:
         cached("toy", {}, fail)
     assert error.value.code == "data.unreadable_file"
-    assert not list(own_cache.glob("*.safetensors"))
+    assert not list(empty_cache.glob("*.safetensors"))
     assert same(cached("toy", {}, Build()))
 
 
-def test_files_of_a_killed_writer_are_overwritten(own_cache: Path) -> None:
+def test_files_of_a_killed_writer_are_overwritten(empty_cache: Path) -> None:
     cached("toy", {}, Build())
-    file = the_file(own_cache)
+    file = the_file(empty_cache)
     file.rename(file.with_suffix(".part"))
     file.with_suffix(".part").write_bytes(b"half")
     assert same(cached("toy", {}, Build()))
-    assert not list(own_cache.glob("*.part"))
+    assert not list(empty_cache.glob("*.part"))
 
 
-def test_two_processes_at_once_decode_once(own_cache: Path, tmp_path: Path) -> None:
+def test_two_processes_at_once_decode_once(empty_cache: Path, tmp_path: Path) -> None:
     script = textwrap.dedent("""
         import sys, time, pathlib, torch
         from fedrecall.data.cache import cached

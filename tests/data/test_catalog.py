@@ -20,14 +20,14 @@ from fedrecall.errors import UserError
 TEN = [f"class{i}" for i in range(10)]
 CHARACTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 Write = Callable[..., Path]
-Picture = Callable[..., Image.Image]
+MakeImage = Callable[..., Image.Image]
 
 
 @pytest.fixture
-def cifar(tmp_path: Path, own_cache: Path, write_parquet: Write, picture: Picture) -> Path:
+def cifar(tmp_path: Path, empty_cache: Path, write_parquet: Write, random_image: MakeImage) -> Path:
     """A folder with a CIFAR-10 of 22 images, the training part in two files."""
     folder = tmp_path / "data" / "cifar10"
-    images = [picture(i, mode="L" if i == 3 else "RGB") for i in range(22)]
+    images = [random_image(i, mode="L" if i == 3 else "RGB") for i in range(22)]
     labels = [i % 10 for i in range(22)]
     write_parquet(folder / "train-00000-of-00002.parquet", images[:8], labels[:8], TEN, image="img")
     write_parquet(folder / "train-00001-of-00002.parquet", images[8:12], labels[8:12], TEN, image="img")
@@ -35,7 +35,7 @@ def cifar(tmp_path: Path, own_cache: Path, write_parquet: Write, picture: Pictur
     return tmp_path / "data"
 
 
-def test_digits_need_nothing_and_are_always_the_same(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_digits_need_nothing_and_are_always_the_same(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     digits = load_named("digits", seed=0)
     assert (digits.shape, digits.num_classes, digits.train_x.dtype) == ((1, 8, 8), 10, torch.uint8)
     assert (len(digits.train_y), len(digits.test_y)) == DATASETS["digits"].sizes
@@ -47,17 +47,17 @@ def test_digits_need_nothing_and_are_always_the_same(own_cache: Path, monkeypatc
     torch.manual_seed(5)
     np.random.seed(5)  # noqa: NPY002
     assert load_named("digits", seed=1).fingerprint == digits.fingerprint
-    assert not own_cache.exists()
+    assert not empty_cache.exists()
 
 
-def test_parquet_in_order_with_grey_made_colour(cifar: Path, picture: Picture) -> None:
+def test_parquet_in_order_with_grey_made_colour(cifar: Path, random_image: MakeImage) -> None:
     data = load_named("cifar10", root=cifar)
     assert data.classes == tuple(TEN)
     assert data.train_x.shape == (12, 3, 6, 6)
     assert data.train_y.tolist() == [i % 10 for i in range(12)]
     assert data.test_y.tolist() == [i % 10 for i in range(12, 22)]
-    assert np.array_equal(data.train_x[9].permute(1, 2, 0).numpy(), np.asarray(picture(9)))
-    grey = np.asarray(picture(3, mode="L"))
+    assert np.array_equal(data.train_x[9].permute(1, 2, 0).numpy(), np.asarray(random_image(9)))
+    grey = np.asarray(random_image(3, mode="L"))
     assert all(np.array_equal(channel.numpy(), grey) for channel in data.train_x[3])
     assert data.test_transform == DATASETS["cifar10"].test_transform
 
@@ -72,12 +72,12 @@ def test_the_root_is_read_from_the_environment_or_is_the_folder_itself(
 
 
 def test_decoded_once_and_again_when_a_file_changes(
-    cifar: Path, own_cache: Path, write_parquet: Write, picture: Picture
+    cifar: Path, empty_cache: Path, write_parquet: Write, random_image: MakeImage
 ) -> None:
     first = load_named("cifar10", root=cifar).fingerprint
     assert load_named("cifar10", root=cifar).fingerprint == first
-    assert len(list(own_cache.glob("*.safetensors"))) == 1
-    write_parquet(cifar / "cifar10" / "test-00000-of-00001.parquet", [picture(99)], [1], TEN, image="img")
+    assert len(list(empty_cache.glob("*.safetensors"))) == 1
+    write_parquet(cifar / "cifar10" / "test-00000-of-00001.parquet", [random_image(99)], [1], TEN, image="img")
     changed = load_named("cifar10", root=cifar)
     assert changed.fingerprint != first
     assert len(changed.test_y) == 1
@@ -95,7 +95,7 @@ def test_a_cached_set_needs_none_of_the_slow_libraries(cifar: Path) -> None:
     assert out.stdout.strip() == "[] []"
 
 
-def test_two_processes_loading_at_once_get_the_same(cifar: Path, own_cache: Path) -> None:
+def test_two_processes_loading_at_once_get_the_same(cifar: Path, empty_cache: Path) -> None:
     code = (
         f"from fedrecall.data.catalog import load_named; print(load_named('cifar10', root={str(cifar)!r}).fingerprint)"
     )
@@ -105,11 +105,11 @@ def test_two_processes_loading_at_once_get_the_same(cifar: Path, own_cache: Path
     ]
     outs = [p.communicate(timeout=120) for p in processes]
     assert outs == [(load_named("cifar10", root=cifar).fingerprint + "\n", "")] * 2  # and no progress bar in a pipe
-    assert len(list(own_cache.glob("*.safetensors"))) == 1
+    assert len(list(empty_cache.glob("*.safetensors"))) == 1
 
 
 def test_a_progress_bar_on_a_terminal_only(
-    cifar: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    cifar: Path, empty_cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     load_named("cifar10", root=cifar)
     assert capsys.readouterr() == ("", "")
@@ -120,7 +120,7 @@ def test_a_progress_bar_on_a_terminal_only(
     assert "cifar10 train" in err
 
 
-def test_cinic_from_folders_of_images_without_valid(tmp_path: Path, own_cache: Path, write_images: Write) -> None:
+def test_cinic_from_folders_of_images_without_valid(tmp_path: Path, empty_cache: Path, write_images: Write) -> None:
     for split, count in (("train", 3), ("valid", 5), ("test", 2)):
         for name in ("airplane", "truck"):
             write_images(tmp_path / "CINIC-10" / split / name, count)
@@ -129,7 +129,7 @@ def test_cinic_from_folders_of_images_without_valid(tmp_path: Path, own_cache: P
     assert data.train_y.tolist() == [0, 0, 0, 1, 1, 1]
 
 
-def test_tiny_imagenet_as_published(tmp_path: Path, own_cache: Path, write_images: Write) -> None:
+def test_tiny_imagenet_as_published(tmp_path: Path, empty_cache: Path, write_images: Write) -> None:
     root = tmp_path / "tiny-imagenet-200"
     for name in ("n01", "n02"):
         write_images(root / "train" / name / "images", 2, "jpeg", size=(64, 64))
@@ -140,20 +140,20 @@ def test_tiny_imagenet_as_published(tmp_path: Path, own_cache: Path, write_image
 
 
 def test_labels_without_names_are_numbered_densely(
-    tmp_path: Path, own_cache: Path, write_parquet: Write, picture: Picture
+    tmp_path: Path, empty_cache: Path, write_parquet: Write, random_image: MakeImage
 ) -> None:
-    write_parquet(tmp_path / "tiny_imagenet" / "train-0.parquet", [picture(i) for i in range(3)], [7, 3, 7])
-    write_parquet(tmp_path / "tiny_imagenet" / "valid-0.parquet", [picture(1)], [9])
+    write_parquet(tmp_path / "tiny_imagenet" / "train-0.parquet", [random_image(i) for i in range(3)], [7, 3, 7])
+    write_parquet(tmp_path / "tiny_imagenet" / "valid-0.parquet", [random_image(1)], [9])
     data = load_named("tiny-imagenet", root=tmp_path)
     assert (data.classes, data.train_y.tolist(), data.test_y.tolist()) == (("3", "7", "9"), [1, 0, 1], [2])
 
 
 @pytest.fixture
-def femnist(tmp_path: Path, own_cache: Path, write_parquet: Write, picture: Picture) -> Path:
+def femnist(tmp_path: Path, empty_cache: Path, write_parquet: Write, random_image: MakeImage) -> Path:
     """Writer w2 writes all 62 characters, w1 thirty of them twice over (digits, capitals), w0 one small letter."""
     labels = [*range(62), *range(30), *range(30), 40]
     writers = ["w2"] * 62 + ["w1"] * 60 + ["w0"]
-    images = [picture(i, (28, 28), "L") for i in range(len(labels))]
+    images = [random_image(i, (28, 28), "L") for i in range(len(labels))]
     file = tmp_path / "femnist" / "train-00000-of-00001.parquet"
     write_parquet(file, images, labels, CHARACTERS, label="character", writer_id=writers)
     return tmp_path
@@ -182,7 +182,7 @@ def test_femnist_digits_and_letters(femnist: Path) -> None:
     assert len(load_named("femnist", root=femnist, limit=3).train_y) == 1 + 3 + 3
 
 
-def test_office_from_folders_of_domains(tmp_path: Path, own_cache: Path, write_images: Write) -> None:
+def test_office_from_folders_of_domains(tmp_path: Path, empty_cache: Path, write_images: Write) -> None:
     for domain, count in (("webcam", 3), ("amazon", 5)):
         for name in ("bike", "mug"):
             write_images(tmp_path / "office_caltech_10" / domain / name, count, size=(9, 7))
@@ -194,17 +194,17 @@ def test_office_from_folders_of_domains(tmp_path: Path, own_cache: Path, write_i
 
 
 def test_from_the_hub_streamed_and_then_offline(cifar: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+    requested = []
 
     def from_hub(repo: str, *, split: str, revision: str, streaming: bool) -> object:
-        asked.append((repo, split, revision, streaming))
+        requested.append((repo, split, revision, streaming))
         files = sorted((cifar / "cifar10").glob(f"{split}-*.parquet"))
         return hub_library.Dataset(pq.read_table(files)).to_iterable_dataset()
 
     monkeypatch.setattr(huggingface_hub, "dataset_info", lambda repo, timeout: SimpleNamespace(sha="abc"))
     monkeypatch.setattr(hub_library, "load_dataset", from_hub)
     data = load_named("cifar10")
-    assert asked == [("uoft-cs/cifar10", "train", "abc", True), ("uoft-cs/cifar10", "test", "abc", True)]
+    assert requested == [("uoft-cs/cifar10", "train", "abc", True), ("uoft-cs/cifar10", "test", "abc", True)]
     assert len(data.train_y) == 12
 
     def unreachable(repo: str, timeout: float) -> None:
@@ -247,7 +247,7 @@ def test_bad_options() -> None:
         one_line(error, code, key, *facts)
 
 
-def test_missing_data(tmp_path: Path, own_cache: Path, write_images: Write) -> None:
+def test_missing_data(tmp_path: Path, empty_cache: Path, write_images: Write) -> None:
     with pytest.raises(UserError) as error:
         load_named("fashion-mnist", root=tmp_path)
     one_line(error, "data.not_found", tmp_path, "fashion-mnist", "fashion_mnist", "data.root")
@@ -268,35 +268,37 @@ def test_missing_data(tmp_path: Path, own_cache: Path, write_images: Write) -> N
     one_line(error, "data.unknown_class", tmp_path / "mnist" / "test", '"1"')
 
 
-def test_damaged_and_wrong_parquet(cifar: Path, own_cache: Path, write_parquet: Write, picture: Picture) -> None:
+def test_damaged_and_wrong_parquet(
+    cifar: Path, empty_cache: Path, write_parquet: Write, random_image: MakeImage
+) -> None:
     file = cifar / "cifar10" / "test-00000-of-00001.parquet"
     data = file.read_bytes()
 
-    def refused(code: str, *facts: object) -> None:
+    def check_error(code: str, *facts: object) -> None:
         with pytest.raises(UserError) as error:
             load_named("cifar10", root=cifar)
         assert error.value.key is not None
         assert error.value.key.startswith(str(file))
         one_line(error, code, error.value.key, file, *facts)
-        assert not list(own_cache.glob("*.safetensors"))
+        assert not list(empty_cache.glob("*.safetensors"))
 
     file.write_bytes(data[: len(data) // 2])
-    refused("data.unreadable_file")
+    check_error("data.unreadable_file")
     file.write_bytes(b"")
-    refused("data.unreadable_file")
+    check_error("data.unreadable_file")
     broken = bytearray(data)
     broken[100:600] = bytes(500)
     file.write_bytes(broken)
-    refused("data.unreadable_file")
-    write_parquet(file, [picture(0)], [0], TEN)
-    refused("data.missing_column", '"img"', "image, label")
-    write_parquet(file, [picture(0), picture(1, (5, 6))], [0, 1], TEN, image="img")
-    refused("data.shape_mismatch", "row 1", "5 x 6", "6 x 6", "data.size")
+    check_error("data.unreadable_file")
+    write_parquet(file, [random_image(0)], [0], TEN)
+    check_error("data.missing_column", '"img"', "image, label")
+    write_parquet(file, [random_image(0), random_image(1, (5, 6))], [0, 1], TEN, image="img")
+    check_error("data.shape_mismatch", "row 1", "5 x 6", "6 x 6", "data.size")
 
 
-def test_labels_out_of_range(cifar: Path, write_parquet: Write, picture: Picture) -> None:
+def test_labels_out_of_range(cifar: Path, write_parquet: Write, random_image: MakeImage) -> None:
     file = cifar / "cifar10" / "test-00000-of-00001.parquet"
-    write_parquet(file, [picture(0)], [12], image="img")
+    write_parquet(file, [random_image(0)], [12], image="img")
     with pytest.raises(UserError) as error:
         load_named("cifar10", root=cifar)
     one_line(error, "data.invalid_labels", "labels", '"cifar10"', "from 12 to 12", "0..9")

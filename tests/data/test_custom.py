@@ -23,10 +23,10 @@ RNG = np.random.default_rng(0)
 X = RNG.normal(size=(20, 5))
 Y = np.array(["cat", "ant"] * 10)
 Write = Callable[..., None]
-Picture = Callable[..., Image.Image]
+MakeImage = Callable[..., Image.Image]
 
 
-def refused(call: Callable[[], object], code: str, key: object, *facts: object) -> None:
+def check_error(call: Callable[[], object], code: str, key: object, *facts: object) -> None:
     with pytest.raises(UserError) as error:
         call()
     assert (error.value.code, error.value.key) == (code, str(key))
@@ -120,65 +120,71 @@ def test_arrays_of_the_right_type_are_not_copied_even_when_read_only() -> None:
 
 
 def test_bad_arrays() -> None:
-    refused(lambda: from_arrays(X, Y[:-1]), "data.length_mismatch", "labels", "20", "19")
-    refused(lambda: from_arrays(X, Y, clients=[1]), "data.length_mismatch", "clients", "20", "1")
-    refused(lambda: from_arrays([[1, 2], [3]], [0, 1]), "data.shape_mismatch", "inputs")
-    refused(lambda: from_arrays([["a"], ["b"]], [0, 1]), "data.invalid_inputs", "inputs", "[examples, ...]")
-    refused(lambda: from_arrays([1.0, 2.0], [0, 1]), "data.invalid_inputs", "inputs", "[examples, ...]")
-    refused(lambda: from_arrays(X, [0.5] * 20), "data.invalid_labels", "labels")
-    refused(lambda: from_arrays(X, [3] * 20, classes=["a", "b"]), "data.invalid_labels", "labels", "3 to 3", "0..1")
-    refused(lambda: from_arrays(X, Y, test=0), "config.invalid_value", "test", "test = 0", "between 0 and 1")
-    refused(lambda: from_arrays(X, [3] * 20), "data.one_class", "labels", "3")
-    refused(lambda: from_arrays(X, np.eye(2)[[0, 1] * 10]), "data.invalid_labels", "labels", "[20, 2]", "argmax")
-    refused(lambda: from_arrays(X, range(20)), "data.cannot_hold_out", "test")
-    refused(lambda: from_arrays(X * np.inf, Y), "data.not_finite", "train_x")
-    refused(lambda: from_arrays(X[:0], []), "data.cannot_hold_out", "test")
-    refused(lambda: from_arrays(X, Y, test=(X[:, :2], Y)), "data.shape_mismatch", "test_x", "[5]", "[2]")
+    check_error(lambda: from_arrays(X, Y[:-1]), "data.length_mismatch", "labels", "20", "19")
+    check_error(lambda: from_arrays(X, Y, clients=[1]), "data.length_mismatch", "clients", "20", "1")
+    check_error(lambda: from_arrays([[1, 2], [3]], [0, 1]), "data.shape_mismatch", "inputs")
+    check_error(lambda: from_arrays([["a"], ["b"]], [0, 1]), "data.invalid_inputs", "inputs", "[examples, ...]")
+    check_error(lambda: from_arrays([1.0, 2.0], [0, 1]), "data.invalid_inputs", "inputs", "[examples, ...]")
+    check_error(lambda: from_arrays(X, [0.5] * 20), "data.invalid_labels", "labels")
+    check_error(lambda: from_arrays(X, [3] * 20, classes=["a", "b"]), "data.invalid_labels", "labels", "3 to 3", "0..1")
+    check_error(lambda: from_arrays(X, Y, test=0), "config.invalid_value", "test", "test = 0", "between 0 and 1")
+    check_error(lambda: from_arrays(X, [3] * 20), "data.one_class", "labels", "3")
+    check_error(lambda: from_arrays(X, np.eye(2)[[0, 1] * 10]), "data.invalid_labels", "labels", "[20, 2]", "argmax")
+    check_error(lambda: from_arrays(X, range(20)), "data.cannot_hold_out", "test")
+    check_error(lambda: from_arrays(X * np.inf, Y), "data.not_finite", "train_x")
+    check_error(lambda: from_arrays(X[:0], []), "data.cannot_hold_out", "test")
+    check_error(lambda: from_arrays(X, Y, test=(X[:, :2], Y)), "data.shape_mismatch", "test_x", "[5]", "[2]")
     bytes_ = X.astype(np.uint8)
-    refused(lambda: from_arrays(bytes_, Y, standardise=True), "config.conflict", "standardise")
+    check_error(lambda: from_arrays(bytes_, Y, standardise=True), "config.conflict", "standardise")
 
 
-def test_torch_datasets(picture: Picture) -> None:
+def test_torch_datasets(random_image: MakeImage) -> None:
     data = from_torch(TensorDataset(torch.tensor(X), torch.arange(20) % 2), clients=[0, 1] * 10)
     assert (data.shape, data.classes, data.group_names) == ((5,), ("0", "1"), ("0", "1"))
-    images = Pairs([(picture(i), i % 2) for i in range(6)])
+    images = Pairs([(random_image(i), i % 2) for i in range(6)])
     data = from_torch(images, test=images, name="pictures")
     assert (data.name, data.shape, len(data.test_y), data.train_x.dtype) == ("pictures", (3, 6, 6), 6, torch.uint8)
-    refused(lambda: from_torch(Pairs([1, 2])), "data.unsupported_type", "data", "item 0")
-    refused(lambda: from_torch(Pairs([(torch.ones(2), 0), (torch.ones(3), 1)])), "data.shape_mismatch", "inputs")
-    refused(lambda: from_torch(Stream()), "data.unsupported_type", "data")
-    refused(lambda: from_torch(Pairs([])), "data.cannot_hold_out", "test")
+    check_error(lambda: from_torch(Pairs([1, 2])), "data.unsupported_type", "data", "item 0")
+    check_error(lambda: from_torch(Pairs([(torch.ones(2), 0), (torch.ones(3), 1)])), "data.shape_mismatch", "inputs")
+    check_error(lambda: from_torch(Stream()), "data.unsupported_type", "data")
+    check_error(lambda: from_torch(Pairs([])), "data.cannot_hold_out", "test")
 
 
-def test_hugging_face_images(picture: Picture) -> None:
+def test_hugging_face_images(random_image: MakeImage) -> None:
     features = hub_library.Features(
         photo=hub_library.Image(), label=hub_library.ClassLabel(names=["x", "y", "z"]), site=hub_library.Value("string")
     )
-    rows = {"photo": [picture(i) for i in range(6)], "label": [0, 1] * 3, "site": list("abcabc")}
-    whole = hub_library.Dataset.from_dict(rows, features)
-    data = from_huggingface(whole, client="site")
+    rows = {"photo": [random_image(i) for i in range(6)], "label": [0, 1] * 3, "site": list("abcabc")}
+    content = hub_library.Dataset.from_dict(rows, features)
+    data = from_huggingface(content, client="site")
     assert (data.classes, data.group_names, data.shape) == (("x", "y", "z"), ("a", "b", "c"), (3, 6, 6))
     assert (len(data.train_y), len(data.test_y)) == (4, 2)
-    splits = hub_library.DatasetDict(train=whole, validation=whole.select([4, 1]))
+    splits = hub_library.DatasetDict(train=content, validation=content.select([4, 1]))
     data = from_huggingface(splits, inputs="photo", size=4)
     assert (len(data.train_y), data.test_y.tolist(), data.shape) == (6, [0, 1], (3, 4, 4))
     assert np.array_equal(
-        from_huggingface(splits).test_x[1].permute(1, 2, 0).numpy(), np.asarray(picture(1))
+        from_huggingface(splits).test_x[1].permute(1, 2, 0).numpy(), np.asarray(random_image(1))
     )  # the selected row, not the first
     name = "huggingface"
-    refused(lambda: from_huggingface(whole, label="kind"), "data.missing_column", name, '"kind"', "label, photo, site")
-    refused(lambda: from_huggingface(hub_library.DatasetDict(test=whole)), "data.not_found", "train", "test")
-    refused(lambda: from_huggingface(whole, inputs="site"), "data.invalid_inputs", "inputs")
-    refused(lambda: from_huggingface(whole.remove_columns("photo")), "data.missing_column", "inputs", "label, site")
+    check_error(
+        lambda: from_huggingface(content, label="kind"), "data.missing_column", name, '"kind"', "label, photo, site"
+    )
+    check_error(lambda: from_huggingface(hub_library.DatasetDict(test=content)), "data.not_found", "train", "test")
+    check_error(lambda: from_huggingface(content, inputs="site"), "data.invalid_inputs", "inputs")
+    check_error(
+        lambda: from_huggingface(content.remove_columns("photo")), "data.missing_column", "inputs", "label, site"
+    )
 
 
 def test_hugging_face_numbers() -> None:
     rows = {"a": X[:, 0].tolist(), "b": X[:, 1].tolist(), "v": X.tolist(), "label": Y.tolist()}
-    whole = hub_library.Dataset.from_dict(rows)
-    assert from_huggingface(whole, inputs=["a", "b"]).shape == (2,)
-    assert from_huggingface(whole, inputs="v").shape == (5,)
-    assert from_huggingface(whole, inputs="a").shape == (1,)
-    refused(lambda: from_huggingface(whole, inputs=["a", "q"]), "data.missing_column", "huggingface", '"q"', "a, b, v")
+    content = hub_library.Dataset.from_dict(rows)
+    assert from_huggingface(content, inputs=["a", "b"]).shape == (2,)
+    assert from_huggingface(content, inputs="v").shape == (5,)
+    assert from_huggingface(content, inputs="a").shape == (1,)
+    check_error(
+        lambda: from_huggingface(content, inputs=["a", "q"]), "data.missing_column", "huggingface", '"q"', "a, b, v"
+    )
 
 
 def test_folders(tmp_path: Path, write_images: Write) -> None:
@@ -198,17 +204,17 @@ def test_folders(tmp_path: Path, write_images: Write) -> None:
     assert (data.group_names, data.classes, len(data.train_y)) == (("oslo", "rome"), ("ant", "bee"), 4)
 
 
-def test_images_of_several_modes_in_one_folder(tmp_path: Path, picture: Picture) -> None:
+def test_images_of_several_modes_in_one_folder(tmp_path: Path, random_image: MakeImage) -> None:
     folder = tmp_path / "mixed" / "a"
     folder.mkdir(parents=True)
-    picture(0, mode="L").save(folder / "0.png")
-    picture(1).save(folder / "1.png")
-    picture(2).convert("RGBA").save(folder / "2.png")
-    palette = picture(3).quantize(16)
+    random_image(0, mode="L").save(folder / "0.png")
+    random_image(1).save(folder / "1.png")
+    random_image(2).convert("RGBA").save(folder / "2.png")
+    palette = random_image(3).quantize(16)
     palette.save(folder / "3.png", transparency=bytes(range(16)))
     other = tmp_path / "mixed" / "b"
     other.mkdir()
-    picture(4, mode="L").convert("1").save(other / "4.png")
+    random_image(4, mode="L").convert("1").save(other / "4.png")
     data = from_folder(tmp_path / "mixed")
     assert data.shape == (3, 6, 6)
     everything = torch.cat([data.train_x, data.test_x])
@@ -216,22 +222,26 @@ def test_images_of_several_modes_in_one_folder(tmp_path: Path, picture: Picture)
     assert sum(bool((image[0] == image[1]).all()) for image in everything) == 2
 
 
-def test_bad_folders(tmp_path: Path, write_images: Write, picture: Picture, monkeypatch: pytest.MonkeyPatch) -> None:
-    refused(lambda: from_folder(tmp_path / "nowhere"), "data.not_found", tmp_path / "nowhere")
-    refused(lambda: from_folder(tmp_path), "data.empty", tmp_path, "<class>")
+def test_bad_folders(
+    tmp_path: Path, write_images: Write, random_image: MakeImage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_error(lambda: from_folder(tmp_path / "nowhere"), "data.not_found", tmp_path / "nowhere")
+    check_error(lambda: from_folder(tmp_path), "data.empty", tmp_path, "<class>")
     (tmp_path / "a").mkdir()
-    refused(lambda: from_folder(tmp_path), "data.empty", tmp_path, ".png")
+    check_error(lambda: from_folder(tmp_path), "data.empty", tmp_path, ".png")
     write_images(tmp_path / "a", 3)
     write_images(tmp_path / "b", 1)
-    picture(0, (7, 6)).save(tmp_path / "a" / "z.png")
-    refused(lambda: from_folder(tmp_path), "data.shape_mismatch", tmp_path / "a" / "z.png", "7 x 6", "6 x 6", "size")
+    random_image(0, (7, 6)).save(tmp_path / "a" / "z.png")
+    check_error(
+        lambda: from_folder(tmp_path), "data.shape_mismatch", tmp_path / "a" / "z.png", "7 x 6", "6 x 6", "size"
+    )
     assert from_folder(tmp_path, size=4).shape == (3, 4, 4)
     Image.fromarray(np.ones((6, 6), dtype=np.uint16)).save(tmp_path / "a" / "z.png")
-    refused(lambda: from_folder(tmp_path), "data.unreadable_file", tmp_path / "a" / "z.png", "8 bits")
-    whole = (tmp_path / "a" / "0.png").read_bytes()
-    for damaged in (whole[: len(whole) // 2], whole[:20], b"", b"GIF89a but no more"):
+    check_error(lambda: from_folder(tmp_path), "data.unreadable_file", tmp_path / "a" / "z.png", "8 bits")
+    content = (tmp_path / "a" / "0.png").read_bytes()
+    for damaged in (content[: len(content) // 2], content[:20], b"", b"GIF89a but no more"):
         (tmp_path / "a" / "z.png").write_bytes(damaged)
-        refused(lambda: from_folder(tmp_path), "data.unreadable_file", tmp_path / "a" / "z.png")
+        check_error(lambda: from_folder(tmp_path), "data.unreadable_file", tmp_path / "a" / "z.png")
     (tmp_path / "a" / "z.png").unlink()
     with monkeypatch.context() as patched:
 
@@ -239,9 +249,11 @@ def test_bad_folders(tmp_path: Path, write_images: Write, picture: Picture, monk
             raise PermissionError(13, "Permission denied", str(file))
 
         patched.setattr(Path, "read_bytes", fail)
-        refused(lambda: from_folder(tmp_path), "data.unreadable_file", tmp_path / "a" / "0.png", "Permission denied")
+        check_error(
+            lambda: from_folder(tmp_path), "data.unreadable_file", tmp_path / "a" / "0.png", "Permission denied"
+        )
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 30)  # 36 pixels: PIL only warns up to twice the limit
-    refused(lambda: from_folder(tmp_path), "data.unreadable_file", tmp_path / "a" / "0.png", "decompression bomb")
+    check_error(lambda: from_folder(tmp_path), "data.unreadable_file", tmp_path / "a" / "0.png", "decompression bomb")
 
 
 @pytest.fixture
@@ -276,12 +288,12 @@ def test_a_table_in_parquet_is_the_same(table: Path, tmp_path: Path) -> None:
 
 
 def test_bad_tables(table: Path, tmp_path: Path) -> None:
-    refused(lambda: from_table(table, "sick"), "data.missing_column", table, '"sick"', "age, time, smoker")
-    refused(lambda: from_table(table, "ill", client="city"), "data.missing_column", table, '"city"')
-    refused(
+    check_error(lambda: from_table(table, "sick"), "data.missing_column", table, '"sick"', "age, time, smoker")
+    check_error(lambda: from_table(table, "ill", client="city"), "data.missing_column", table, '"city"')
+    check_error(
         lambda: from_table(tmp_path / "x.txt", "ill"), "data.unsupported_type", tmp_path / "x.txt", ".csv", ".parquet"
     )
-    refused(lambda: from_table(tmp_path / "x.csv", "ill"), "data.unreadable_file", tmp_path / "x.csv")
+    check_error(lambda: from_table(tmp_path / "x.csv", "ill"), "data.unreadable_file", tmp_path / "x.csv")
     file = tmp_path / "t.parquet"
 
     def written(columns: dict[str, object]) -> Path:
@@ -290,21 +302,25 @@ def test_bad_tables(table: Path, tmp_path: Path) -> None:
 
     y = [0, 1] * 30
     names = [f"n{i}" for i in range(60)]
-    refused(lambda: from_table(written({"name": names, "y": y}), "y"), "data.text_column", file, '"name"', "60", "50")
+    check_error(
+        lambda: from_table(written({"name": names, "y": y}), "y"), "data.text_column", file, '"name"', "60", "50"
+    )
     gaps = [None, 1.0] * 30
-    refused(lambda: from_table(written({"a": gaps, "y": y}), "y"), "data.missing_value", file, '"a"', "30 of 60")
-    refused(lambda: from_table(written({"a": [np.nan, 1.0] * 30, "y": y}), "y"), "data.not_finite", file, '"a"')
-    refused(lambda: from_table(written({"a": y, "y": [0.5] * 60}), "y"), "data.invalid_labels", "labels")
-    refused(lambda: from_table(written({"y": y}), "y"), "data.empty", file)
-    refused(lambda: from_table(written({"a": [], "y": []}), "y"), "data.empty", file)
+    check_error(lambda: from_table(written({"a": gaps, "y": y}), "y"), "data.missing_value", file, '"a"', "30 of 60")
+    check_error(lambda: from_table(written({"a": [np.nan, 1.0] * 30, "y": y}), "y"), "data.not_finite", file, '"a"')
+    check_error(lambda: from_table(written({"a": y, "y": [0.5] * 60}), "y"), "data.invalid_labels", "labels")
+    check_error(lambda: from_table(written({"y": y}), "y"), "data.empty", file)
+    check_error(lambda: from_table(written({"a": [], "y": []}), "y"), "data.empty", file)
     file.write_bytes(b"PAR1 and no more")
-    refused(lambda: from_table(file, "y"), "data.unreadable_file", file)
+    check_error(lambda: from_table(file, "y"), "data.unreadable_file", file)
     (tmp_path / "ragged.csv").write_text("a,y\n1,2\n1,2,3\n")
-    refused(lambda: from_table(tmp_path / "ragged.csv", "y"), "data.unreadable_file", tmp_path / "ragged.csv")
+    check_error(lambda: from_table(tmp_path / "ragged.csv", "y"), "data.unreadable_file", tmp_path / "ragged.csv")
     (tmp_path / "gap.csv").write_text("a,w,y\n1,u,0\n2,,1\n")
-    refused(lambda: from_table(tmp_path / "gap.csv", "y"), "data.missing_value", tmp_path / "gap.csv", '"w"', "1 of 2")
+    check_error(
+        lambda: from_table(tmp_path / "gap.csv", "y"), "data.missing_value", tmp_path / "gap.csv", '"w"', "1 of 2"
+    )
     (tmp_path / "twice.csv").write_text("a,a,y\n1,2,0\n2,3,1\n")
-    refused(lambda: from_table(tmp_path / "twice.csv", "y"), "data.duplicate_column", tmp_path / "twice.csv", '"a"')
+    check_error(lambda: from_table(tmp_path / "twice.csv", "y"), "data.duplicate_column", tmp_path / "twice.csv", '"a"')
 
 
 def test_as_dataset(tmp_path: Path, write_images: Write, table: Path) -> None:
@@ -318,6 +334,6 @@ def test_as_dataset(tmp_path: Path, write_images: Write, table: Path) -> None:
     rows = {"image": [Image.fromarray(np.zeros((2, 2), dtype=np.uint8))] * 4, "label": [0, 1] * 2}
     features = hub_library.Features(image=hub_library.Image(), label=hub_library.Value("int64"))
     assert as_dataset(hub_library.Dataset.from_dict(rows, features)).shape == (1, 2, 2)
-    refused(lambda: as_dataset(str(table)), "data.missing_column", table, f'from_table("{table}", label=...)')
-    refused(lambda: as_dataset(7), "data.unsupported_type", "data", "int", "fedrecall.from_table(frame, label=...)")
-    refused(lambda: as_dataset((X, Y, Y, Y)), "data.unsupported_type", "data", "tuple")
+    check_error(lambda: as_dataset(str(table)), "data.missing_column", table, f'from_table("{table}", label=...)')
+    check_error(lambda: as_dataset(7), "data.unsupported_type", "data", "int", "fedrecall.from_table(frame, label=...)")
+    check_error(lambda: as_dataset((X, Y, Y, Y)), "data.unsupported_type", "data", "tuple")

@@ -13,8 +13,8 @@ CIFAR10 = np.repeat(np.arange(10), 5000)
 CIFAR100 = np.repeat(np.arange(100), 500)
 
 
-def make(law: Dirichlet, labels: Ints, clients: int, seed: int = 0) -> Partition:
-    return make_partition(law, labels, None, clients, rng=np.random.default_rng(seed), seed=seed)
+def make(partitioner: Dirichlet, labels: Ints, clients: int, seed: int = 0) -> Partition:
+    return make_partition(partitioner, labels, None, clients, rng=np.random.default_rng(seed), seed=seed)
 
 
 def literal(classes: Ints, gammas: np.ndarray, balance: bool) -> Ints:
@@ -25,11 +25,11 @@ def literal(classes: Ints, gammas: np.ndarray, balance: bool) -> Ints:
     for k, size in enumerate(classes):
         p = gammas[k] / gammas[k].sum()
         if balance:
-            p = np.array([q * (len(held) < n / clients) for q, held in zip(p, batches, strict=True)])
+            p = np.array([q * (len(rows) < n / clients) for q, rows in zip(p, batches, strict=True)])
         cumulated = np.cumsum(p)
         cuts = (cumulated / cumulated[-1] * size).astype(int)[:-1]
         parts = np.split(np.arange(size), cuts)
-        batches = [held + part.tolist() for held, part in zip(batches, parts, strict=True)]
+        batches = [rows + part.tolist() for rows, part in zip(batches, parts, strict=True)]
         counts.append([len(part) for part in parts])
     return np.array(counts)
 
@@ -72,12 +72,12 @@ def test_typical_sizes(
 
 
 @pytest.mark.parametrize(
-    ("labels", "classes", "alpha", "held", "majority"),
+    ("labels", "classes", "alpha", "rows", "majority"),
     [(CIFAR10, 10, 0.1, 4.2, 1.9), (CIFAR10, 10, 0.5, 8.0, 3.2), (CIFAR100, 100, 0.1, 32.0, 16.0)],
 )
-def test_fedlmds_majority_statistics(labels: Ints, classes: int, alpha: float, held: float, majority: float) -> None:
+def test_fedlmds_majority_statistics(labels: Ints, classes: int, alpha: float, rows: float, majority: float) -> None:
     counts = [make(Dirichlet(alpha), labels, 100, seed).counts(labels, classes) for seed in range(6)]
-    assert np.mean([(c > 0).sum(axis=1).mean() for c in counts]) == pytest.approx(held, rel=0.08)
+    assert np.mean([(c > 0).sum(axis=1).mean() for c in counts]) == pytest.approx(rows, rel=0.08)
     above = [(c > c.sum(axis=1, keepdims=True) / classes).sum(axis=1) for c in counts]
     assert np.mean(above) == pytest.approx(majority, rel=0.08)
 

@@ -18,8 +18,8 @@ def test_examples_fulfil_the_protocol_of_core() -> None:
 
 
 def test_a_view_of_a_view_shares_the_store() -> None:
-    whole = Examples(X, Y, NORMAL)
-    odd = whole.subset(torch.tensor([1, 3, 5, 7, 9]))
+    everything = Examples(X, Y, NORMAL)
+    odd = everything.subset(torch.tensor([1, 3, 5, 7, 9]))
     some = odd.subset(torch.tensor([4, 0]))
     assert some.y.tolist() == [0, 1]
     assert len(some) == 2
@@ -28,7 +28,7 @@ def test_a_view_of_a_view_shares_the_store() -> None:
     assert torch.equal(some.batch(torch.tensor([1])), NORMAL.apply_test(X[[1]]))
     assert some.class_counts(4).tolist() == [1, 1, 0, 0]
     assert some.y is some.y
-    assert whole.y is Y
+    assert everything.y is Y
 
 
 def test_batches_are_augmented_only_with_a_generator() -> None:

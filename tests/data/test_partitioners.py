@@ -29,13 +29,13 @@ CIFAR10 = np.repeat(np.arange(10), 5000)
 INVALID = "config.invalid_value"
 
 
-def make(law: Partitioner, labels: Ints, clients: int, seed: int = 0, groups: Ints | None = None) -> Partition:
-    return make_partition(law, labels, groups, clients, rng=np.random.default_rng(seed), seed=seed)
+def make(partitioner: Partitioner, labels: Ints, clients: int, seed: int = 0, groups: Ints | None = None) -> Partition:
+    return make_partition(partitioner, labels, groups, clients, rng=np.random.default_rng(seed), seed=seed)
 
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[Partitioner, Ints, int, int, Ints]:
-    law_name = draw(st.sampled_from(sorted(PARTITIONERS)))
+    partitioner_name = draw(st.sampled_from(sorted(PARTITIONERS)))
     values = draw(st.lists(st.integers(0, 12), min_size=1, max_size=6, unique=True))  # some numbers are no class
     labels = np.array(draw(st.lists(st.sampled_from(values), min_size=1, max_size=200)), dtype=np.int64)
     clients = draw(st.integers(1, len(labels)))
@@ -43,65 +43,65 @@ def cases(draw: st.DrawFn) -> tuple[Partitioner, Ints, int, int, Ints]:
     C = len(np.unique(labels))
     alpha = 10.0 ** draw(st.floats(-6, 6))
     size = draw(st.integers(1, len(labels) // clients))
-    law: Partitioner
-    match law_name:
+    partitioner: Partitioner
+    match partitioner_name:
         case "dirichlet":
-            law = Dirichlet(alpha, size, draw(st.booleans()), attempts=draw(st.integers(1, 50)))
+            partitioner = Dirichlet(alpha, size, draw(st.booleans()), attempts=draw(st.integers(1, 50)))
         case "quantity":
-            law = Quantity(alpha, size)
+            partitioner = Quantity(alpha, size)
         case "labels":
-            law = LabelsPerClient(draw(st.integers(1, C)))
+            partitioner = LabelsPerClient(draw(st.integers(1, C)))
         case "shards":
             clients = max(1, clients // C) * C
-            law = Shards(draw(st.integers(1, 3)))
+            partitioner = Shards(draw(st.integers(1, 3)))
         case "groups":
             clients = min(clients, len(np.unique(groups)))
-            law = Groups()
+            partitioner = Groups()
         case _:
-            law = Iid()
-    return law, labels, clients, draw(st.integers(0, 2**63 - 1)), groups
+            partitioner = Iid()
+    return partitioner, labels, clients, draw(st.integers(0, 2**63 - 1)), groups
 
 
 @settings(max_examples=400, deadline=None)
 @given(cases())
 def test_every_index_exactly_once(case: tuple[Partitioner, Ints, int, int, Ints]) -> None:
-    law, labels, clients, seed, groups = case
+    partitioner, labels, clients, seed, groups = case
     if isinstance(
-        law, LabelsPerClient | Shards
+        partitioner, LabelsPerClient | Shards
     ):  # the two that may leave a client empty: small classes, cut too finely
         try:
-            p = make(law, labels, clients, seed, groups)
+            p = make(partitioner, labels, clients, seed, groups)
         except UserError:
             return
-    p = make(law, labels, clients, seed, groups)
+    p = make(partitioner, labels, clients, seed, groups)
     assert len(p) == clients
     assert sum(len(p.rows(i)) for i in range(clients)) == len(p.indices)
     assert len(np.unique(p.indices)) == len(p.indices)
     if len(p.indices) < len(labels):
-        assert isinstance(law, LabelsPerClient)
+        assert isinstance(partitioner, LabelsPerClient)
         assert f"{len(labels) - len(p.indices)} samples stay unused" in p.notes[0]
     counts = p.counts(labels, 13)
     assert (counts.sum(axis=1) == p.sizes).all()
     assert all((np.bincount(labels[p.rows(i)], minlength=13) == counts[i]).all() for i in range(clients))
-    match law:
+    match partitioner:
         case Iid():
             assert np.ptp(p.sizes) <= 1
         case Dirichlet() | Quantity():
-            assert p.sizes.min() >= law.min_size
+            assert p.sizes.min() >= partitioner.min_size
         case LabelsPerClient():
-            assert ((counts > 0).sum(axis=1) <= law.k).all()
+            assert ((counts > 0).sum(axis=1) <= partitioner.k).all()
         case Shards():
-            assert ((counts > 0).sum(axis=1) <= law.s).all()
+            assert ((counts > 0).sum(axis=1) <= partitioner.s).all()
         case Groups():
             assert all(len({i for i in range(clients) if g in groups[p.rows(i)]}) == 1 for g in np.unique(groups))
-    again = make(law, labels, clients, seed, groups)
+    again = make(partitioner, labels, clients, seed, groups)
     assert again.hash == p.hash
     assert (again.indices == p.indices).all()
 
 
 def test_the_seed_decides() -> None:
-    for law in (Iid(), Dirichlet(), LabelsPerClient(), Shards(), Quantity()):
-        assert make(law, CIFAR10, 10, 0).hash != make(law, CIFAR10, 10, 1).hash
+    for partitioner in (Iid(), Dirichlet(), LabelsPerClient(), Shards(), Quantity()):
+        assert make(partitioner, CIFAR10, 10, 0).hash != make(partitioner, CIFAR10, 10, 1).hash
 
 
 def test_a_client_has_its_rows_shuffled() -> None:
@@ -133,9 +133,9 @@ def test_shards_are_equal_and_at_most_s_classes() -> None:
     p = make(Shards(2), CIFAR10, 100)
     counts = p.counts(CIFAR10, 10)
     assert (p.sizes == 500).all()
-    held = (counts > 0).sum(axis=1)
-    assert set(held) == {1, 2}  # a client may be dealt one class twice
-    assert (counts > p.sizes[:, None] / 10).sum(axis=1).tolist() == held.tolist()  # all held are majority
+    classes_held = (counts > 0).sum(axis=1)
+    assert set(classes_held) == {1, 2}  # a client may be dealt one class twice
+    assert (counts > p.sizes[:, None] / 10).sum(axis=1).tolist() == classes_held.tolist()  # all held are majority
     assert np.ptp(make(Shards(2), CIFAR10[:-7], 100).sizes) <= 2  # leftovers
 
 
@@ -182,7 +182,7 @@ def test_a_users_partitioner_is_described_by_its_fields() -> None:
 
 
 @pytest.mark.parametrize(
-    ("law", "clients", "code", "key", "remedy"),
+    ("partitioner", "clients", "code", "key", "remedy"),
     [
         (Iid, 0, INVALID, "federation.clients", ["1"]),
         (Iid, 101, "partition.too_many_clients", "federation.clients", ["100"]),
@@ -204,13 +204,13 @@ def test_a_users_partitioner_is_described_by_its_fields() -> None:
     ],
 )
 def test_impossible_partitions_are_errors_with_a_hint(
-    law: Callable[[], Partitioner], clients: int, code: str, key: str, remedy: list[str]
+    partitioner: Callable[[], Partitioner], clients: int, code: str, key: str, remedy: list[str]
 ) -> None:
     labels = np.repeat(np.arange(5), 20)
     if code == "partition.empty_client":
         labels = labels[::20]
     with pytest.raises(UserError) as e:
-        make(law(), labels, clients)
+        make(partitioner(), labels, clients)
     assert (e.value.code, e.value.key) == (code, key)
     assert e.value.hint is not None
     assert all(fact in e.value.hint for fact in remedy)

@@ -19,13 +19,13 @@ NONE = np.empty(0, dtype=np.int64)
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=200), st.floats(0.01, 0.99), st.integers(0, 5))
 def test_holding_out_is_a_split_of_every_group(ids: list[int], fraction: float, seed: int) -> None:
     groups = torch.tensor(ids)
-    stay, out = stratified_holdout(groups, fraction, seed)
-    assert sorted(stay.tolist() + out.tolist()) == list(range(len(ids)))
+    training, out = stratified_holdout(groups, fraction, seed)
+    assert sorted(training.tolist() + out.tolist()) == list(range(len(ids)))
     for g in set(ids):
-        n, held = ids.count(g), int((groups[out] == g).sum())
-        assert held == min(-int(-(fraction * n - 1e-9) // 1), n - 1)
-        assert held >= 1 or n == 1
-        assert held < n
+        n, held_out = ids.count(g), int((groups[out] == g).sum())
+        assert held_out == min(-int(-(fraction * n - 1e-9) // 1), n - 1)
+        assert held_out >= 1 or n == 1
+        assert held_out < n
     assert torch.equal(stratified_holdout(groups, fraction, seed)[1], out)
 
 
@@ -44,17 +44,17 @@ def rng(seed: int = 0) -> np.random.Generator:
 
 
 def test_overlap_copies_per_class_and_removes_nothing() -> None:
-    aux, left = split_auxiliary(Y, 7, "overlap", rng())
+    aux, remaining = split_auxiliary(Y, 7, "overlap", rng())
     assert torch.bincount(Y[aux]).tolist() == [5, 7, 7]  # a small class gives what it has
-    assert left.tolist() == list(range(33))
+    assert remaining.tolist() == list(range(33))
     assert aux.unique().tolist() == aux.tolist()
 
 
 def test_holdout_removes_from_training() -> None:
-    aux, left = split_auxiliary(Y, 4, "holdout", rng())
+    aux, remaining = split_auxiliary(Y, 4, "holdout", rng())
     assert torch.bincount(Y[aux]).tolist() == [4, 4, 4]
-    assert sorted(aux.tolist() + left.tolist()) == list(range(33))
-    assert torch.bincount(Y[left]).tolist() == [1, 16, 4]
+    assert sorted(aux.tolist() + remaining.tolist()) == list(range(33))
+    assert torch.bincount(Y[remaining]).tolist() == [1, 16, 4]
 
 
 def test_same_draw_in_both_modes_and_by_the_generator_alone() -> None:
@@ -78,9 +78,9 @@ def test_bad_input() -> None:
 
 @pytest.mark.parametrize("mode", ["overlap", "holdout"])
 def test_none_at_all(mode: str) -> None:
-    aux, left = split_auxiliary(Y, 0, mode, rng())
+    aux, remaining = split_auxiliary(Y, 0, mode, rng())
     assert len(aux) == 0
-    assert len(left) == len(Y)
+    assert len(remaining) == len(Y)
 
 
 @pytest.fixture
@@ -89,16 +89,16 @@ def partition() -> Partition:
 
 
 def test_every_client_holds_out_its_share_and_keeps_the_order(partition: Partition) -> None:
-    kept, out = split_validation(partition, 0.2, 1, NONE)
-    assert len(kept.indices) + len(out) == len(partition.indices)
-    assert not set(kept.indices) & set(out)
-    assert set(kept.indices) | set(out) == set(partition.indices)
+    remaining, out = split_validation(partition, 0.2, 1, NONE)
+    assert len(remaining.indices) + len(out) == len(partition.indices)
+    assert not set(remaining.indices) & set(out)
+    assert set(remaining.indices) | set(out) == set(partition.indices)
     assert (np.diff(out) > 0).all()
     for client in range(len(partition)):
-        before, after = partition.rows(client), kept.rows(client)
+        before, after = partition.rows(client), remaining.rows(client)
         assert len(before) - len(after) == np.ceil(0.2 * len(before))
         assert after.tolist() == [row for row in before if row in set(after)]
-    *before, note = kept.notes
+    *before, note = remaining.notes
     assert tuple(before) == partition.notes
     assert str(len(out)) in note
 
@@ -110,9 +110,9 @@ def test_the_seed_decides(partition: Partition) -> None:
 
 def test_excluded_rows_are_not_held_out(partition: Partition) -> None:
     spared = np.arange(0, 500, 2)
-    kept, out = split_validation(partition, 0.5, 1, spared)
+    remaining, out = split_validation(partition, 0.5, 1, spared)
     assert not set(out) & set(spared)
-    assert set(spared) <= set(kept.indices)
+    assert set(spared) <= set(remaining.indices)
     for client in range(len(partition)):
         free = np.setdiff1d(partition.rows(client), spared)
         assert len(np.intersect1d(out, partition.rows(client))) == min(np.ceil(0.5 * len(free)), max(0, len(free) - 1))

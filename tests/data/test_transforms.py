@@ -84,10 +84,10 @@ def reference(t: Transform, x: Tensor, g: Generator) -> Tensor:
 )
 def test_augment_is_the_loop_over_images(t: Transform) -> None:
     x = images()
-    got, want = t.apply_train(x, rng(5)), reference(t, x, rng(5))
+    got, expected = t.apply_train(x, rng(5)), reference(t, x, rng(5))
     assert got.dtype == torch.float32
     # A coordinate that falls on the border of two pixels may be rounded either way.
-    different = (~torch.isclose(got, want, atol=1e-5)).float().mean()
+    different = (~torch.isclose(got, expected, atol=1e-5)).float().mean()
     assert different < (1e-3 if t.rotate else 1e-9)
 
 
@@ -95,20 +95,22 @@ def test_rotation_is_pils() -> None:
     x = images(h=32, w=32)
     got = Transform(rotate=30.0).apply_train(x, rng(1))
     angles = (torch.rand(B, generator=rng(1)) * 2 - 1) * 30
-    want = np.stack(
+    expected = np.stack(
         [
             np.asarray(Image.fromarray(i.permute(1, 2, 0).numpy()).rotate(float(a)))
             for i, a in zip(x, angles, strict=True)
         ]
     )
-    different = ((got * 255).round().byte().permute(0, 2, 3, 1).numpy() != want).mean()
+    different = ((got * 255).round().byte().permute(0, 2, 3, 1).numpy() != expected).mean()
     assert different < 2e-3  # PIL counts in steps of 2^-16
 
 
 def test_plain_is_scaled_and_normalised_and_floats_stay() -> None:
     x = images()
-    want = (x.double() / 255 - torch.tensor(COLOUR["mean"]).view(3, 1, 1)) / torch.tensor(COLOUR["std"]).view(3, 1, 1)
-    assert torch.allclose(Transform(**COLOUR).apply_test(x).double(), want, atol=1e-6)
+    expected = (x.double() / 255 - torch.tensor(COLOUR["mean"]).view(3, 1, 1)) / torch.tensor(COLOUR["std"]).view(
+        3, 1, 1
+    )
+    assert torch.allclose(Transform(**COLOUR).apply_test(x).double(), expected, atol=1e-6)
     assert torch.equal(Transform().apply_test(x), x.float() / 255)
     table = torch.randn(5, 3, generator=rng())
     assert Transform().apply_test(table) is table
@@ -213,20 +215,20 @@ def test_bad_augmentations_are_one_line(
 
 
 def test_transforms_that_do_not_fit_the_data() -> None:
-    def refused(call: Callable[[], object]) -> tuple[str, str | None]:
+    def error_of(call: Callable[[], object]) -> tuple[str, str | None]:
         with pytest.raises(UserError) as error:
             call()
         return error.value.code, error.value.key
 
-    assert refused(lambda: Transform(**COLOUR).apply_test(images(channels=1))) == (
+    assert error_of(lambda: Transform(**COLOUR).apply_test(images(channels=1))) == (
         "data.shape_mismatch",
         "data.augment.mean",
     )
-    assert refused(lambda: Transform(flip=True).apply_train(torch.zeros(4, 7), rng())) == (
+    assert error_of(lambda: Transform(flip=True).apply_train(torch.zeros(4, 7), rng())) == (
         "config.conflict",
         "data.augment",
     )
     wide = Transform(pad=12, pad_mode="reflect")
-    assert refused(lambda: wide.apply_train(images(), rng())) == ("config.invalid_value", "data.augment.pad")
+    assert error_of(lambda: wide.apply_train(images(), rng())) == ("config.invalid_value", "data.augment.pad")
     unknown = ("config.unknown_name", "data.augment.pad_mode")
-    assert refused(lambda: Transform(pad_mode="wrap")) == unknown  # type: ignore[arg-type]
+    assert error_of(lambda: Transform(pad_mode="wrap")) == unknown  # type: ignore[arg-type]

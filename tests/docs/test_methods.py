@@ -81,7 +81,7 @@ def test_the_costs_in_the_index_are_those_of_a_run(name: str) -> None:
     ready = prepare_run(Experiment(method={"name": name}, **SMALL, run={"rounds": 3}))
     with ENGINES["serial"](ready.clients, ready.server.f) as engine:
         *_, last = run_rounds(ready.clients.method, ready.server, engine, ready.schedule)
-        kept = [sum(t.numel() for t in memory.values()) for memory in engine.client_state.values()]
+        state_sizes = [sum(t.numel() for t in memory.values()) for memory in engine.client_state.values()]
     unit = len(ready.server.state)
     _, _, down, up, keeps, *_ = next(row for row in table(INDEX, "Method") if row[0].startswith(f"[{name}]"))
     size = {"C": 10, "C²": 100, "C·D": 160, "a scalar": 1}
@@ -91,7 +91,7 @@ def test_the_costs_in_the_index_are_those_of_a_run(name: str) -> None:
 
     assert last.bytes_down == 4 * floats(down)
     assert last.bytes_up == 4 * floats(up)
-    assert kept == ([] if keeps == "nothing" else [int(keeps.partition(":")[0]) * unit] * 4)
+    assert state_sizes == ([] if keeps == "nothing" else [int(keeps.partition(":")[0]) * unit] * 4)
 
 
 @pytest.mark.parametrize(("page", "text"), SNIPPETS, ids=[page for page, _ in SNIPPETS])

@@ -95,7 +95,7 @@ def test_an_app_without_an_experiment_for_flower_is_an_error(app: dict[str, str]
     assert (error.value.code, error.value.key) == ("flower.invalid_app", key)
 
 
-def pictures(folder: Path, classes: dict[str, int]) -> Path:
+def write_images(folder: Path, classes: dict[str, int]) -> Path:
     for label, number in classes.items():
         (folder / label).mkdir(parents=True)
         for i in range(number):
@@ -104,13 +104,13 @@ def pictures(folder: Path, classes: dict[str, int]) -> Path:
 
 
 def test_labels_of_a_nodes_folder_are_encoded_by_the_federations_names(tmp_path: Path) -> None:
-    folder = pictures(tmp_path / "images", {"cat": 5, "owl": 10})
+    folder = write_images(tmp_path / "images", {"cat": 5, "owl": 10})
     experiment = Experiment(federation={"clients": 3}, data={"name": "folder", "path": "not on this machine"})
     node = NodeConfig(1, tmp_path, folder=folder)
-    dealt = load_node_data(node, experiment, ("cat", "dog", "owl"))
-    world, f = make_client_runner(experiment, dealt)
-    assert len(dealt.auxiliary) == 0
-    assert torch.bincount(dealt.client_examples.y).tolist() == [4, 0, 8], "a fifth of each class is held out"
+    node_data = load_node_data(node, experiment, ("cat", "dog", "owl"))
+    world, f = make_client_runner(experiment, node_data)
+    assert len(node_data.auxiliary) == 0
+    assert torch.bincount(node_data.client_examples.y).tolist() == [4, 0, 8], "a fifth of each class is held out"
     assert [len(world.partition.rows(client)) for client in range(3)] == [0, 12, 0]
     assert world.classes == 3
     reply = world.run_task(f, "train", 1, 0, {"w": f.w}, None)
@@ -125,9 +125,9 @@ def test_table_of_a_node(tmp_path: Path) -> None:
     file = tmp_path / "own.csv"
     file.write_text("x,y,kind\n" + "".join(f"{i},{-i},{'ab'[i % 2]}\n" for i in range(20)))
     experiment = Experiment(federation={"clients": 2}, data={"name": "digits"})
-    dealt = load_node_data(NodeConfig(0, tmp_path, table=file, label="kind"), experiment, ("a", "b", "c"))
-    assert dealt.dataset.shape == (2,)
-    assert torch.bincount(dealt.client_examples.y, minlength=3).tolist() == [8, 8, 0]
+    node_data = load_node_data(NodeConfig(0, tmp_path, table=file, label="kind"), experiment, ("a", "b", "c"))
+    assert node_data.dataset.shape == (2,)
+    assert torch.bincount(node_data.client_examples.y, minlength=3).tolist() == [8, 8, 0]
     with pytest.raises(UserError) as error:
         load_node_data(NodeConfig(0, tmp_path, table=file, label="x"), experiment)
     assert (error.value.code, error.value.key) == ("data.text_column", str(file))
@@ -137,8 +137,8 @@ def test_table_of_a_node(tmp_path: Path) -> None:
 def test_rows_of_the_configured_data(tmp_path: Path) -> None:
     (tmp_path / "rows.txt").write_text("5 7\n1400\n")
     experiment = Experiment(federation={"clients": 2})
-    dealt = load_node_data(NodeConfig(1, tmp_path, index=tmp_path / "rows.txt"), experiment)
-    assert dealt.partition.rows(1).tolist() == [5, 7, 1400]
+    node_data = load_node_data(NodeConfig(1, tmp_path, index=tmp_path / "rows.txt"), experiment)
+    assert node_data.partition.rows(1).tolist() == [5, 7, 1400]
     for wrong in ("5 5", "-1", "99999", "a", ""):
         (tmp_path / "rows.txt").write_text(wrong)
         with pytest.raises(UserError) as error:

@@ -38,13 +38,13 @@ def test_a_state_is_read_by_its_version(store: NodeStateStore) -> None:
 def test_a_missing_state_is_an_error(store: NodeStateStore) -> None:
     store.write(StateVersion(1, 0), memory(1))
     other = NodeStateStore.for_client(store.folder, RUN, 5)
-    for place, version, found in (
+    for folder, version, found in (
         (store, StateVersion(2, 0), "round 2, exchange 1"),
         (other, StateVersion(0, 0), "nothing"),
     ):
         with pytest.raises(UserError) as error:
-            place.read(version)
-        assert (error.value.code, error.value.key) == ("run.missing_client_state", str(place.folder))
+            folder.read(version)
+        assert (error.value.code, error.value.key) == ("run.missing_client_state", str(folder.folder))
         assert str(version) in str(error.value)
         assert found in str(error.value)
 
@@ -103,9 +103,9 @@ def test_states_written_before_a_kill_are_complete(store: NodeStateStore) -> Non
     process = subprocess.Popen([sys.executable, "-c", KILLED, str(store.folder)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     with process:
-        said = [process.stdout.readline() for _ in range(5)]
+        output = [process.stdout.readline() for _ in range(5)]
         os.kill(process.pid, signal.SIGKILL)
-    last = int(said[-1])
+    last = int(output[-1])
     for version in store.versions():
         back = store.read(version)
         assert back is not None

@@ -34,7 +34,7 @@ UNTRUSTED = r"(?i)certificate verify failed|self.signed certificate|CERTIFICATE_
 FAILED = re.compile(r"round (\d+): client (\d+) failed: .* \(task (\w+)\)")
 
 
-class Trial:
+class Federation:
     """A federation of three nodes, and the runs on it."""
 
     def __init__(self, daemons: LocalDeployment, config: Path) -> None:
@@ -78,15 +78,15 @@ class Run:
 
 
 @pytest.fixture(scope="module")
-def trial(tmp_path_factory: pytest.TempPathFactory, config: Path) -> Iterator[Trial]:
+def trial(tmp_path_factory: pytest.TempPathFactory, config: Path) -> Iterator[Federation]:
     with LocalDeployment(tmp_path_factory.mktemp("federation"), 3) as daemons:
         for client in range(3):
             daemons.start_supernode(client)
-        yield Trial(daemons, config)
+        yield Federation(daemons, config)
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_ends_with_the_weights_of_serial(method: str, trial: Trial) -> None:
+def test_every_method_ends_with_the_weights_of_serial(method: str, trial: Federation) -> None:
     changes = f"method.name={method} run.rounds=2"
     run = trial.start(method, changes)
     assert trial.rounds(run, method) == 2, "".join(run.heard[-40:])
@@ -100,26 +100,28 @@ def online(daemons: LocalDeployment) -> int:
     return sum(node["status"] == "online" for node in listed["nodes"])
 
 
-def refused(daemons: LocalDeployment, why: str | None, **changes: Path) -> bool:
+def is_rejected(daemons: LocalDeployment, reason: str | None, **changes: Path) -> bool:
     """Whether a node started like this gives up for this reason; without one, whether it is still out after a while."""
     before = daemons.log("supernode-0").stat().st_size if daemons.log("supernode-0").exists() else 0
-    name, said, end = daemons.start_supernode(0, **changes), "", time.monotonic() + (60 if why else 20)
-    while not (why and re.search(why, said)) and time.monotonic() < end:
-        said = daemons.log(name).read_text(errors="replace")[before:]
+    name, output, end = daemons.start_supernode(0, **changes), "", time.monotonic() + (60 if reason else 20)
+    while not (reason and re.search(reason, output)) and time.monotonic() < end:
+        output = daemons.log(name).read_text(errors="replace")[before:]
         time.sleep(0.5)
-    came = online(daemons)
+    nodes = online(daemons)
     daemons.stop(name)
-    return came == 0 and "SuperNode ID" not in said and (why is None or re.search(why, said) is not None)
+    return nodes == 0 and "SuperNode ID" not in output and (reason is None or re.search(reason, output) is not None)
 
 
 def test_unauthenticated_nodes_are_rejected(tmp_path: Path) -> None:
     other = tmp_path / "other"
     make_certificates(other, ["127.0.0.1"], 1)
     with LocalDeployment(tmp_path / "federation", 1) as daemons:
-        assert refused(daemons, UNKNOWN, key=other / "node-0"), "a key that nobody registered"
-        assert refused(daemons, UNTRUSTED, authority=other / "ca.crt"), "a server with another authority's certificate"
+        assert is_rejected(daemons, UNKNOWN, key=other / "node-0"), "a key that nobody registered"
+        assert is_rejected(daemons, UNTRUSTED, authority=other / "ca.crt"), (
+            "a server with another authority's certificate"
+        )
         daemons.secure = False
-        assert refused(daemons, None), "a node without encryption"
+        assert is_rejected(daemons, None), "a node without encryption"
         daemons.secure = True
         with pytest.raises((HTTPException, OSError)):  # noqa: PT012 (a connection, then a question)
             plain = HTTPConnection("127.0.0.1", daemons.port, timeout=10)
@@ -129,7 +131,7 @@ def test_unauthenticated_nodes_are_rejected(tmp_path: Path) -> None:
         until(lambda: online(daemons) == 1, 120)
 
 
-def alive(daemons: LocalDeployment, name: str) -> bool:
+def is_running(daemons: LocalDeployment, name: str) -> bool:
     return daemons.processes[name].poll() is None
 
 
@@ -143,7 +145,7 @@ def at_work(daemons: LocalDeployment, name: str) -> bool:
 def test_a_killed_node_returns_with_its_state(method: str, tmp_path: Path, config: Path) -> None:
     changes = f"method.name={method} run.rounds=9 engine.min_replies=2 engine.timeout=240 local.epochs=500"
     with LocalDeployment(tmp_path, 3) as daemons:
-        trial = Trial(daemons, config)
+        trial = Federation(daemons, config)
         names = [daemons.start_supernode(client) for client in range(3)]
         run = trial.start("run", changes)
         assert run.until(r"round 1/9\b"), "".join(run.heard[-40:])
@@ -154,7 +156,7 @@ def test_a_killed_node_returns_with_its_state(method: str, tmp_path: Path, confi
         while time.monotonic() < deadline:  # refused, and ended, until Flower has noticed that the old one is gone
             daemons.start_supernode(1)
             time.sleep(15)
-            if alive(daemons, names[1]):
+            if is_running(daemons, names[1]):
                 break
             daemons.stop(names[1])
         assert trial.rounds(run, "run") == 9, "".join(run.heard[-40:])
@@ -168,7 +170,7 @@ def test_a_killed_node_returns_with_its_state(method: str, tmp_path: Path, confi
 def test_the_run_resumes_after_a_superlink_is_killed_and_restarted(tmp_path: Path, config: Path) -> None:
     changes = "method.name=scaffold run.rounds=4 local.epochs=300"
     with LocalDeployment(tmp_path, 3, database=True) as daemons:
-        trial = Trial(daemons, config)
+        trial = Federation(daemons, config)
         for client in range(3):
             daemons.start_supernode(client)
         run = trial.start("run", changes)

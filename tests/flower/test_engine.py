@@ -46,13 +46,13 @@ def test_states_stay_on_their_nodes_and_old_versions_are_removed(config: Path, t
 def test_a_lost_reply_is_rolled_back(config: Path, tmp_path: Path) -> None:
     """The node has trained and remembered, the server has not heard of it: as if it had not taken part."""
     changes = "method.name=scaffold engine.min_replies=2"
-    grid, asked = federation(tmp_path, config, changes), [0]
+    grid, requests = federation(tmp_path, config, changes), [0]
 
-    def lose_one(node: int, reply: Message) -> Message | None:
-        asked[0] += 1
-        return None if asked[0] == 3 + 3 + 2 else reply  # hellos, the first round, and in the second one
+    def drop_one(node: int, reply: Message) -> Message | None:
+        requests[0] += 1
+        return None if requests[0] == 3 + 3 + 2 else reply  # hellos, the first round, and in the second one
 
-    grid.fate = lose_one
+    grid.fate = drop_one
     grid.run_config["set"] = "engine.timeout=1"
     federate(grid)
     assert [line["replies"] for line in lines(tmp_path)] == [3, 2, 3]
@@ -75,21 +75,21 @@ def test_a_lost_reply_is_rolled_back(config: Path, tmp_path: Path) -> None:
 def test_a_rejected_reply_is_rolled_back(record: str, name: str, config: Path, tmp_path: Path) -> None:
     """Its node goes back to the memory that the server has the receipt of: as if it had not taken part."""
     changes = "method.name=scaffold engine.min_replies=2"
-    grid, asked = federation(tmp_path, config, changes), [0]
+    grid, requests = federation(tmp_path, config, changes), [0]
 
-    def spoil_one(node: int, reply: Message) -> Message:
-        asked[0] += 1
-        if asked[0] == 3 + 3 + 2:  # hellos, the first round, and in the second one
+    def corrupt_one(node: int, reply: Message) -> Message:
+        requests[0] += 1
+        if requests[0] == 3 + 3 + 2:  # hellos, the first round, and in the second one
             sent = from_array_record(reply.content, record)
             reply.content[record] = to_array_record({**sent, name: sent[name] * torch.nan})
         return reply
 
-    grid.fate = spoil_one
+    grid.fate = corrupt_one
     federate(grid)
     assert [line["replies"] for line in lines(tmp_path)] == [3, 2, 3]
-    (refused,) = lines(tmp_path)[1]["refused"]
-    assert f"{name} is not finite" in refused["reason"]
-    assert same(tmp_path, serial_without(config, changes, {(2, refused["client"], "train")}))
+    (rejection,) = lines(tmp_path)[1]["refused"]
+    assert f"{name} is not finite" in rejection["reason"]
+    assert same(tmp_path, serial_without(config, changes, {(2, rejection["client"], "train")}))
 
 
 def test_an_absent_node_is_recorded_and_returns_with_its_state(config: Path, tmp_path: Path) -> None:
@@ -97,14 +97,14 @@ def test_an_absent_node_is_recorded_and_returns_with_its_state(config: Path, tmp
     grid = federation(tmp_path, config, changes)
     rounds = iter(range(100))
 
-    def roll() -> list[int]:
+    def registered_clients() -> list[int]:
         return sorted(grid.online - ({101} if next(rounds) == 2 else set()))  # gathering, round 1, round 2
 
-    grid.get_node_ids = roll
+    grid.get_node_ids = registered_clients
     federate(grid)
     assert [line["replies"] for line in lines(tmp_path)] == [3, 2, 3, 3]
-    why = (tmp_path / "run" / "failures" / "round-2-client-1.txt").read_text()
-    assert why.startswith("reply.not_connected: ")
+    note = (tmp_path / "run" / "failures" / "round-2-client-1.txt").read_text()
+    assert note.startswith("reply.not_connected: ")
     assert same(tmp_path, serial_without(config, changes, {(2, 1, "train")}))
 
 
@@ -119,11 +119,11 @@ def test_a_client_that_raises_is_skipped_and_its_traceback_stored(config: Path, 
 def test_without_min_replies_a_failure_ends_the_run_which_can_be_resumed(config: Path, tmp_path: Path) -> None:
     changes = "method.name=scaffold run.rounds=4"
     grid = federation(tmp_path, config, changes)
-    asked = [0]
+    requests = [0]
 
     def break_in_round_3(node: int, reply: Message) -> Message:
-        asked[0] += 1
-        return Message(Error(5, "node unavailable"), reply_to=grid.sent[-1]) if asked[0] == 3 + 6 + 1 else reply
+        requests[0] += 1
+        return Message(Error(5, "node unavailable"), reply_to=grid.sent[-1]) if requests[0] == 3 + 6 + 1 else reply
 
     grid.fate = break_in_round_3
     with pytest.raises(UserError) as error:
@@ -134,7 +134,7 @@ def test_without_min_replies_a_failure_ends_the_run_which_can_be_resumed(config:
     assert len(lines(tmp_path)) == 2
     grid.fate = lambda node, reply: reply
     federate(grid)
-    assert same(tmp_path, serial(config, changes)), "with the memories of the checkpoint"
+    assert same(tmp_path, serial(config, changes)), "with the client_states of the checkpoint"
     with pytest.raises(UserError) as error:
         federate(grid)
     assert error.value.code == "run.finished"
@@ -142,20 +142,20 @@ def test_without_min_replies_a_failure_ends_the_run_which_can_be_resumed(config:
 
 def test_a_lost_state_is_an_error(config: Path, tmp_path: Path) -> None:
     grid = federation(tmp_path, config, "method.name=scaffold engine.min_replies=2")
-    asked = [0]
+    requests = [0]
 
     def clean(node: int, reply: Message) -> Message:
-        asked[0] += 1
-        if asked[0] == 6:
+        requests[0] += 1
+        if requests[0] == 6:
             (tmp_path / "state-2").rename(tmp_path / "elsewhere")
         return reply
 
     grid.fate = clean
     federate(grid)
     assert [line["replies"] for line in lines(tmp_path)] == [3, 2, 2]
-    why = (tmp_path / "run" / "failures" / "round-2-client-2.txt").read_text()
-    assert why.startswith("run.missing_client_state: ")
-    assert "round 1, exchange 1" in why
+    note = (tmp_path / "run" / "failures" / "round-2-client-2.txt").read_text()
+    assert note.startswith("run.missing_client_state: ")
+    assert "round 1, exchange 1" in note
 
 
 def test_two_nodes_of_one_client_are_an_error(config: Path, tmp_path: Path) -> None:
@@ -171,8 +171,8 @@ def test_a_second_node_of_a_client_that_registers_later_is_an_error(config: Path
     grid = federation(tmp_path, config)
     grid.run_config["set"] = "engine.timeout=0.5"
     grid.nodes[102]["client"] = 1
-    looks = iter(range(100))
-    grid.get_node_ids = lambda: [100, 101] if next(looks) == 0 else [100, 101, 102]
+    polls = iter(range(100))
+    grid.get_node_ids = lambda: [100, 101] if next(polls) == 0 else [100, 101, 102]
     with pytest.raises(UserError) as error:
         federate(grid)
     assert (error.value.code, error.value.key) == ("flower.too_few_clients", "engine.timeout")
@@ -185,8 +185,8 @@ def test_no_node_takes_the_place_of_a_connected_one(config: Path, tmp_path: Path
     grid = federation(tmp_path, config)
     grid.nodes[103] = {"client": 1, "state": str(tmp_path / "state-3")}
     grid.online.add(103)
-    looks = iter(range(100))
-    grid.get_node_ids = lambda: [100, 101, 102] if next(looks) < 2 else [100, 101, 102, 103]
+    polls = iter(range(100))
+    grid.get_node_ids = lambda: [100, 101, 102] if next(polls) < 2 else [100, 101, 102, 103]
     federate(grid)
     assert same(tmp_path, serial(config, ""))
     tasks = [(m.metadata.dst_node_id, m.content.config_records["order"]["task"]) for m in grid.sent]
@@ -198,8 +198,8 @@ def test_two_claims_of_one_client_do_not_end_a_run_that_has_started(config: Path
     grid = federation(tmp_path, config, "engine.min_replies=2")
     grid.nodes |= {node: {"client": 1, "state": str(tmp_path / f"state-{node}")} for node in (103, 104)}
     grid.online |= {103, 104}
-    looks = iter(range(100))
-    grid.get_node_ids = lambda: [100, 101, 102] if next(looks) < 2 else [100, 102, 103, 104]
+    polls = iter(range(100))
+    grid.get_node_ids = lambda: [100, 101, 102] if next(polls) < 2 else [100, 102, 103, 104]
     federate(grid)
     assert [line["replies"] for line in lines(tmp_path)] == [3, 2, 2]
 
@@ -210,23 +210,23 @@ def test_the_number_of_examples_is_fixed_at_registration(config: Path, tmp_path:
     for client in range(3):
         (tmp_path / f"rows-{client}").write_text(" ".join(map(str, range(30 * client, 30 * client + 30))))
         grid.nodes[100 + client]["index"] = str(tmp_path / f"rows-{client}")
-    looks = iter(range(100))
+    polls = iter(range(100))
 
-    def roll() -> list[int]:
-        look = next(looks)
+    def registered_clients() -> list[int]:
+        look = next(polls)
         if look == 2:
             (tmp_path / "rows-1").write_text(" ".join(map(str, range(90))))
         return [100, 102] if look == 2 else [100, 101, 102]
 
-    grid.get_node_ids = roll
+    grid.get_node_ids = registered_clients
     federate(grid)
     assert [line["replies"] for line in lines(tmp_path)] == [3, 2, 2, 2]
 
 
 def test_a_lost_registration_is_sent_again(config: Path, tmp_path: Path) -> None:
-    grid, asked = federation(tmp_path, config), iter(range(100))
+    grid, requests = federation(tmp_path, config), iter(range(100))
     grid.run_config["set"] = "engine.timeout=5"
-    grid.fate = lambda node, reply: None if next(asked) == 1 else reply
+    grid.fate = lambda node, reply: None if next(requests) == 1 else reply
     federate(grid)
     assert [line["replies"] for line in lines(tmp_path)] == [3, 3, 3]
 
@@ -246,12 +246,14 @@ def test_a_client_that_never_registers_is_an_error(config: Path, tmp_path: Path)
 def test_a_node_with_local_data(config: Path, tmp_path: Path) -> None:
     """Every node has a table; what the server has is for the test and for auxiliary examples."""
     grid = federation(tmp_path, config, "method.name=fedssd")
-    whole = (config.parent / "data.csv").read_text().splitlines()
+    lines_of_table = (config.parent / "data.csv").read_text().splitlines()
     for client in range(3):
         mine = [
-            line for i, line in enumerate(whole[1:]) if i % 3 == client and not (client == 2 and line.endswith("a"))
+            line
+            for i, line in enumerate(lines_of_table[1:])
+            if i % 3 == client and not (client == 2 and line.endswith("a"))
         ]
-        (tmp_path / f"own-{client}.csv").write_text("\n".join([whole[0], *mine]))
+        (tmp_path / f"own-{client}.csv").write_text("\n".join([lines_of_table[0], *mine]))
         grid.nodes[100 + client]["table"] = str(tmp_path / f"own-{client}.csv")
     federate(grid)
     assert [line["replies"] for line in lines(tmp_path)] == [3, 3, 3]

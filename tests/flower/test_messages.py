@@ -31,8 +31,8 @@ pytestmark = pytest.mark.flower
 @pytest.mark.parametrize("task", ["memory", "__class__", "prototype", "init", "", "x" * 500])
 def test_no_other_task_is_ever_run(task: str, config: Path, tmp_path: Path) -> None:
     grid = federation(tmp_path, config)
-    said = TaskRequest(task, client=0, run="0" * 32)
-    message = request_message(said, to_array_record({"w": torch.zeros(3)}), 100, 60)
+    request = TaskRequest(task, client=0, run="0" * 32)
+    message = request_message(request, to_array_record({"w": torch.zeros(3)}), 100, 60)
     context = Context(0, 100, grid.nodes[100], RecordDict(), grid.run_config)
     message.content["down"] = to_array_record(first_weights(config))
     with pytest.raises(TaskFailed) as error:
@@ -79,7 +79,7 @@ def test_invalid_orders_are_declined(
 HUGE_STRIDES = ArrayRecord({"w": Array("float32", (0, *[2**31 - 2**20] * 3), "fedrecall.little-endian", b"")})
 
 
-def bent(change: dict[str, object]):
+def with_replies_changed(change: dict[str, object]):
     """What becomes of client 1's replies."""
 
     def fate(node: int, reply: Message) -> Message:
@@ -143,14 +143,14 @@ def test_invalid_replies_are_rejected(
     change: dict[str, object], code: str, fact: str, config: Path, tmp_path: Path
 ) -> None:
     grid = federation(tmp_path, config, "engine.min_replies=2 run.rounds=1")
-    grid.fate = bent(change)
+    grid.fate = with_replies_changed(change)
     federate(grid)
     assert [line["replies"] for line in lines(tmp_path)] == [2]
-    why = (tmp_path / "run" / "failures" / "round-1-client-1.txt").read_text()
-    assert why.startswith(f"{code}: ")
-    assert fact in why
-    assert why.strip().isprintable()
-    assert len(why) < 1200
+    note = (tmp_path / "run" / "failures" / "round-1-client-1.txt").read_text()
+    assert note.startswith(f"{code}: ")
+    assert fact in note
+    assert note.strip().isprintable()
+    assert len(note) < 1200
 
 
 @pytest.mark.parametrize("name", ["loss", "local_accuracy"])
@@ -182,10 +182,10 @@ def test_a_reply_that_raises_while_it_is_read_is_rejected(config: Path, tmp_path
     grid = federation(tmp_path, config, "engine.min_replies=2 run.rounds=1")
     grid.fate = lambda node, reply: Wicked(reply) if node == 101 and len(grid.sent) > 3 else reply
     federate(grid)
-    why = (tmp_path / "run" / "failures" / "round-1-client-1.txt").read_text()
-    assert why.startswith("reply.unreadable: ")
-    assert "ZeroDivisionError" in why
-    assert why.strip().isprintable()
+    note = (tmp_path / "run" / "failures" / "round-1-client-1.txt").read_text()
+    assert note.startswith("reply.unreadable: ")
+    assert "ZeroDivisionError" in note
+    assert note.strip().isprintable()
 
 
 def test_a_reply_with_the_id_of_another_request_is_rejected(config: Path, tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ def test_an_invalid_registration_leaves_its_node_out(
 
 def test_a_malformed_reply_is_rejected_even_if_all_are_needed(config: Path, tmp_path: Path) -> None:
     grid = federation(tmp_path, config)
-    grid.fate = bent({"up": to_array_record({"w": torch.zeros(9), "more": torch.zeros(1)})})
+    grid.fate = with_replies_changed({"up": to_array_record({"w": torch.zeros(9), "more": torch.zeros(1)})})
     with pytest.raises(UserError) as error:
         federate(grid)
     assert (error.value.code, error.value.key) == ("reply.unexpected_tensor", "engine.min_replies")

@@ -10,12 +10,12 @@ from torch.nn.modules.module import register_module_forward_hook
 from fedrecall import METHODS
 from fedrecall.core.optim import ClientSGD
 from fedrecall.core.training import LocalTraining
-from support.method_bench import Played, network, people, play
+from support.method_bench import RoundOutcome, make_clients, network, run_cohorts
 from support.tiny_federation import TinyNet
 
 C, D = 3, 8  # classes and features of the network on the bench
-EVERYONE = [[0, 1]] * 4
-NOTHING, MODEL, WEIGHTS = "nothing", "model", "weights"  # MODEL has float buffers, WEIGHTS are trainable ones only
+ALL_CLIENTS = [[0, 1]] * 4
+NO_STATE, MODEL, WEIGHTS = "nothing", "model", "weights"  # MODEL has float buffers, WEIGHTS are trainable ones only
 
 # (method, hyper-parameters, extra floats down, extra floats up, kept), extras beside one complete model each way;
 # an extra of "w" is a vector of the size of the trainable weights, "m" of the complete model. A list is by round.
@@ -49,20 +49,22 @@ TABLE: list[CostsRow] = [
 ]
 
 
-def extra(what: object, weights: int, model: int) -> int:
-    if isinstance(what, tuple):
-        return sum(extra(part, weights, model) for part in what)
-    return {"w": weights, "m": model}.get(what, what)
+def extra(quantity: object, weights: int, model: int) -> int:
+    if isinstance(quantity, tuple):
+        return sum(extra(part, weights, model) for part in quantity)
+    return {"w": weights, "m": model}.get(quantity, quantity)
 
 
-def run(name: str, hyper: dict, *, batch_norm: bool = False, **kwargs: object) -> list[Played]:
+def run(name: str, hyper: dict, *, batch_norm: bool = False, **kwargs: object) -> list[RoundOutcome]:
     net = network(torch.float32, batch_norm=batch_norm)
-    return play(METHODS[name](**hyper), net=net, cohorts=EVERYONE, aux=people([(2, 2, 2)], torch.float32)[0], **kwargs)
+    return run_cohorts(
+        METHODS[name](**hyper), net=net, cohorts=ALL_CLIENTS, aux=make_clients([(2, 2, 2)], torch.float32)[0], **kwargs
+    )
 
 
-@pytest.mark.parametrize(("name", "hyper", "down", "up", "kept"), TABLE)
+@pytest.mark.parametrize(("name", "hyper", "down", "up", "state"), TABLE)
 @pytest.mark.parametrize("batch_norm", [False, True], ids=["plain", "batch norm"])
-def test_bytes_and_memory(name: str, hyper: dict, down: object, up: object, kept: list, batch_norm: bool) -> None:
+def test_bytes_and_memory(name: str, hyper: dict, down: object, up: object, state: list, batch_norm: bool) -> None:
     rounds = run(name, hyper, batch_norm=batch_norm)
     f = rounds[0].server.f
     w, model = len(f.w), len(f.w) + len(f.b)
@@ -72,8 +74,8 @@ def test_bytes_and_memory(name: str, hyper: dict, down: object, up: object, kept
         extra_down, extra_up = (extra(e[t] if isinstance(e, list) else e, w, model) for e in (down, up))
         assert played.floats_down == model + counters + extra_down, f"down in round {t}"
         assert played.floats_up == model + counters + extra_up, f"up in round {t}"
-    expected = sum({MODEL: model, WEIGHTS: w}[k] for k in kept)
-    for memory in rounds[-1].memories.values():
+    expected = sum({MODEL: model, WEIGHTS: w}[k] for k in state)
+    for memory in rounds[-1].client_states.values():
         assert sum(t.numel() for t in memory.values()) == expected
 
 
@@ -83,7 +85,7 @@ def test_fedproto_as_published_sends_prototypes_only(batch_norm: bool) -> None:
     assert [r.floats_down for r in rounds] == [0, C * D, C * D, C * D]
     assert [r.floats_up for r in rounds] == [C * D] * 4
     model = len(rounds[0].server.state)
-    assert all(m["own"].numel() == model for m in rounds[-1].memories.values())
+    assert all(m["own"].numel() == model for m in rounds[-1].client_states.values())
 
 
 def test_every_method_is_in_the_table() -> None:
@@ -94,7 +96,7 @@ def test_every_method_is_in_the_table() -> None:
 
 
 @contextmanager
-def heard() -> Iterator[list[int]]:
+def count_evaluations() -> Iterator[list[int]]:
     """Counts the examples that go through a network in evaluation mode."""
     counts: list[int] = []
 
@@ -134,24 +136,26 @@ PASSES: list[tuple[str, dict, int, int, int]] = [
 def test_frozen_models_are_evaluated_once_a_round(
     name: str, hyper: dict, passes: int, by_epoch: int, aux: int, noise: float
 ) -> None:
-    how = LocalTraining(epochs=3, batch=4, optimiser=ClientSGD(lr=0.05))
-    clients = people([(5, 2, 0), (0, 3, 3)], torch.float32, noise)
+    training = LocalTraining(epochs=3, batch=4, optimiser=ClientSGD(lr=0.05))
+    clients = make_clients([(5, 2, 0), (0, 3, 3)], torch.float32, noise)
     samples = 7 + 6
-    heard_by = []
+    examples_evaluated = []
     for rounds in (2, 3):  # the third round, when every memory and buffer is filled
-        with heard() as counts:
-            data = people([(2, 2, 2)], torch.float32)[0]
+        with count_evaluations() as counts:
+            data = make_clients([(2, 2, 2)], torch.float32)[0]
             net = network(torch.float32)
-            play(METHODS[name](**hyper), net=net, clients=clients, cohorts=[[0, 1]] * rounds, how=how, aux=data)
-        heard_by.append(sum(counts))
+            run_cohorts(
+                METHODS[name](**hyper), net=net, clients=clients, cohorts=[[0, 1]] * rounds, training=training, aux=data
+            )
+        examples_evaluated.append(sum(counts))
     local_estimate = hyper.get("estimate") == "local"  # of the plain images, besides the random ones
     each = passes - by_epoch + 3 * by_epoch + local_estimate if noise else passes
-    assert heard_by[1] - heard_by[0] == each * samples + aux * AUX
+    assert examples_evaluated[1] - examples_evaluated[0] == each * samples + aux * AUX
 
 
 def test_fedcsd_prototypes_of_the_client_alone_take_no_more_than_the_exchange() -> None:
-    with heard() as counts:
-        run("fedcsd", {"prototypes": "local"}, clients=people([(5, 2, 0), (0, 3, 3)], torch.float32))
+    with count_evaluations() as counts:
+        run("fedcsd", {"prototypes": "local"}, clients=make_clients([(5, 2, 0), (0, 3, 3)], torch.float32))
     assert sum(counts) <= 4 * 2 * 13
 
 

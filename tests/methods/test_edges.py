@@ -14,7 +14,7 @@ from fedrecall.core.optim import ClientSGD
 from fedrecall.core.training import LocalTraining
 from fedrecall.core.types import Local, Output, Step
 from support import reference as ref
-from support.method_bench import client, network, people, play, spoken
+from support.method_bench import client, make_clients, make_step, network, run_cohorts
 from support.tiny_federation import Vectors
 
 Z = torch.tensor([[1, 2, 0.5, -1], [0.2, -0.3, 1.5, 0]], dtype=torch.float64)
@@ -23,11 +23,11 @@ Y = torch.tensor([1, 2])
 
 
 def added(
-    name: str, hyper: dict, z: Tensor = Z, zg: Tensor = ZG, y: Tensor = Y, **given: object
+    name: str, hyper: dict, z: Tensor = Z, zg: Tensor = ZG, y: Tensor = Y, **fields: object
 ) -> tuple[float, Tensor]:
     z = z.clone().requires_grad_()
     frozen = {} if name == "fedlmd-tf" else {"global": zg, "teacher": zg}
-    term = METHODS[name](**hyper).loss(spoken(z, y, frozen), client(y, z.shape[1], **given)) - F.cross_entropy(z, y)
+    term = METHODS[name](**hyper).loss(make_step(z, y, frozen), client(y, z.shape[1], **fields)) - F.cross_entropy(z, y)
     return float(term.detach()), torch.autograd.grad(term, z)[0]
 
 
@@ -113,17 +113,17 @@ def test_fedcad_without_evidence_trusts_least() -> None:
 
 
 def only_two_classes() -> Vectors:
-    return people([(3, 0, 4)])[0]
+    return make_clients([(3, 0, 4)])[0]
 
 
 def test_classes_without_an_auxiliary_sample() -> None:
-    trust = play(METHODS["fedcad"](beta=0.2, gamma=0.8), aux=only_two_classes(), cohorts=[[0]])[0].before
-    alpha = METHODS["fedcad"](beta=0.2, gamma=0.8).broadcast(trust)["alpha"]
+    server = run_cohorts(METHODS["fedcad"](beta=0.2, gamma=0.8), aux=only_two_classes(), cohorts=[[0]])[0].before
+    alpha = METHODS["fedcad"](beta=0.2, gamma=0.8).broadcast(server)["alpha"]
     assert alpha[1] == 0.2
     assert (alpha[[0, 2]] > 0.2).all()
     for matrix in ("hard", "soft"):
-        A = METHODS["fedssd"](matrix=matrix).broadcast(trust)["A"]
-        z = trust.f.outputs(trust.w, only_two_classes()).z
+        A = METHODS["fedssd"](matrix=matrix).broadcast(server)["A"]
+        z = server.f.outputs(server.w, only_two_classes()).z
         expected = ref.fedssd_matrix(z, only_two_classes().y, 3, soft=matrix == "soft")
         torch.testing.assert_close(A, torch.tensor(expected, dtype=torch.float64), rtol=1e-13, atol=1e-15)
         assert not A[1].any()
@@ -149,15 +149,17 @@ def test_fedrs_without_a_missing_class_is_cross_entropy() -> None:
 
 def test_a_prototype_of_zeros_is_a_prototype() -> None:
     """2.9 has a presence flag per class: where all features of a class are 0, their mean still counts as held."""
-    data = people([(3, 2, 0), (2, 3, 0)])
+    data = make_clients([(3, 2, 0), (2, 3, 0)])
     net = network()
-    silent = data[1]
-    silent.x[silent.y == 0] = 0
+    zero_features = data[1]
+    zero_features.x[zero_features.y == 0] = 0
     with torch.no_grad():
         net.a.bias.fill_(-0.5)  # the input 0 has no active feature, the others have
     still = METHODS["fedproto"]()
 
-    played = play(still, net=net, clients=data, cohorts=[[0, 1]], how=LocalTraining(1, 10, ClientSGD(lr=0.0)))[0]
+    played = run_cohorts(
+        still, net=net, clients=data, cohorts=[[0, 1]], training=LocalTraining(1, 10, ClientSGD(lr=0.0))
+    )[0]
     h = [played.server.f.outputs(played.server.w, d).h for d in data]
     means = [h[k][data[k].y == 0].mean(0) for k in (0, 1)]
     assert means[0].any()
@@ -168,7 +170,7 @@ def test_a_prototype_of_zeros_is_a_prototype() -> None:
 @pytest.mark.parametrize("weighting", ["uniform", "size"])
 def test_fedproto_last_epoch_averages_what_it_saw(weighting: str) -> None:
     """With batch norm a batch of one is skipped: means are over the features seen, a class unseen sends none."""
-    data = people([(5, 0, 0), (3, 0, 2)])
+    data = make_clients([(5, 0, 0), (3, 0, 2)])
     for d in data:
         d.x[:] = d.x[0]  # equal samples normalise to 0, so every feature seen is the batch norm's bias
     net = network(batch_norm=True)
@@ -176,23 +178,23 @@ def test_fedproto_last_epoch_averages_what_it_saw(weighting: str) -> None:
     net.norm.bias.data.copy_(bias)
     method = METHODS["fedproto"](collect="last_epoch", weighting=weighting)
     for t in range(6):  # in some of these rounds client 1's lone fifth sample is of the second class
-        how = LocalTraining(1, 4, ClientSGD(lr=0.0))
-        played = play(method, net=net, clients=data, cohorts=[[0]] * t + [[0, 1]], how=how)[-1]
+        training = LocalTraining(1, 4, ClientSGD(lr=0.0))
+        played = run_cohorts(method, net=net, clients=data, cohorts=[[0]] * t + [[0, 1]], training=training)[-1]
         for row in played.server.extra["G"][[0, 2]]:
             torch.testing.assert_close(row, bias)
 
 
 def test_fedproto_last_epoch_of_a_class_that_was_not_seen() -> None:
-    data = people([(4, 0, 1), (0, 0, 4)])
+    data = make_clients([(4, 0, 1), (0, 0, 4)])
     for d in data:
         d.x[:] = d.x[0]
     net = network(batch_norm=True)
     net.norm.bias.data.fill_(0.5)
-    how, skipped = LocalTraining(1, 4, ClientSGD(lr=0.0)), []
+    training, skipped = LocalTraining(1, 4, ClientSGD(lr=0.0)), []
     for weighting in ("uniform", "size"):
         method = METHODS["fedproto"](collect="last_epoch", weighting=weighting)
         for t in range(12):
-            played = play(method, net=net, clients=data, cohorts=[[1]] * t + [[0, 1]], how=how)[-1]
+            played = run_cohorts(method, net=net, clients=data, cohorts=[[1]] * t + [[0, 1]], training=training)[-1]
             skipped.append(not played.replies[0].up["G"][2].any())  # client 0's only sample of the class was skipped
             torch.testing.assert_close(played.server.extra["G"][2], torch.full((8,), 0.5, dtype=torch.float64))
     assert any(skipped)
@@ -204,23 +206,25 @@ def test_fedproto_last_epoch_of_a_class_that_was_not_seen() -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_a_client_without_a_step_leaves_the_model_as_it_was(name: str) -> None:
     """One sample and batch norm."""
-    played = play(METHODS[name](), net=network(batch_norm=True), clients=people([(1, 0, 0)]), cohorts=[[0]], aux=AUX)[0]
+    played = run_cohorts(
+        METHODS[name](), net=network(batch_norm=True), clients=make_clients([(1, 0, 0)]), cohorts=[[0]], aux=AUX
+    )[0]
     assert torch.equal(played.server.state, played.before.state)
 
 
-AUX = people([(2, 2, 2)])[0]
+AUX = make_clients([(2, 2, 2)])[0]
 MIXED = ((3, 2, 1), (1, 0, 0), (0, 2, 2))
 
 
 def test_clients_without_a_step_in_stateful_methods() -> None:
-    kwargs = {"net": network(batch_norm=True), "clients": people(MIXED), "cohorts": [[0, 1, 2], [0, 1]]}
-    scaffold = play(METHODS["scaffold"](), **kwargs)
-    assert not scaffold[-1].memories[1]["c"].any()
-    assert scaffold[-1].memories[0]["c"].any()
-    feddyn = play(METHODS["feddyn"](), **kwargs)
-    assert not feddyn[0].memories[1]["g"].any()
-    nova = play(METHODS["fednova"](), **(kwargs | {"cohorts": [[0, 1]]}))[0]
-    alone = play(METHODS["fednova"](), **(kwargs | {"cohorts": [[0]]}))[0]
+    kwargs = {"net": network(batch_norm=True), "clients": make_clients(MIXED), "cohorts": [[0, 1, 2], [0, 1]]}
+    scaffold = run_cohorts(METHODS["scaffold"](), **kwargs)
+    assert not scaffold[-1].client_states[1]["c"].any()
+    assert scaffold[-1].client_states[0]["c"].any()
+    feddyn = run_cohorts(METHODS["feddyn"](), **kwargs)
+    assert not feddyn[0].client_states[1]["g"].any()
+    nova = run_cohorts(METHODS["fednova"](), **(kwargs | {"cohorts": [[0, 1]]}))[0]
+    alone = run_cohorts(METHODS["fednova"](), **(kwargs | {"cohorts": [[0]]}))[0]
     torch.testing.assert_close(nova.server.w, alone.server.w, rtol=1e-12, atol=1e-14)  # the client drops out
     b = (6 * alone.server.b + 1 * alone.before.b) / 7  # but its buffers are FedAvg's
     torch.testing.assert_close(nova.server.b, b, rtol=1e-12, atol=1e-14)
@@ -228,8 +232,8 @@ def test_clients_without_a_step_in_stateful_methods() -> None:
 
 @pytest.mark.parametrize("name", ["scaffold", "feddyn", "fedcurv", "moon"])
 def test_a_client_that_is_not_sampled_or_lost_keeps_its_state(name: str) -> None:
-    rounds = play(METHODS[name](), cohorts=[[0, 1, 2], [1, 3], [0, 1]], lost={2: {1}})
-    first, second, third = (r.memories for r in rounds)
+    rounds = run_cohorts(METHODS[name](), cohorts=[[0, 1, 2], [1, 3], [0, 1]], lost={2: {1}})
+    first, second, third = (r.client_states for r in rounds)
     assert set(first) == {0, 1, 2}
     assert set(second) == {0, 1, 2, 3}
     for k in (0, 2):
@@ -240,13 +244,15 @@ def test_a_client_that_is_not_sampled_or_lost_keeps_its_state(name: str) -> None
 
 def test_fedcurv_of_a_single_client_has_no_penalty() -> None:
     rounds = [[0]] * 3
-    curved, plain = (play(METHODS[n](), cohorts=rounds)[-1].server.w for n in ("fedcurv", "fedavg"))
+    curved, plain = (run_cohorts(METHODS[n](), cohorts=rounds)[-1].server.w for n in ("fedcurv", "fedavg"))
     torch.testing.assert_close(curved, plain, rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_one_class_each(name: str) -> None:
-    rounds = play(METHODS[name](), clients=people([(3, 0, 0), (0, 0, 4)]), cohorts=[[0, 1], [1], [0, 1]], aux=AUX)
+    rounds = run_cohorts(
+        METHODS[name](), clients=make_clients([(3, 0, 0), (0, 0, 4)]), cohorts=[[0, 1], [1], [0, 1]], aux=AUX
+    )
     assert torch.isfinite(rounds[-1].server.w).all()
 
 
@@ -265,6 +271,6 @@ def test_with_batch_statistics_the_teacher_is_evaluated_on_the_students_batch() 
             gaps.append(float((s.z - s.frozen["global"].z).detach().abs().max()))
             return F.cross_entropy(s.z, s.y)
 
-    play(Listener(), net=net, cohorts=[[0]], how=LocalTraining(1, 4, ClientSGD(lr=0.0)))
+    run_cohorts(Listener(), net=net, cohorts=[[0]], training=LocalTraining(1, 4, ClientSGD(lr=0.0)))
     assert len(gaps) == 2
     assert max(gaps) < 1e-12

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedrecall import METHODS
 from fedrecall.core.types import Local, Output, Step
 from support import reference as ref
-from support.method_bench import client, spoken
+from support.method_bench import client, make_step
 
 
 @dataclass(frozen=True)
@@ -80,24 +80,24 @@ def mixed(c: Case) -> tuple[Step, Local]:
     """The step and client of a case, with leaves for z, h and w."""
     z, h, w = (t.clone().requires_grad_() for t in (c.z, c.h, c.w))
     frozen = {"global": Output(c.hg, c.zg), "previous": Output(c.hp, c.zt), "teacher": Output(c.hg, c.zg)}
-    step = spoken(z, c.y, frozen, h=h, w=w)
+    step = make_step(z, c.y, frozen, h=h, w=w)
     down = {"alpha": c.alpha, "A": c.A, "P": c.P, "G": c.G}
     r = client(c.y, c.z.shape[1], counts=c.counts, down=down, memory={"g": c.g_k}, w=c.w_t, t=3)
     return step, r
 
 
 def slopes(loss: Tensor, s: Step) -> list[Tensor]:
-    leaves = [s.z, s.h, s.w]
-    given = torch.autograd.grad(loss, leaves, allow_unused=True)
-    return [torch.zeros_like(x) if g is None else g for g, x in zip(given, leaves, strict=True)]
+    inputs = [s.z, s.h, s.w]
+    actual = torch.autograd.grad(loss, inputs, allow_unused=True)
+    return [torch.zeros_like(x) if g is None else g for g, x in zip(actual, inputs, strict=True)]
 
 
 def same(seed: int, build: Callable[[Case, Step, Local], tuple[Tensor, Tensor]]) -> None:
     c = case(seed)
     s, r = mixed(c)
-    given, expected = build(c, s, r)
-    assert float(given.detach()) == pytest.approx(float(expected.detach()), rel=1e-11, abs=1e-13)
-    for g, e in zip(slopes(given, s), slopes(expected, s), strict=True):
+    actual, expected = build(c, s, r)
+    assert float(actual.detach()) == pytest.approx(float(expected.detach()), rel=1e-11, abs=1e-13)
+    for g, e in zip(slopes(actual, s), slopes(expected, s), strict=True):
         torch.testing.assert_close(g, e, rtol=1e-10, atol=1e-12)
 
 
@@ -199,11 +199,11 @@ def test_fedgkd_with_one_teacher_and_with_a_vote(seed: int) -> None:
     def build(c: Case, s: Step, r: Local, teachers: dict[str, Tensor], votes: Tensor) -> tuple[Tensor, Tensor]:
         down = {"votes": votes} if len(votes) > 1 else {}
         step = s._replace(frozen={name: Output(c.hg, z) for name, z in teachers.items()})
-        given = METHODS["fedgkd"](coef=0.4, tau=2, vote=len(votes) > 1).loss(step, r._replace(down=down))
-        return given, ref.fedgkd(s.z, list(teachers.values()), votes, s.y, 0.4, 2)
+        actual = METHODS["fedgkd"](coef=0.4, tau=2, vote=len(votes) > 1).loss(step, r._replace(down=down))
+        return actual, ref.fedgkd(s.z, list(teachers.values()), votes, s.y, 0.4, 2)
 
-    one = torch.ones(1, dtype=torch.float64)
-    same(seed, lambda c, s, r: build(c, s, r, {"teacher": c.zt}, one))
+    vote = torch.ones(1, dtype=torch.float64)
+    same(seed, lambda c, s, r: build(c, s, r, {"teacher": c.zt}, vote))
     same(seed, lambda c, s, r: build(c, s, r, {"teacher 0": c.zg, "teacher 1": c.zt}, c.votes))
 
 
@@ -211,8 +211,8 @@ def test_fedgkd_with_one_teacher_and_with_a_vote(seed: int) -> None:
 def test_methods_without_a_teacher_in_this_round(seed: int) -> None:
     def alone(name: str, hyper: dict, expected: Loss) -> None:
         def build(c: Case, s: Step, r: Local) -> tuple[Tensor, Tensor]:
-            given = METHODS[name](**hyper).loss(s._replace(frozen={}), r._replace(t=0, down={}))
-            return given, expected(c, s)
+            actual = METHODS[name](**hyper).loss(s._replace(frozen={}), r._replace(t=0, down={}))
+            return actual, expected(c, s)
 
         same(seed, build)
 
@@ -229,15 +229,18 @@ def test_methods_without_a_teacher_in_this_round(seed: int) -> None:
 def test_fedcurv_is_the_sum_of_the_others_quadratics_but_for_a_constant(seed: int) -> None:
     rng = torch.Generator().manual_seed(seed)
     u, w_j = torch.rand(3, 4, generator=rng).double(), torch.randn(3, 4, generator=rng).double()
-    own = 1
+    client_id = 1
     method = METHODS["fedcurv"](lam=0.3)
-    sums, mine = ({"u": a.sum(0), "v": b.sum(0)} for a, b in ((u, u * w_j), (u[own : own + 1], (u * w_j)[own:][:1])))
+    sums, mine = (
+        {"u": a.sum(0), "v": b.sum(0)}
+        for a, b in ((u, u * w_j), (u[client_id : client_id + 1], (u * w_j)[client_id:][:1]))
+    )
 
     def build(c: Case, s: Step, r: Local) -> tuple[Tensor, Tensor]:
         r = r._replace(down=sums, memory=mine)
-        given = method.loss(s, r._replace(down=r.down | method.prepare(r, None)))
+        actual = method.loss(s, r._replace(down=r.down | method.prepare(r, None)))
         quadratic = sum(u[j, i] * (s.w[i] - w_j[j, i]) ** 2 for j in (0, 2) for i in range(4))
         constant = sum(u[j, i] * w_j[j, i] ** 2 for j in (0, 2) for i in range(4))
-        return given, ref.cross_entropy(s.z, s.y) + 0.3 * (quadratic - constant)
+        return actual, ref.cross_entropy(s.z, s.y) + 0.3 * (quadratic - constant)
 
     same(seed, build)

@@ -11,7 +11,7 @@ from fedrecall.core.losses import cosine, credibility, kl, label_probability, so
 from fedrecall.core.optim import ServerSGD
 from fedrecall.core.types import Output, Reply, Server
 from support import reference
-from support.method_bench import client, spoken
+from support.method_bench import client, make_step
 
 
 def tensor(*rows: object) -> torch.Tensor:
@@ -22,7 +22,7 @@ Z = tensor([1, 2, 0.5, -1], [0.2, -0.3, 1.5, 0])
 ZG = tensor([0.5, 3, 1.5, -0.5], [1, 0, -0.5, -1])
 Y = torch.tensor([1, 2])
 CE = 0.5012890766
-GLOBAL = spoken(Z, Y, {"global": ZG})
+GLOBAL = make_step(Z, Y, {"global": ZG})
 COUNTS = {  # label counts whose strict majority set is the key
     (): [2, 2, 2, 2],
     (1,): [1, 5, 1, 1],
@@ -31,19 +31,21 @@ COUNTS = {  # label counts whose strict majority set is the key
 }
 
 
-def value(name: str, step=GLOBAL, *, hyper=None, **given: object) -> float:
-    return float(METHODS[name](**(hyper or {})).loss(step, client(Y, 4, **given)))
+def value(name: str, step=GLOBAL, *, hyper=None, **fields: object) -> float:
+    return float(METHODS[name](**(hyper or {})).loss(step, client(Y, 4, **fields)))
 
 
-def close(x: object, places: int = 8) -> object:
+def close(x: object, decimals: int = 8) -> object:
     """Equal to the decimal places that are given."""
-    return pytest.approx(x, rel=0, abs=0.51 * 10**-places)
+    return pytest.approx(x, rel=0, abs=0.51 * 10**-decimals)
 
 
-def merged(name: str, w: float, replies: list[Reply], extra=None, *, hyper=None, population: int = 4, **rules: object):
-    method, here = METHODS[name](**(hyper or {})), torch.tensor([w], dtype=torch.float64)
+def aggregated(
+    name: str, w: float, replies: list[Reply], extra=None, *, hyper=None, population: int = 4, **rules: object
+):
+    method, weight = METHODS[name](**(hyper or {})), torch.tensor([w], dtype=torch.float64)
     none = torch.zeros(0)
-    server = Server(None, here, none, none, ServerSGD(), extra=method.init(here) | (extra or {}), **rules)
+    server = Server(None, weight, none, none, ServerSGD(), extra=method.init(weight) | (extra or {}), **rules)
     return method.aggregate(server, iter(replies), SimpleNamespace(size=len(replies), population=population))
 
 
@@ -92,7 +94,7 @@ def test_fedrs() -> None:
 
 
 def test_fedgkd() -> None:
-    step = spoken(Z, Y, {"teacher": ZG})
+    step = make_step(Z, Y, {"teacher": ZG})
     assert value("fedgkd", step, hyper={"coef": 0.1, "tau": 1}) == close(0.5390023300, 10)
 
 
@@ -125,7 +127,7 @@ def test_fedlmd(majority: tuple[int, ...], tau: int) -> None:
     assert reference.majority_set(counts.tolist()) == set(majority)
     with_teacher, without = LMD[majority]
     assert value("fedlmd", hyper={"tau": tau}, counts=counts) - value("fedavg") == close(with_teacher[tau - 1], 10)
-    bare = spoken(Z, Y)
+    bare = make_step(Z, Y)
     assert value("fedlmd-tf", bare, hyper={"tau": tau}, counts=counts) - value("fedavg") == close(
         without[tau - 1], 1e-9
     )
@@ -144,7 +146,7 @@ def test_fedlmd(majority: tuple[int, ...], tau: int) -> None:
 def test_fedlmd_and_fedntd_per_sample(name: str, majority: tuple[int, ...], expected: list[float]) -> None:
     for i in range(2):
         frozen = {} if name == "fedlmd-tf" else {"global": ZG[i : i + 1]}
-        step = spoken(Z[i : i + 1], Y[i : i + 1], frozen)
+        step = make_step(Z[i : i + 1], Y[i : i + 1], frozen)
         r = client(Y, 4, counts=torch.tensor(COUNTS[majority]))
         term = METHODS[name]().loss(step, r) - METHODS["fedavg"]().loss(step, r)
         assert float(term) == close(expected[i])
@@ -159,7 +161,7 @@ def test_fedssd_parts() -> None:
     # With weights M the gradient of a linear term is 2 M (z - z_g) / B: it shows the brackets.
     z = Z.clone().requires_grad_()
     term = METHODS["fedssd"](m_max=1, weighting="linear").loss(
-        spoken(z, Y, {"global": ZG}), client(Y, 4, down={"A": A})
+        make_step(z, Y, {"global": ZG}), client(Y, 4, down={"A": A})
     ) - torch.nn.functional.cross_entropy(z, Y)
     (slope,) = torch.autograd.grad(term, z)
     bracket = slope * 2 / (2 * (Z - ZG))
@@ -188,7 +190,7 @@ P = tensor([2, 0.5, -0.5, -1], [0.3, 1.8, 0.2, -0.7], [0, 0.4, 1.2, -0.6], [0, 0
 
 
 def test_fedcsd() -> None:
-    step, hyper = spoken(Z, Y, {"teacher": ZG}), {"mu": 0.001, "tau": 10}
+    step, hyper = make_step(Z, Y, {"teacher": ZG}), {"mu": 0.001, "tau": 10}
     delta = cosine(Z, P)
     assert delta[0].tolist() == close([0.63960215, 0.95689481, 0.57142857, 0])
     assert delta[1].tolist() == close([-0.1381975, -0.05938686, 0.77784447, 0])
@@ -210,11 +212,11 @@ def test_moon() -> None:
         "global": Output(tensor([1, 1, 0], [0, 1, 0.5]), zeros),
         "previous": Output(tensor([0, 1, 1], [1, 0, 0]), zeros),
     }
-    term = value("moon", spoken(Z, Y, frozen, h=h), hyper={"mu": 1, "tau": 0.5}) - value("fedavg")
+    term = value("moon", make_step(Z, Y, frozen, h=h), hyper={"mu": 1, "tau": 0.5}) - value("fedavg")
     assert term == close(0.4164384799, 10)
     for i, expected in enumerate([math.log(2), 0.13972978]):  # similarities 0.5 / 0.5, and 0.9486833 / 0
-        one = {name: Output(out.h[i : i + 1], zeros[:1]) for name, out in frozen.items()}
-        step = spoken(Z[i : i + 1], Y[i : i + 1], one, h=h[i : i + 1])
+        sample = {name: Output(out.h[i : i + 1], zeros[:1]) for name, out in frozen.items()}
+        step = make_step(Z[i : i + 1], Y[i : i + 1], sample, h=h[i : i + 1])
         bare = float(METHODS["fedavg"]().loss(step, None))
         assert value("moon", step, hyper={"mu": 1, "tau": 0.5}) - bare == close(expected)
 
@@ -222,12 +224,12 @@ def test_moon() -> None:
 def test_fedproto() -> None:
     G = torch.zeros(4, 2, dtype=torch.float64)
     G[1] = tensor(1.5, 1)
-    step = spoken(Z, Y, h=tensor([1, 2], [0, -1]))
+    step = make_step(Z, Y, h=tensor([1, 2], [0, -1]))
     assert value("fedproto", step, hyper={"lam": 1}, down={"G": G}) - value("fedavg") == close(0.3125, 14)
 
 
 def test_fedcurv_penalty() -> None:
-    step = spoken(Z, Y, w=tensor(0.5, -1))
+    step = make_step(Z, Y, w=tensor(0.5, -1))
     loss = value("fedcurv", step, hyper={"lam": 0.1}, down={"P": tensor(2, 1), "Q": tensor(1, -0.5)})
     assert loss - value("fedavg") == close(-0.05, 14)
 
@@ -240,7 +242,7 @@ def test_feddyn() -> None:
         up, memory = METHODS["feddyn"](**hyper).reply(tensor(w_k), 5, r)
         assert float(memory["g"]) == close(expected, 14)
         replies.append(Reply(up, 10 * len(replies) + 1, memory, {}))  # sizes differ; the mean is unweighted
-    server = merged("feddyn", 1.0, replies, hyper=hyper)
+    server = aggregated("feddyn", 1.0, replies, hyper=hyper)
     assert float(server.extra["h"]) == close(0.0125, 14)
     assert float(server.w) == close(0.625, 14)
 
@@ -258,12 +260,12 @@ def test_fednova() -> None:
         Reply(METHODS["fednova"]().reply(tensor(w), steps, r)[0], n, {}, {})
         for w, steps, n in ((0.4, 5, 100), (0.7, 10, 300))
     ]
-    assert float(merged("fednova", 1.0, replies).w) == close(0.421703613, 9)
-    assert float(merged("fedavg", 1.0, replies).w) == close(0.625, 14)
+    assert float(aggregated("fednova", 1.0, replies).w) == close(0.421703613, 9)
+    assert float(aggregated("fedavg", 1.0, replies).w) == close(0.625, 14)
 
 
 def test_fedavgm() -> None:
-    first = merged("fedavgm", 1.0, [Reply({"w": tensor(0.8)}, 3, {}, {})], hyper={"beta_s": 0.9})
+    first = aggregated("fedavgm", 1.0, [Reply({"w": tensor(0.8)}, 3, {}, {})], hyper={"beta_s": 0.9})
     assert (float(first.w), float(first.extra["v"])) == close((0.8, 0.2), 14)
-    second = merged("fedavgm", 0.8, [Reply({"w": tensor(0.5)}, 3, {}, {})], first.extra, hyper={"beta_s": 0.9})
+    second = aggregated("fedavgm", 0.8, [Reply({"w": tensor(0.5)}, 3, {}, {})], first.extra, hyper={"beta_s": 0.9})
     assert (float(second.w), float(second.extra["v"])) == close((0.32, 0.48), 14)

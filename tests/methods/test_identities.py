@@ -10,7 +10,7 @@ import torch
 
 from fedrecall import METHODS
 from fedrecall.core.method import Method
-from support.method_bench import COHORTS, network, people, play
+from support.method_bench import COHORTS, make_clients, network, run_cohorts
 from support.tiny_federation import Vectors
 
 BALANCED = ((2, 2, 2), (1, 1, 1), (2, 2, 2), (1, 1, 1))
@@ -34,13 +34,13 @@ def states(
     **rules: object,
 ) -> list[torch.Tensor]:
     """The complete model after every round."""
-    clients = people(**({"sizes": sizes} if sizes else {}), dtype=dtype, noise=noise)
+    clients = make_clients(**({"sizes": sizes} if sizes else {}), dtype=dtype, noise=noise)
     net = network(dtype, batch_norm=batch_norm)
-    return [p.server.state for p in play(method, net=net, clients=clients, aux=aux(dtype), **rules)]
+    return [p.server.state for p in run_cohorts(method, net=net, clients=clients, aux=aux(dtype), **rules)]
 
 
 def aux(dtype: torch.dtype = torch.float32) -> Vectors:
-    return people([(4, 3, 2)], dtype)[0]
+    return make_clients([(4, 3, 2)], dtype)[0]
 
 
 def same_bits(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
@@ -142,7 +142,7 @@ def test_fedlmd_without_a_majority_is_fedntd_to_the_bit(batch_norm: bool) -> Non
 @NETS
 def test_fedlmd_tf_switches_to_fedlmd(batch_norm: bool) -> None:
     hyper = {"beta": 0.8, "tau": 2.0}
-    net, clients = network(torch.float32, batch_norm=batch_norm), people(dtype=torch.float32)
+    net, clients = network(torch.float32, batch_norm=batch_norm), make_clients(dtype=torch.float32)
     lmd, tf = (states(METHODS[name](**hyper), batch_norm=batch_norm) for name in ("fedlmd", "fedlmd-tf"))
     assert not same_bits(lmd, tf)
 
@@ -151,18 +151,18 @@ def test_fedlmd_tf_switches_to_fedlmd(batch_norm: bool) -> None:
 
     assert same_bits(switched(0), lmd)
     assert same_bits(switched(len(COHORTS)), tf)
-    first = play(METHODS["fedlmd-tf"](**hyper), net=net, clients=clients, cohorts=COHORTS[:2])
-    second = play(METHODS["fedlmd"](**hyper), clients=clients, start=first[-1].server)
+    first = run_cohorts(METHODS["fedlmd-tf"](**hyper), net=net, clients=clients, cohorts=COHORTS[:2])
+    second = run_cohorts(METHODS["fedlmd"](**hyper), clients=clients, start=first[-1].server)
     assert same_bits(switched(2), [p.server.state for p in [*first, *second]])
 
 
 @NETS
 def test_fedgkd_with_one_model_is_fedavg_kd_from_the_second_round_to_the_bit(batch_norm: bool) -> None:
-    clients = people(dtype=torch.float32)
+    clients = make_clients(dtype=torch.float32)
     gkd = states(METHODS["fedgkd"](buffer=1, coef=0.7, tau=2.0), batch_norm=batch_norm)
     net = network(torch.float32, batch_norm=batch_norm)
-    first = play(METHODS["fedavg"](), net=net, clients=clients, cohorts=COHORTS[:1])
-    later = play(METHODS["fedavg-kd"](beta=0.7, tau=2.0), clients=clients, start=first[-1].server)
+    first = run_cohorts(METHODS["fedavg"](), net=net, clients=clients, cohorts=COHORTS[:1])
+    later = run_cohorts(METHODS["fedavg-kd"](beta=0.7, tau=2.0), clients=clients, start=first[-1].server)
     assert same_bits(gkd, [p.server.state for p in [*first, *later]])
 
 
@@ -170,26 +170,26 @@ def test_fedgkd_with_one_model_is_fedavg_kd_from_the_second_round_to_the_bit(bat
 @pytest.mark.parametrize("mode", ["grad", "post_step"])
 def test_scaffold_starts_as_fedavg_to_the_bit(mode: str, batch_norm: bool) -> None:
     for rule in ("size", "uniform"):
-        given, plain = (
+        actual, plain = (
             states(m, batch_norm=batch_norm, weights=rule)
             for m in (METHODS["scaffold"](mode=mode), METHODS["fedavg"]())
         )
-        assert torch.equal(given[0], plain[0])
-        assert not torch.equal(given[1], plain[1])
+        assert torch.equal(actual[0], plain[0])
+        assert not torch.equal(actual[1], plain[1])
 
 
 @NETS
 def test_fednova_with_equal_steps_is_fedavg(batch_norm: bool) -> None:
     kwargs = {"batch_norm": batch_norm, "dtype": torch.float64}
-    for given, plain in zip(
+    for actual, plain in zip(
         states(METHODS["fednova"](), EQUAL, **kwargs), states(METHODS["fedavg"](), EQUAL, **kwargs), strict=True
     ):
-        torch.testing.assert_close(given, plain, rtol=1e-12, atol=1e-13)
+        torch.testing.assert_close(actual, plain, rtol=1e-12, atol=1e-13)
 
 
 def test_one_client_is_the_average_and_equal_sizes_weigh_equally() -> None:
-    one = play(METHODS["fedavg"](), cohorts=[[1]])[0]
-    assert torch.equal(one.server.w, one.replies[0].up["w"])
+    single = run_cohorts(METHODS["fedavg"](), cohorts=[[1]])[0]
+    assert torch.equal(single.server.w, single.replies[0].up["w"])
     assert same_bits(
         states(METHODS["fedavg"](), EQUAL, weights="size"), states(METHODS["fedavg"](), EQUAL, weights="uniform")
     )

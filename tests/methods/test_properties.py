@@ -11,7 +11,7 @@ from fedrecall import METHODS
 from fedrecall.core.flat_model import FlatModel
 from fedrecall.core.method import Method
 from fedrecall.core.types import Output, Step
-from support.method_bench import client, network, people, spoken
+from support.method_bench import client, make_clients, make_step, network
 from support.reference import majority_set
 from support.tiny_federation import local
 
@@ -22,11 +22,11 @@ def normal(seed: int, *shape: int, scale: float = 2.0) -> Tensor:
     return scale * torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def term(method: Method, z: Tensor, zg: Tensor, y: Tensor, **given: object) -> tuple[Tensor, Tensor]:
+def term(method: Method, z: Tensor, zg: Tensor, y: Tensor, **fields: object) -> tuple[Tensor, Tensor]:
     """(what the method adds to the cross-entropy, its gradient in the logits)."""
     z = z.clone().requires_grad_()
     frozen = {"global": zg, "teacher": zg}
-    added = method.loss(spoken(z, y, frozen), client(y, z.shape[1], **given)) - F.cross_entropy(z, y)
+    added = method.loss(make_step(z, y, frozen), client(y, z.shape[1], **fields)) - F.cross_entropy(z, y)
     return added.detach(), torch.autograd.grad(added, z)[0]
 
 
@@ -118,15 +118,15 @@ def test_fedcsd_ignores_the_scale_of_prototype_rows(options: dict, seed: int) ->
 
 def first_step(name: str, hyper: dict, sizes: tuple[int, ...] = (5, 2, 0), t: int = 1) -> tuple[Tensor, Tensor]:
     """(added term, its gradient in the weights' logits) where the student still is the received model."""
-    f, data = FlatModel(network()), people([sizes])[0]
+    f, data = FlatModel(network()), make_clients([sizes])[0]
     method = METHODS[name](**hyper)
     r = local(f, data, t=t)
     P = torch.randn(3, 3, generator=torch.Generator().manual_seed(1)).double()
     r = r._replace(
         down={"teacher": f.w, "A": torch.eye(3).double(), "P": P, "u": f.w * 0, "v": f.w * 0}, memory={"previous": f.w}
     )
-    said = f.outputs(f.w, data)
-    h, z = (part.clone().requires_grad_() for part in said)
+    outputs = f.outputs(f.w, data)
+    h, z = (part.clone().requires_grad_() for part in outputs)
     frozen = {name: f.outputs(w, data) for name, w in method.frozen(r).items()}
     w = f.w.clone().requires_grad_()
     added = method.loss(Step(w, h, z, data.y, frozen), r) - F.cross_entropy(z, data.y)
@@ -162,7 +162,7 @@ def test_masks_and_refinement_make_a_difference_from_the_first_step(name: str, h
 def test_moon_with_the_received_model_for_a_previous_one_is_a_constant() -> None:
     h, same = normal(0, 4, 3).requires_grad_(), normal(1, 4, 3)
     z, y = normal(2, 4, 3), torch.tensor([0, 1, 2, 0])
-    step = spoken(z, y, {"global": Output(same, z), "previous": Output(same, z)}, h=h)
+    step = make_step(z, y, {"global": Output(same, z), "previous": Output(same, z)}, h=h)
     loss = METHODS["moon"](mu=1.0).loss(step, client(y, 3))
     assert float(loss.detach() - F.cross_entropy(z, y)) == pytest.approx(math.log(2))
     assert torch.autograd.grad(loss, h)[0].abs().max() < 1e-16
@@ -172,7 +172,7 @@ def test_moon_with_the_received_model_for_a_previous_one_is_a_constant() -> None
 def test_fedprox_pulls_with_mu_times_the_distance(seed: int) -> None:
     w, w_t = normal(seed, 6).requires_grad_(), normal(seed + 9, 6)
     z, y = normal(seed, 2, 3), torch.tensor([0, 1])
-    loss = METHODS["fedprox"](mu=0.3).loss(spoken(z, y, w=w), client(y, 3, w=w_t))
+    loss = METHODS["fedprox"](mu=0.3).loss(make_step(z, y, w=w), client(y, 3, w=w_t))
     torch.testing.assert_close(torch.autograd.grad(loss, w)[0], 0.3 * (w.detach() - w_t), rtol=1e-14, atol=1e-15)
 
 
@@ -183,5 +183,5 @@ def test_distillation_never_moves_the_teacher() -> None:
     for name in ("fedlsd", "fedntd", "fedgkd", "fedcad", "fedlmd", "fedavg-kd", "fedcsd", "grid"):
         z = normal(2, 3, 3).requires_grad_()
         frozen = {"teacher": zg} if name in {"fedgkd", "fedcsd"} else {"global": zg}
-        loss = METHODS[name]().loss(spoken(z, y, frozen), client(y, 3, down=down))
+        loss = METHODS[name]().loss(make_step(z, y, frozen), client(y, 3, down=down))
         assert torch.autograd.grad(loss, zg, allow_unused=True)[0] is None, name

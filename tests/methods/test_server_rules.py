@@ -1,7 +1,7 @@
 """Whole runs of the rules that live across rounds, against plain re-implementations, in float64.
 
 Four rounds with partial participation: clients come, stay away and come back; some replies are lost. Every round's
-weights, buffers and server state are compared, and the clients' memories at the end.
+weights, buffers and server state are compared, and the clients' client_states at the end.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -17,7 +17,7 @@ from fedrecall.core.training import LocalTraining
 from support import reference as ref
 from support import reference_rounds as rounds
 from support import reference_teachers as teachers
-from support.method_bench import COHORTS, Played, network, people, play
+from support.method_bench import COHORTS, RoundOutcome, make_clients, network, run_cohorts
 from support.reference_rounds import Plain, State
 
 Lost = Mapping[int, Collection[int]]
@@ -26,14 +26,14 @@ ALL_REPLY: Lost = {}
 TROUBLE = pytest.mark.parametrize(
     ("batch_norm", "lost"), [(False, ALL_REPLY), (True, {0: {1}, 2: {0}})], ids=["plain", "batch norm, replies lost"]
 )
-AUX = people([(3, 2, 4)])[0]
+AUX = make_clients([(3, 2, 4)])[0]
 
 
-def same(given: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(given, expected, rtol=1e-9, atol=1e-10)
+def same(actual: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-10)
 
 
-def both(
+def run_both(
     name: str,
     hyper: dict,
     expected: Callable[[Plain], list[State]],
@@ -45,17 +45,17 @@ def both(
     decay: float = 1.0,
     adam: ClientAdam | None = None,
     **rules: object,
-) -> list[tuple[Played, State]]:
+) -> list[tuple[RoundOutcome, State]]:
     """Run both, compare weights and buffers of every round, and give the rest to the caller."""
-    how = LocalTraining(
+    training = LocalTraining(
         epochs=2, batch=4, optimiser=adam or ClientSGD(lr=0.1, momentum=rho), prox=prox, schedule=Decay(decay)
     )
-    net, data = network(batch_norm=batch_norm), [(v.x, v.y) for v in people()]
-    given = play(METHODS[name](**hyper), net=net, lost=lost, how=how, aux=AUX, **rules)
+    net, data = network(batch_norm=batch_norm), [(v.x, v.y) for v in make_clients()]
+    actual = run_cohorts(METHODS[name](**hyper), net=net, lost=lost, training=training, aux=AUX, **rules)
     p = Plain(network(batch_norm=batch_norm), data, COHORTS, lost, rho=rho, mu=prox, pairs=batch_norm, decay=decay)
     if adam is not None:
         p.lr, p.adam = adam.lr, (adam.beta1, adam.beta2, adam.eps)
-    pairs = list(zip(given, expected(p), strict=True))
+    pairs = list(zip(actual, expected(p), strict=True))
     for g, e in pairs:
         same(g.server.w, e["w"])
         same(g.server.b, e["b"])
@@ -65,7 +65,9 @@ def both(
 @TROUBLE
 @pytest.mark.parametrize("weights", ["size", "uniform"])
 def test_fedavg(weights: str, batch_norm: bool, lost: Lost) -> None:
-    both("fedavg", {}, lambda p: rounds.fedavg(p, weights=weights), batch_norm=batch_norm, lost=lost, weights=weights)
+    run_both(
+        "fedavg", {}, lambda p: rounds.fedavg(p, weights=weights), batch_norm=batch_norm, lost=lost, weights=weights
+    )
 
 
 @NORMS
@@ -73,14 +75,14 @@ def test_fedprox(batch_norm: bool) -> None:
     def loss(now: State, k: int, t: int) -> rounds.Loss:
         return lambda rows, w, h, z, y: ref.cross_entropy(z, y) + 0.4 / 2 * ((w - now["w"]) ** 2).sum()
 
-    both("fedprox", {"mu": 0.4}, lambda p: rounds.fedavg(p, loss), batch_norm=batch_norm)
-    both("fedavg", {}, rounds.fedavg, batch_norm=batch_norm, prox=0.4)
+    run_both("fedprox", {"mu": 0.4}, lambda p: rounds.fedavg(p, loss), batch_norm=batch_norm)
+    run_both("fedavg", {}, rounds.fedavg, batch_norm=batch_norm, prox=0.4)
 
 
 @pytest.mark.parametrize("variant", [{}, {"damped": True}, {"nesterov": True}])
 def test_fedavgm(variant: dict) -> None:
     hyper = {"beta_s": 0.7, "eta_s": 0.8} | variant
-    pairs = both("fedavgm", hyper, lambda p: rounds.fedavgm(p, 0.7, 0.8, **variant), batch_norm=True)
+    pairs = run_both("fedavgm", hyper, lambda p: rounds.fedavgm(p, 0.7, 0.8, **variant), batch_norm=True)
     for g, e in pairs:
         same(g.server.extra["v"], e["v"])
 
@@ -90,16 +92,16 @@ def test_fedavgm(variant: dict) -> None:
 @pytest.mark.parametrize("rho", [0.9, 0.0])
 def test_scaffold(mode: str, rho: float, batch_norm: bool, lost: Lost) -> None:
     kwargs = {"batch_norm": batch_norm, "lost": lost, "rho": rho, "decay": 0.7}  # the rate is the round's
-    pairs = both("scaffold", {"mode": mode}, lambda p: rounds.scaffold(p, mode), **kwargs)
+    pairs = run_both("scaffold", {"mode": mode}, lambda p: rounds.scaffold(p, mode), **kwargs)
     for g, e in pairs:
         same(g.server.extra["c"], e["c"])
-        assert set(g.memories) == set(e["c_k"])
-        for k, memory in g.memories.items():
+        assert set(g.client_states) == set(e["c_k"])
+        for k, memory in g.client_states.items():
             same(memory["c"], e["c_k"][k])
 
 
 def test_scaffold_with_uniform_weights() -> None:
-    both("scaffold", {}, lambda p: rounds.scaffold(p, "grad", weights="uniform"), weights="uniform")
+    run_both("scaffold", {}, lambda p: rounds.scaffold(p, "grad", weights="uniform"), weights="uniform")
 
 
 ADAM = ClientAdam(0.05, 0.8, 0.99, 1e-4)
@@ -108,43 +110,43 @@ ADAM = ClientAdam(0.05, 0.8, 0.99, 1e-4)
 @TROUBLE
 def test_scaffold_with_adam(batch_norm: bool, lost: Lost) -> None:
     kwargs = {"batch_norm": batch_norm, "lost": lost, "decay": 0.7, "adam": ADAM}
-    for g, e in both("scaffold", {}, lambda p: rounds.scaffold(p, "mean"), **kwargs):
+    for g, e in run_both("scaffold", {}, lambda p: rounds.scaffold(p, "mean"), **kwargs):
         same(g.server.extra["c"], e["c"])
-        for k, memory in g.memories.items():
+        for k, memory in g.client_states.items():
             same(memory["c"], e["c_k"][k])
 
 
 def test_the_mean_gradient_is_option_two_of_scaffold_for_plain_sgd() -> None:
-    both("scaffold", {}, lambda p: rounds.scaffold(p, "mean"), rho=0.0, decay=0.7)
+    run_both("scaffold", {}, lambda p: rounds.scaffold(p, "mean"), rho=0.0, decay=0.7)
 
 
 @pytest.mark.parametrize("weights", ["uniform", "size"])
 def test_feddyn_with_adam(weights: str) -> None:
-    for g, e in both("feddyn", {"weights": weights}, lambda p: rounds.feddyn(p, 0.1, weights=weights), adam=ADAM):
+    for g, e in run_both("feddyn", {"weights": weights}, lambda p: rounds.feddyn(p, 0.1, weights=weights), adam=ADAM):
         same(g.server.extra["h"], e["h"])
 
 
 @TROUBLE
 @pytest.mark.parametrize(("rho", "prox"), [(0.9, 0.0), (0.0, 0.0), (0.0, 0.3)])
 def test_fednova(rho: float, prox: float, batch_norm: bool, lost: Lost) -> None:
-    both("fednova", {}, rounds.fednova, rho=rho, prox=prox, batch_norm=batch_norm, lost=lost, decay=0.7)
+    run_both("fednova", {}, rounds.fednova, rho=rho, prox=prox, batch_norm=batch_norm, lost=lost, decay=0.7)
 
 
 def test_fednova_as_in_public_code() -> None:
-    both("fednova", {"ccvr_code": True}, lambda p: rounds.fednova(p, ccvr=True))
+    run_both("fednova", {"ccvr_code": True}, lambda p: rounds.fednova(p, ccvr=True))
 
 
 @TROUBLE
 @pytest.mark.parametrize("weights", ["uniform", "size"])
 def test_feddyn(weights: str, batch_norm: bool, lost: Lost) -> None:
     hyper = {"alpha": 0.3, "weights": weights}
-    pairs = both(
+    pairs = run_both(
         "feddyn", hyper, lambda p: rounds.feddyn(p, 0.3, weights=weights), batch_norm=batch_norm, lost=lost, rho=0.0
     )
     for g, e in pairs:
         same(g.server.extra["h"], e["h"])
-        assert set(g.memories) == set(e["g"])
-        for k, memory in g.memories.items():
+        assert set(g.client_states) == set(e["g"])
+        for k, memory in g.client_states.items():
             same(memory["g"], e["g"][k])
 
 
@@ -154,7 +156,7 @@ def test_feddyn(weights: str, batch_norm: bool, lost: Lost) -> None:
 )
 def test_fedcurv(fisher: str, size: int, batch_norm: bool, lost: Lost) -> None:
     hyper = {"lam": 0.02, "fisher": fisher, "size": size}
-    pairs = both(
+    pairs = run_both(
         "fedcurv",
         hyper,
         lambda p: rounds.fedcurv(p, 0.02, size, per_batch=fisher == "per_batch"),
@@ -164,31 +166,31 @@ def test_fedcurv(fisher: str, size: int, batch_norm: bool, lost: Lost) -> None:
     for g, e in pairs:
         for name in ("u", "v"):
             same(g.server.extra[name], sum(e[name].values()))
-            for k, memory in g.memories.items():
+            for k, memory in g.client_states.items():
                 same(memory[name], e[name][k])
 
 
 @NORMS
 def test_moon(batch_norm: bool) -> None:
-    both("moon", {"mu": 2.0, "tau": 0.4}, lambda p: rounds.moon(p, 2.0, 0.4), batch_norm=batch_norm)
+    run_both("moon", {"mu": 2.0, "tau": 0.4}, lambda p: rounds.moon(p, 2.0, 0.4), batch_norm=batch_norm)
 
 
 @TROUBLE
 @pytest.mark.parametrize("buffer", [1, 2, 3, 9])
 def test_fedgkd(buffer: int, batch_norm: bool, lost: Lost) -> None:
     hyper = {"buffer": buffer, "coef": 0.8, "tau": 2.0}
-    both("fedgkd", hyper, lambda p: teachers.fedgkd(p, buffer, 0.8, 2.0), batch_norm=batch_norm, lost=lost)
+    run_both("fedgkd", hyper, lambda p: teachers.fedgkd(p, buffer, 0.8, 2.0), batch_norm=batch_norm, lost=lost)
 
 
 @NORMS
 def test_fedgkd_vote(batch_norm: bool) -> None:
     hyper = {"buffer": 2, "coef": 0.8, "tau": 2.0, "vote": True}
-    both("fedgkd", hyper, lambda p: teachers.fedgkd(p, 2, 0.8, 2.0, (AUX.x, AUX.y)), batch_norm=batch_norm)
+    run_both("fedgkd", hyper, lambda p: teachers.fedgkd(p, 2, 0.8, 2.0, (AUX.x, AUX.y)), batch_norm=batch_norm)
 
 
 @NORMS
 @pytest.mark.parametrize(
-    ("here", "there"),
+    ("hyper_parameters", "reference_options"),
     [
         ({}, {}),
         ({"use_tma": False}, {"use_tma": False}),
@@ -198,33 +200,40 @@ def test_fedgkd_vote(batch_norm: bool) -> None:
         ({"teacher_bn": "batch"}, {"by_batch": True}),
     ],
 )
-def test_fedcsd(here: dict, there: dict, batch_norm: bool) -> None:
+def test_fedcsd(hyper_parameters: dict, reference_options: dict, batch_norm: bool) -> None:
     hyper = {"mu": 0.5, "tau": 3.0, "alpha": 0.6}
-    pairs = both("fedcsd", hyper | here, lambda p: teachers.fedcsd(p, 0.5, 3.0, 0.6, **there), batch_norm=batch_norm)
+    pairs = run_both(
+        "fedcsd",
+        hyper | hyper_parameters,
+        lambda p: teachers.fedcsd(p, 0.5, 3.0, 0.6, **reference_options),
+        batch_norm=batch_norm,
+    )
     for g, e in pairs:
-        if here.get("use_tma", True):
+        if hyper_parameters.get("use_tma", True):
             same(g.server.extra["teacher"], torch.cat(e["teacher"]))
 
 
 def test_fedcsd_teacher_of_clients_that_always_take_part_is_the_servers() -> None:
-    hyper, everyone = {"mu": 0.5, "tau": 3.0, "alpha": 0.6}, [range(4)] * 4
+    hyper, all_clients = {"mu": 0.5, "tau": 3.0, "alpha": 0.6}, [range(4)] * 4
     server, client = (
-        play(METHODS["fedcsd"](**hyper, teacher_at=at), net=network(batch_norm=True), cohorts=everyone)
+        run_cohorts(METHODS["fedcsd"](**hyper, teacher_at=at), net=network(batch_norm=True), cohorts=all_clients)
         for at in ("server", "client")
     )
     assert torch.equal(server[-1].server.state, client[-1].server.state)
-    assert all(torch.equal(m["teacher"], server[-1].server.extra["teacher"]) for m in client[-1].memories.values())
+    assert all(torch.equal(m["teacher"], server[-1].server.extra["teacher"]) for m in client[-1].client_states.values())
 
 
 def test_fedcsd_teacher_of_a_client_averages_the_models_it_received() -> None:
-    played = play(METHODS["fedcsd"](mu=0.5, tau=3.0, alpha=0.6, teacher_at="client"), net=network(batch_norm=True))
-    kept: dict[int, Tensor] = {}
+    played = run_cohorts(
+        METHODS["fedcsd"](mu=0.5, tau=3.0, alpha=0.6, teacher_at="client"), net=network(batch_norm=True)
+    )
+    teachers: dict[int, Tensor] = {}
     for p, members in zip(played, COHORTS, strict=True):
         for k in members:
-            kept[k] = 0.6 * kept[k] + 0.4 * p.before.state if k in kept else p.before.state
-        assert set(p.memories) == set(kept)
-        for k, memory in p.memories.items():
-            same(memory["teacher"], kept[k])
+            teachers[k] = 0.6 * teachers[k] + 0.4 * p.before.state if k in teachers else p.before.state
+        assert set(p.client_states) == set(teachers)
+        for k, memory in p.client_states.items():
+            same(memory["teacher"], teachers[k])
 
 
 PROTO = [
@@ -237,12 +246,12 @@ PROTO = [
 
 
 @TROUBLE
-@pytest.mark.parametrize(("here", "there"), PROTO)
-def test_fedproto(here: dict, there: dict, batch_norm: bool, lost: Lost) -> None:
-    pairs = both(
+@pytest.mark.parametrize(("hyper_parameters", "reference_options"), PROTO)
+def test_fedproto(hyper_parameters: dict, reference_options: dict, batch_norm: bool, lost: Lost) -> None:
+    pairs = run_both(
         "fedproto",
-        {"lam": 0.6} | here,
-        lambda p: teachers.fedproto(p, 0.6, **there),
+        {"lam": 0.6} | hyper_parameters,
+        lambda p: teachers.fedproto(p, 0.6, **reference_options),
         batch_norm=batch_norm,
         lost=lost,
         rho=0.0,  # with momentum a class's features all die; see test_edges
@@ -250,8 +259,8 @@ def test_fedproto(here: dict, there: dict, batch_norm: bool, lost: Lost) -> None
     for g, e in pairs:
         for c in range(3):
             same(g.server.extra["G"][c], e["G"].get(c, torch.zeros(8, dtype=torch.float64)))
-        for k, memory in g.memories.items():
-            if "share_weights" in here:
+        for k, memory in g.client_states.items():
+            if "share_weights" in hyper_parameters:
                 same(memory["own"], torch.cat([e["own"][k]["w"], e["own"][k]["b"]]))
 
 
@@ -265,12 +274,12 @@ def test_fedcad(estimate: str, phi_tau: float | None, batch_norm: bool) -> None:
     def expected(p: Plain) -> list[State]:
         def term(z: Tensor, zg: Tensor, y: Tensor, now: State, k: int) -> Tensor:
             x, labels = (AUX.x, AUX.y) if estimate == "aux" else p.clients[k]
-            alpha = ref.fedcad_alpha(p.say(now["w"], now["b"], x)[1], labels, 3, 0.2, 0.9, phi_tau or 2.0)
+            alpha = ref.fedcad_alpha(p.outputs(now["w"], now["b"], x)[1], labels, 3, 0.2, 0.9, phi_tau or 2.0)
             return ref.fedcad(z, zg, y, alpha, 2.0)
 
         return teachers.distilled(p, term)
 
-    both("fedcad", CAD | {"estimate": estimate, "phi_tau": phi_tau}, expected, batch_norm=batch_norm)
+    run_both("fedcad", CAD | {"estimate": estimate, "phi_tau": phi_tau}, expected, batch_norm=batch_norm)
 
 
 @NORMS
@@ -279,18 +288,18 @@ def test_fedcad(estimate: str, phi_tau: float | None, batch_norm: bool) -> None:
 def test_fedssd(matrix: str, weighting: str, batch_norm: bool) -> None:
     def expected(p: Plain) -> list[State]:
         def term(z: Tensor, zg: Tensor, y: Tensor, now: State, k: int) -> Tensor:
-            A = ref.fedssd_matrix(p.say(now["w"], now["b"], AUX.x)[1], AUX.y, 3, soft=matrix == "soft")
+            A = ref.fedssd_matrix(p.outputs(now["w"], now["b"], AUX.x)[1], AUX.y, 3, soft=matrix == "soft")
             return ref.fedssd(z, zg, y, A, 2.0, weighting)
 
         return teachers.distilled(p, term)
 
-    both("fedssd", {"m_max": 2.0, "weighting": weighting, "matrix": matrix}, expected, batch_norm=batch_norm)
+    run_both("fedssd", {"m_max": 2.0, "weighting": weighting, "matrix": matrix}, expected, batch_norm=batch_norm)
 
 
 @NORMS
 def test_fedlmd(batch_norm: bool) -> None:
     def term(z: Tensor, zg: Tensor, y: Tensor, now: State, k: int) -> Tensor:
-        counts = torch.bincount(people()[k].y, minlength=3).tolist()
+        counts = torch.bincount(make_clients()[k].y, minlength=3).tolist()
         return ref.fedlmd(z, zg, y, ref.majority_set(counts), 0.7, 2.0)
 
-    both("fedlmd", {"beta": 0.7, "tau": 2.0}, lambda p: teachers.distilled(p, term), batch_norm=batch_norm)
+    run_both("fedlmd", {"beta": 0.7, "tau": 2.0}, lambda p: teachers.distilled(p, term), batch_norm=batch_norm)

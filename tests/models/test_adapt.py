@@ -84,29 +84,29 @@ X = torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 @pytest.mark.parametrize(("make", "width"), [(sequential, 9), (Backwards, 5), (Pair, 72), (Tied, 64)])
 def test_gives_features_and_logits_and_keeps_names_and_weights(make: type[nn.Module], width: int) -> None:
     torch.manual_seed(0)
-    own = make()
-    net = adapt(own, X, 3)
-    assert list(net.state_dict()) == list(own.state_dict())
-    assert [n for n, _ in net.named_parameters()] == [n for n, _ in own.named_parameters()]
+    module = make()
+    net = adapt(module, X, 3)
+    assert list(net.state_dict()) == list(module.state_dict())
+    assert [n for n, _ in net.named_parameters()] == [n for n, _ in module.named_parameters()]
     with torch.no_grad():
         h, z = net.eval()(X)
-        output = own.eval()(X)
+        output = module.eval()(X)
     assert h.shape == (4, width)
     assert torch.equal(z, output if isinstance(output, Tensor) else output[1])
     last = [m for m in net.modules() if isinstance(m, nn.Linear) and m.out_features == 3][-1]
     assert torch.allclose(last(h), z)
-    own.load_state_dict(net.state_dict())
+    module.load_state_dict(net.state_dict())
 
 
 def test_the_callers_module_is_not_changed() -> None:
-    own = sequential()
-    before = deepcopy(own.state_dict())
-    adapt(own.train(), X)
-    assert isinstance(own(X[:3]), Tensor)
-    assert own.training
-    own = sequential()
-    own.load_state_dict(before)
-    net = adapt(own, X)
+    module = sequential()
+    before = deepcopy(module.state_dict())
+    adapt(module.train(), X)
+    assert isinstance(module(X[:3]), Tensor)
+    assert module.training
+    module = sequential()
+    module.load_state_dict(before)
+    net = adapt(module, X)
     assert all(torch.equal(a, b) for a, b in zip(net.state_dict().values(), before.values(), strict=True))
     assert net.training
 

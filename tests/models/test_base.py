@@ -37,5 +37,5 @@ def test_a_teacher_has_the_outputs_of_the_trained_module(name: str) -> None:
     x = torch.randn(8, 3, 32, 32).to(memory_format=torch.channels_last)
     learned = model(x)[1]
     with torch.no_grad():
-        heard = model(x)[1]
-    assert torch.equal(learned, heard)
+        logits = model(x)[1]
+    assert torch.equal(learned, logits)

@@ -112,8 +112,8 @@ def test_trains_a_step_and_returns_features_and_logits(name: str) -> None:
 def test_batch_statistics_are_the_test_batchs_own() -> None:
     torch.manual_seed(0)
     x = torch.randn(4, 3, 8, 8)
-    own, running = ResNet8(bn_stats="batch").build((3, 8, 8), 5), ResNet8().build((3, 8, 8), 5)
-    assert torch.equal(own.train()(x)[1], own.eval()(x)[1])
+    by_batch, running = ResNet8(bn_stats="batch").build((3, 8, 8), 5), ResNet8().build((3, 8, 8), 5)
+    assert torch.equal(by_batch.train()(x)[1], by_batch.eval()(x)[1])
     assert not torch.equal(running.train()(x)[1], running.eval()(x)[1])
 
 

@@ -39,16 +39,16 @@ class Node:
     def __init__(self, name: str, attributes: dict[str, str | None]) -> None:
         self.name, self.attributes, self.children, self.text = name, attributes, [], ""
 
-    def all(self, name: str | None = None, **wanted: str) -> list["Node"]:
-        found = [child for child in self.children if name in (None, child.name) and child.has(wanted)]
-        return [*found, *(deep for child in self.children for deep in child.all(name, **wanted))]
+    def all(self, name: str | None = None, **required: str) -> list["Node"]:
+        found = [child for child in self.children if name in (None, child.name) and child.has(required)]
+        return [*found, *(deep for child in self.children for deep in child.all(name, **required))]
 
-    def has(self, wanted: dict[str, str]) -> bool:
-        return all(value in (self.attributes.get(key.rstrip("_")) or "").split() for key, value in wanted.items())
+    def has(self, required: dict[str, str]) -> bool:
+        return all(value in (self.attributes.get(key.rstrip("_")) or "").split() for key, value in required.items())
 
     @property
-    def words(self) -> str:
-        return " ".join(" ".join([self.text, *(child.words for child in self.children)]).split())
+    def all_text(self) -> str:
+        return " ".join(" ".join([self.text, *(child.all_text for child in self.children)]).split())
 
 
 class Page(HTMLParser):
@@ -106,7 +106,7 @@ def make(**changes: object) -> Study:
     return Study(**(fields | changes))
 
 
-def grows(cell: Cell, number: int) -> float:
+def growing_accuracy(cell: Cell, number: int) -> float:
     """Return an accuracy that grows by 0.01 a round and 0.02 a seed; FedNova diverges at 0.5."""
     if cell.row == "FedNova" and cell.column == "0.5" and number > 2:
         return -1.0
@@ -116,7 +116,7 @@ def grows(cell: Cell, number: int) -> float:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     missing = "cells/fedlmd/0.5/seed-1"
-    return write_study(make(), tmp_path_factory.mktemp("r") / "study", grows, without=[missing], local=0.1)
+    return write_study(make(), tmp_path_factory.mktemp("r") / "study", growing_accuracy, without=[missing], local=0.1)
 
 
 @pytest.fixture(scope="module")
@@ -157,8 +157,8 @@ def test_structure_for_assistive_technology(page: Page) -> None:
         if node.name == "a" and (node.attributes["href"] or "").startswith("#"):
             assert (node.attributes["href"] or "")[1:] in ids
     for table in root.all("table"):
-        assert table.all("caption")[0].words
-        assert all(th.attributes["scope"] == "col" and th.words for th in table.all("thead")[0].all("th"))
+        assert table.all("caption")[0].all_text
+        assert all(th.attributes["scope"] == "col" and th.all_text for th in table.all("thead")[0].all("th"))
         assert all(tr.all("th")[0].attributes["scope"] == "row" for tr in table.all("tbody")[0].all("tr"))
     assert all(node.attributes.get("aria-label") or "aria-hidden" in node.attributes for node in root.all("svg"))
     levels = [int(node.name[1]) for node in root.all() if re.fullmatch("h[1-6]", node.name)]
@@ -168,13 +168,15 @@ def test_structure_for_assistive_technology(page: Page) -> None:
 
 def test_the_overview_has_scope_failures_and_settings(page: Page, folder: Path) -> None:
     overview = page.section("overview")
-    badges = [badge.words for badge in overview.all("li", class_="caution")]
+    badges = [badge.all_text for badge in overview.all("li", class_="caution")]
     assert badges == [note.text for note in scope_notes(load_results(folder)) if note.is_caution]
     assert len(badges) == 2, "scaled, and not finished"
-    assert "FedLMD, 0.5, seed 1" in overview.words
-    assert "The learning rate is ours." in overview.words
-    assert "FedNova, 0.5, seed 0: round 3: a loss is not finite" in overview.words
-    settings_ = dict(zip([n.words for n in overview.all("dt")], [n.words for n in overview.all("dd")], strict=True))
+    assert "FedLMD, 0.5, seed 1" in overview.all_text
+    assert "The learning rate is ours." in overview.all_text
+    assert "FedNova, 0.5, seed 0: round 3: a loss is not finite" in overview.all_text
+    settings_ = dict(
+        zip([n.all_text for n in overview.all("dt")], [n.all_text for n in overview.all("dd")], strict=True)
+    )
     assert settings_["data"] == "digits"
     assert settings_["clients"] == "3, 2 per round"
     assert settings_["partition"] == "dirichlet, alpha 0.05; dirichlet, alpha 0.5"
@@ -183,7 +185,7 @@ def test_the_overview_has_scope_failures_and_settings(page: Page, folder: Path) 
 
 def rows_of(table: Node) -> dict[str, list[str]]:
     lines = table.all("tbody")[0].all("tr")
-    return {line.all("th")[0].words: [cell.words for cell in line.all("td")] for line in lines}
+    return {line.all("th")[0].all_text: [cell.all_text for cell in line.all("td")] for line in lines}
 
 
 def test_printed_numbers_beside_measured_ones(page: Page) -> None:
@@ -194,7 +196,7 @@ def test_printed_numbers_beside_measured_ones(page: Page) -> None:
     assert found["FedLMD"][1] == "74.00 1 of 2 seeds"
     assert found["FedNova"][0].startswith("35.00 ± 1.41")
     assert found["FedNova"][1] == "Failed full 34.67"
-    assert "[1] FedAvg, 0.5: printed 70.00; a slip; the difference is to 60" in page.section("paper").words
+    assert "[1] FedAvg, 0.5: printed 70.00; a slip; the difference is to 60" in page.section("paper").all_text
     values = [cell.attributes["data-value"] for cell in table.all("tbody")[0].all("tr")[0].all("td")]
     assert values == ["55", "55"]
 
@@ -206,9 +208,9 @@ def test_cost_and_forgetting(page: Page, folder: Path) -> None:
     cost = rows_of(page.section("cost").all("table")[0])
     assert cost["FedAvg"] == ["4", "0.00032", "0.5", "2", "0.008", "0.016"]
     assert cost["FedLMD"][0] == "3"
-    lost = rows_of(page.section("forgetting").all("table")[0])
-    assert lost["FedAvg"] == ["10.00 ± 0.00", "10.00 ± 0.00"]
-    assert lost["FedLMD"] == ["10.00 ± 0.00", "10.00 1 of 2 seeds"]
+    rows = rows_of(page.section("forgetting").all("table")[0])
+    assert rows["FedAvg"] == ["10.00 ± 0.00", "10.00 ± 0.00"]
+    assert rows["FedLMD"] == ["10.00 ± 0.00", "10.00 1 of 2 seeds"]
 
 
 def test_the_curves_are_means_and_deviations(folder: Path, page: Page) -> None:
@@ -239,9 +241,9 @@ def test_diverged_runs_are_in_no_mean(tmp_path: Path) -> None:
 def test_long_runs_are_subsampled() -> None:
     assert subsample(MAX_POINTS) == list(range(MAX_POINTS))
     for count in (MAX_POINTS + 1, 1000, 12345):
-        kept = subsample(count)
-        assert len(kept) == len(set(kept)) == MAX_POINTS
-        assert (kept[0], kept[-1]) == (0, count - 1)
+        indices = subsample(count)
+        assert len(indices) == len(set(indices)) == MAX_POINTS
+        assert (indices[0], indices[-1]) == (0, count - 1)
 
 
 def test_every_table_is_a_file_and_a_link(folder: Path, page: Page) -> None:
@@ -265,7 +267,7 @@ def test_the_same_results_give_the_same_page(folder: Path, tmp_path: Path) -> No
     assert (tmp_path / "a" / "tables" / "cost.csv").exists()
 
 
-HOSTILE = [
+INJECTIONS = [
     "<script>hacked = 1</script>",
     '"><img src=x onerror=hacked=1>',
     "</script><!--",
@@ -274,32 +276,32 @@ HOSTILE = [
 ]
 
 
-def hostile(folder: Path) -> Path:
+def study_with_injections(folder: Path) -> Path:
     """Write a study whose names are injection attempts."""
     study = make(
         id="hostile",
         title="</title></script><script>hacked = 1</script>",
         about="<b onmouseover=hacked=1>\n\n</p></main>",
-        rows={name: {"method": {"name": "fedavg"}} for name in HOSTILE},
+        rows={name: {"method": {"name": "fedavg"}} for name in INJECTIONS},
         columns={"]]></style><script>hacked = 1</script>": {}, "' onfocus='hacked=1' autofocus='": {}},
-        printed={"final": {HOSTILE[0]: ["<i>1</i>", None]}},
+        printed={"final": {INJECTIONS[0]: ["<i>1</i>", None]}},
         errata=(),
         figures=({"form": "curves", "title": "<u onclick=hacked=1>"}, {"form": "confusion", "title": "<s>"}),
     )
-    return write_study(study, folder / "<img src=x onerror=hacked=1>", grows, local=0.1)
+    return write_study(study, folder / "<img src=x onerror=hacked=1>", growing_accuracy, local=0.1)
 
 
 def test_no_name_becomes_markup(tmp_path: Path) -> None:
-    page = Page(write_report([hostile(tmp_path)], tmp_path / "page.html")[0])
+    page = Page(write_report([study_with_injections(tmp_path)], tmp_path / "page.html")[0])
     nodes = page.root.all()
     assert not any(key.startswith("on") or key == "autofocus" for node in nodes for key in node.attributes)
     assert not {node.name for node in nodes} & {"img", "b", "i", "u", "s", "iframe"}
     assert not any((node.attributes.get("href") or "").startswith("javascript:") for node in nodes)
     scripts = page.root.all("script")
     assert [node.attributes.get("type") for node in scripts] == ["application/json", None]
-    assert [row["name"] for row in json.loads(scripts[0].text)["rows"]] == HOSTILE
-    assert [th.words for th in page.section("cost").all("tbody")[0].all("th")] == HOSTILE
-    assert page.root.all("h1")[0].words == "</title></script><script>hacked = 1</script>"
+    assert [row["name"] for row in json.loads(scripts[0].text)["rows"]] == INJECTIONS
+    assert [th.all_text for th in page.section("cost").all("tbody")[0].all("th")] == INJECTIONS
+    assert page.root.all("h1")[0].all_text == "</title></script><script>hacked = 1</script>"
 
 
 def test_templates_escape_every_value() -> None:
@@ -327,16 +329,16 @@ def test_a_large_study_stays_a_small_page(tmp_path: Path) -> None:
     rows = {f"Method {i}": {"method": {"name": "fedprox", "mu": i / 10}} for i in range(10)}
     base = {"run": {"rounds": 100}, "federation": {"clients": 3, "sample": 2}}
     study = make(base=base, rows=rows, columns={"all": {}}, seeds=(0, 1, 2), fraction=1.0, printed={}, errata=())
-    path = write_report([write_study(study, tmp_path / "s", grows, local=0.1)])[0]
+    path = write_report([write_study(study, tmp_path / "s", growing_accuracy, local=0.1)])[0]
     assert path.stat().st_size < 1_000_000
 
 
 def test_a_run_directory_alone(tmp_path: Path) -> None:
     run = write_run(Experiment(run={"rounds": 3}), tmp_path / "my run", lambda r: r / 10)
     page = Page(write_report([run])[0])
-    assert page.root.all("h1")[0].words == "fedavg on digits"
+    assert page.root.all("h1")[0].all_text == "fedavg on digits"
     assert rows_of(page.section("comparison").all("table")[0])["fedavg"][0] == "30.00"
-    assert "config.toml' --out" in page.section("repeat").words, "the path has a space"
+    assert "config.toml' --out" in page.section("repeat").all_text, "the path has a space"
     assert not page.root.all("fieldset", class_="toggles"), "one row has no toggles"
 
 
@@ -349,7 +351,7 @@ def test_a_run_that_is_not_finished(tmp_path: Path) -> None:
 
 def test_a_study_without_runs(tmp_path: Path) -> None:
     study = make()
-    folder = write_study(study, tmp_path / "s", grows, without=[cell.folder for cell in study.cells()])
+    folder = write_study(study, tmp_path / "s", growing_accuracy, without=[cell.folder for cell in study.cells()])
     page = Page(write_report([folder])[0])
     (warning,) = page.section("overview").all("div", class_="warning")
     assert len(warning.all("li")) == 12
@@ -362,8 +364,8 @@ def test_several_folders_on_one_page(folder: Path, tmp_path: Path, monkeypatch: 
     path, *tables = write_report([folder, run])
     assert path == Path("report.html")
     page = Page(path)
-    assert page.root.all("h1")[0].words == "2 studies"
-    assert [h2.words for h2 in page.root.all("h2")] == ["Table 3", "fedavg on digits"]
+    assert page.root.all("h1")[0].all_text == "2 studies"
+    assert [h2.all_text for h2 in page.root.all("h2")] == ["Table 3", "fedavg on digits"]
     assert len(page.root.all("article")) == 2
     assert Path("tables/study-1-cost.csv") in tables
     assert Path("tables/study-2-cost.csv") in tables
@@ -371,7 +373,7 @@ def test_several_folders_on_one_page(folder: Path, tmp_path: Path, monkeypatch: 
 
 def test_columns_that_are_groups_of_the_test_set(tmp_path: Path) -> None:
     study = make(columns={"DSLR": {"group": "dslr"}, "average": {"group": "mean"}}, printed={}, errata=())
-    folder = write_study(study, tmp_path / "s", grows, groups=["dslr", "amazon"], local=0.1)
+    folder = write_study(study, tmp_path / "s", growing_accuracy, groups=["dslr", "amazon"], local=0.1)
     data = chart_data(load_results(folder))
     assert list(data["panels"][0]["lines"]) == ["accuracy"], "losses are of the whole test set"
     cost = rows_of(Page(write_report([folder])[0]).section("cost").all("table")[0])
@@ -417,7 +419,7 @@ def test_bad_folders_are_one_line_and_nothing_is_written(
 def test_a_damaged_partition_is_reported_in_its_section(tmp_path: Path) -> None:
     run = write_run(Experiment(run={"rounds": 1}), tmp_path / "run", lambda r: 0.5)
     (run / "partition.json").write_text('{"hash": "ab", "counts": 3}')
-    text = Page(write_report([run])[0]).section("partition").words
+    text = Page(write_report([run])[0]).section("partition").all_text
     assert str(run / "partition.json") in text
     assert "counts" in text
 
@@ -431,19 +433,19 @@ def test_a_page_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_several_runs_are_one_comparison(tmp_path: Path) -> None:
-    def run(name: str, method: str, seed: int, height: float, **how: bool) -> Path:
+    def run(name: str, method: str, seed: int, height: float, **options: bool) -> Path:
         tables = {"method": {"name": method}, "run": {"rounds": 3, "seed": seed}}
-        return write_run(Experiment(**tables), tmp_path / name, lambda r: height + r / 100, **how)
+        return write_run(Experiment(**tables), tmp_path / name, lambda r: height + r / 100, **options)
 
     runs = [run("a", "fedavg", 0, 0.4), run("b", "fedavg", 1, 0.5), run("c", "fedlmd", 0, 0.6)]
-    begun = run("d", "fedlmd", 1, 0.6, finished=False)
-    page = Page(write_report([*runs, begun], tmp_path / "page.html")[0])
-    assert page.root.all("h1")[0].words == "4 runs"
+    unfinished = run("d", "fedlmd", 1, 0.6, finished=False)
+    page = Page(write_report([*runs, unfinished], tmp_path / "page.html")[0])
+    assert page.root.all("h1")[0].all_text == "4 runs"
     (table,) = page.section("comparison").all("table")
     assert rows_of(table)["fedavg"][0] == "48.00 ± 7.07"
     assert rows_of(table)["fedlmd"][0] == "63.00 1 of 2 seeds"
-    assert "fedlmd, digits, seed 1" in page.section("overview").words
-    assert page.section("repeat").words.count("fedrecall run") == 4
+    assert "fedlmd, digits, seed 1" in page.section("overview").all_text
+    assert page.section("repeat").all_text.count("fedrecall run") == 4
 
 
 def test_runs_of_one_method_go_by_their_folders(tmp_path: Path) -> None:
@@ -452,7 +454,7 @@ def test_runs_of_one_method_go_by_their_folders(tmp_path: Path) -> None:
         write_run(Experiment(**tables), tmp_path / name, lambda r: 0.5)
     page = Page(write_report([tmp_path / "weak", tmp_path / "strong"], tmp_path / "page.html")[0])
     assert list(rows_of(page.section("comparison").all("table")[0])) == ["weak", "strong"]
-    marked = [mark.words for mark in page.section("configuration").all("mark")]
+    marked = [mark.all_text for mark in page.section("configuration").all("mark")]
     assert marked == ["mu = 0.01", "mu = 1.0"]
     shutil.copytree(tmp_path / "weak", tmp_path / "copy")
     with pytest.raises(UserError) as error:

@@ -132,9 +132,9 @@ TICKS = (
 
 def pixels(page: "Page", colour: str) -> int:
     """Count the pixels of a colour in the first panel."""
-    seen = Image.open(io.BytesIO(page.locator(".chart").first.screenshot())).convert("RGB")
-    wanted = tuple(bytes.fromhex(colour.removeprefix("#")))
-    return sum(count for count, found in seen.getcolors(1 << 24) if found == wanted)
+    screenshot = Image.open(io.BytesIO(page.locator(".chart").first.screenshot())).convert("RGB")
+    expected = tuple(bytes.fromhex(colour.removeprefix("#")))
+    return sum(count for count, found in screenshot.getcolors(1 << 24) if found == expected)
 
 
 def test_lines_have_the_colours_of_their_methods(page: "Page") -> None:
@@ -285,12 +285,12 @@ def test_without_scripts_there_is_a_figure(browser: "Browser", report: Path) -> 
 
 
 def test_injected_names_run_no_code(browser: "Browser", tmp_path: Path) -> None:
-    hostile = ["<script>hacked = 1</script>", '"><img src=x onerror=hacked=1>', "</script><script>hacked=1</script>"]
+    injections = ["<script>hacked = 1</script>", '"><img src=x onerror=hacked=1>', "</script><script>hacked=1</script>"]
     study = Study(
         id="hostile",  # a name that is part of a path is checked before
         title="<img src=x onerror=hacked=1>",
         base={"run": {"rounds": 3}, "federation": {"clients": 3, "sample": 2}},
-        rows={name: {"method": {"name": "fedavg"}} for name in hostile},
+        rows={name: {"method": {"name": "fedavg"}} for name in injections},
         columns={"' onfocus='hacked=1' autofocus='": {}},
     )
     report = write_report([write_study(study, tmp_path / "<script>hacked=1<", grows)], tmp_path / "page.html")[0]
@@ -300,7 +300,7 @@ def test_injected_names_run_no_code(browser: "Browser", tmp_path: Path) -> None:
         assert page.locator(".tip b").count() == 3
         assert page.evaluate("typeof hacked") == "undefined"
         assert page.locator("img").count() == 0
-        assert sorted(names(page, "#study-1-cost table")) == sorted(hostile)
+        assert sorted(names(page, "#study-1-cost table")) == sorted(injections)
         assert opened.problems == []
 
 

@@ -39,7 +39,7 @@ def accuracy(cell: Cell, number: int) -> float:
 
 
 def study(**fields: object) -> Study:
-    given = {
+    defaults = {
         "id": "paper-table-1",
         "title": "A table",
         "paper": "fedlmd",
@@ -54,7 +54,7 @@ def study(**fields: object) -> Study:
         "seeds": (0, 1),
         "target": {"of": "FedAvg", "measure": "best"},
     }
-    return Study(**given | fields)
+    return Study(**defaults | fields)
 
 
 def entries(table: ReportTable) -> dict[str, dict[str, tuple[str, ...]]]:
@@ -145,8 +145,8 @@ def test_speedups_name_the_row_that_sets_the_target(tmp_path: Path) -> None:
 
 def test_a_group_of_the_test_set_has_no_local_accuracy(tmp_path: Path) -> None:
     columns = {"Amazon": {"group": "amazon"}, "all of it": {}}
-    given = study(columns=columns, paper=None)
-    results = load_results(write_study(given, tmp_path / "s", accuracy, local=0.25, groups=["amazon"]))
+    defaults = study(columns=columns, paper=None)
+    results = load_results(write_study(defaults, tmp_path / "s", accuracy, local=0.25, groups=["amazon"]))
     assert not {"local", "forgetting"} & set(comparison_table(results, "Amazon").header)
     assert {"local", "forgetting"} <= set(comparison_table(results, "all of it").header)
 
@@ -180,8 +180,8 @@ ERRATA = ({"row": "FedAvg", "column": "few", "measure": "final", "consistent": 6
 
 
 def test_numbers_beside_the_papers(tmp_path: Path) -> None:
-    own = study(printed=PRINTED, errata=ERRATA)
-    table, speedups = paper_tables(load_results(write_study(own, tmp_path / "s", accuracy)))
+    paper_study = study(printed=PRINTED, errata=ERRATA)
+    table, speedups = paper_tables(load_results(write_study(paper_study, tmp_path / "s", accuracy)))
     shown = entries(table)
     assert table.title == "A table: final accuracy, %"
     assert shown["FedAvg"]["digits"] == ("69.00 ± 1.41", "paper 68.50 ± 0.23 (+0.50)")
@@ -207,8 +207,8 @@ def test_scaled_rounds_are_noted(tmp_path: Path) -> None:
 
 
 def test_not_run_cells_stand_beside_the_papers(tmp_path: Path) -> None:
-    own = study(printed=PRINTED, seeds=(0,))
-    results = load_results(write_study(own, tmp_path / "s", accuracy, without=["cells/fedavg/digits/seed-0"]))
+    paper_study = study(printed=PRINTED, seeds=(0,))
+    results = load_results(write_study(paper_study, tmp_path / "s", accuracy, without=["cells/fedavg/digits/seed-0"]))
     assert entries(paper_tables(results)[0])["FedAvg"]["digits"] == ("not run", "paper 68.50 ± 0.23")
 
 
@@ -279,9 +279,9 @@ def test_wide_tables_are_shown_in_blocks_that_fit(tmp_path: Path, width: int) ->
     text = printed(table, width)
     assert all(len(line) <= width for line in text.splitlines())
     assert text.count("\nFedNova") == len(column_blocks(table, width)) > 1, "every block has the rows' names"
-    whole = " ".join(text.split())
+    joined = " ".join(text.split())
     for _, line in table.rows:
-        assert all(part in whole for entry in line for part in entry.lines), "and nothing is cut off"
+        assert all(part in joined for entry in line for part in entry.lines), "and nothing is cut off"
     assert "\x1b" not in text, "no colours where there is no terminal"
 
 

@@ -15,7 +15,7 @@ import fedrecall as fr
 from fedrecall.files import TEMPORARY_NAME, write_atomic
 from fedrecall.runs.directory import START_FILES, new_run_directory, remove_if_unused
 from support.command import call
-from support.interrupted_run import begin, difference, outcome, tables
+from support.interrupted_run import difference, outcome, start_process, tables
 
 CODES = ("[run.cannot_write]", "[run.not_a_directory]", "[study.cannot_write]")
 SMALL = {"federation": {"clients": 4, "sample": 2}, "local": {"epochs": 1}}
@@ -69,7 +69,7 @@ def test_a_start_that_was_killed_is_started_again(write: int, resume: bool, tmp_
     """The same command works, and so does --resume if the configuration was written. A Flower server resumes so."""
     config = tables("fedavg", "serial", rounds=2, **SMALL)
     fr.run(config, out=tmp_path / "undisturbed")
-    process = begin(partial(kill_at_write, config, tmp_path / "killed", write))
+    process = start_process(partial(kill_at_write, config, tmp_path / "killed", write))
     process.join(60)
     assert process.exitcode == -signal.SIGKILL
     assert not (tmp_path / "killed" / "environment.json").exists()

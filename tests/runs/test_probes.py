@@ -132,11 +132,11 @@ def test_metrics_of_fedcsd_on_a_batch_by_hand() -> None:
     y = torch.tensor([0, 0, 1, 0])  # right, wrong and unsure of the label, wrong, wrong but p_y > 1/3
     z = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
     s = Step(z, z, z, y, {"teacher": Output(z_t, z_t)}, False)
-    seen = FedCSD(use_similarity=False, tau=2.0).sample_metrics(s, Local(*[None] * len(Local._fields)))  # type: ignore[arg-type]
+    metrics = FedCSD(use_similarity=False, tau=2.0).sample_metrics(s, Local(*[None] * len(Local._fields)))  # type: ignore[arg-type]
     q = F.softmax(z_t / 2, -1)
-    assert torch.allclose(seen["target_entropy"], -(q * q.log()).sum(-1))
-    assert torch.allclose(seen["target_kl"], (q * (q.log() - F.log_softmax(z / 2, -1))).sum(-1), atol=1e-6)
-    assert seen["filter_rate"].nan_to_num(-1).tolist() == [-1, 1, 1, 0]
+    assert torch.allclose(metrics["target_entropy"], -(q * q.log()).sum(-1))
+    assert torch.allclose(metrics["target_kl"], (q * (q.log() - F.log_softmax(z / 2, -1))).sum(-1), atol=1e-6)
+    assert metrics["filter_rate"].nan_to_num(-1).tolist() == [-1, 1, 1, 0]
 
 
 @pytest.mark.parametrize(("method", "keys"), [

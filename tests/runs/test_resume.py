@@ -24,7 +24,7 @@ def tables(method: str = "scaffold", engine: str = "serial", **run: object) -> d
     return SMALL | {"method": {"name": method}, "engine": {"name": engine}, "run": {"rounds": 4} | run}
 
 
-def interrupt(given: dict[str, object], out: Path, after: int, **own: object) -> None:
+def interrupt(config: dict[str, object], out: Path, after: int, **objects: object) -> None:
     """Run, and break off after so many rounds, as Ctrl-C does."""
 
     def stop(line: dict[str, object]) -> None:
@@ -32,7 +32,7 @@ def interrupt(given: dict[str, object], out: Path, after: int, **own: object) ->
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        fr.run(given, out=out, watch=stop, **own)
+        fr.run(config, out=out, watch=stop, **objects)
 
 
 def same(a: fr.Result, b: fr.Result) -> None:
@@ -60,14 +60,14 @@ def test_every_method_resumes_to_the_same_bits(method: str, tmp_path: Path) -> N
 
 def test_on_another_engine_with_probes_and_server_momentum(tmp_path: Path) -> None:
     run = {"probes": ["local", "confusion"], "checkpoint_every": 2, "rounds": 6}
-    whole = tables("fedgkd", **run) | {"server": {"momentum": 0.5}}
-    expected = fr.run(whole)
-    interrupt(whole, tmp_path / "a", after=3)
-    other = whole | {"engine": {"name": "pool", "workers": 2}}
+    complete = tables("fedgkd", **run) | {"server": {"momentum": 0.5}}
+    expected = fr.run(complete)
+    interrupt(complete, tmp_path / "a", after=3)
+    other = complete | {"engine": {"name": "pool", "workers": 2}}
     interrupted_again = 5
     with pytest.raises(KeyboardInterrupt):
         fr.run(other, out=tmp_path / "a", resume=True, watch=lambda line: _stop_at(line, interrupted_again))
-    same(fr.run(whole, out=tmp_path / "a", resume=True), expected)
+    same(fr.run(complete, out=tmp_path / "a", resume=True), expected)
 
 
 def _stop_at(line: dict[str, object], number: int) -> None:
@@ -117,22 +117,22 @@ def test_an_altered_record_is_an_error(
     file: str, line: int, from_round: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The record is a part of a checkpoint: one that says something else is not gone on with."""
-    given = tables(probes=["cohort"])
-    interrupt(given, tmp_path / "a", after=3)
+    config = tables(probes=["cohort"])
+    interrupt(config, tmp_path / "a", after=3)
     path = tmp_path / "a" / file
     lines = path.read_text().splitlines(keepends=True)
-    old = lines[line - 1]
-    key = next(key for key in ("bytes_up", "labels") if key in old)
-    at = old.index(key) + len(key) + 4
-    lines[line - 1] = old[:at] + str(9 - int(old[at])) + old[at + 1 :]
+    before = lines[line - 1]
+    key = next(key for key in ("bytes_up", "labels") if key in before)
+    at = before.index(key) + len(key) + 4
+    lines[line - 1] = before[:at] + str(9 - int(before[at])) + before[at + 1 :]
     path.write_text("".join(lines))
-    seen = []
+    records = []
     with caplog.at_level(logging.WARNING):
-        resumed = fr.run(given, out=tmp_path / "a", resume=True, watch=lambda line: seen.append(line["round"]))
+        resumed = fr.run(config, out=tmp_path / "a", resume=True, watch=lambda line: records.append(line["round"]))
     assert caplog.records[0].args[0] == 3, "the round of the damaged checkpoint"
     assert str(path) in caplog.records[0].args[1]
-    assert seen[0] == from_round + 1
-    same(resumed, fr.run(given))
+    assert records[0] == from_round + 1
+    same(resumed, fr.run(config))
 
 
 @pytest.mark.parametrize("damage", [b"\xff\xfe", b'{"rouod": 1}\n', b"7\n", b'{"round": "1"}\n', b""])
@@ -145,12 +145,16 @@ def test_an_unreadable_record_is_written_again(damage: bytes, tmp_path: Path) ->
 def test_files_of_killed_processes_are_removed(tmp_path: Path) -> None:
     interrupt(tables(rounds=6), tmp_path / "a", after=5)
     folder = tmp_path / "a" / "checkpoints"
-    left = [folder / ".round-000006.json.x1", folder / "memories" / "0-99.safetensors", folder / "memories" / ".0-9.x"]
-    for path in left:
+    leftovers = [
+        folder / ".round-000006.json.x1",
+        folder / "memories" / "0-99.safetensors",
+        folder / "memories" / ".0-9.x",
+    ]
+    for path in leftovers:
         path.write_bytes(b"half")
     with pytest.raises(KeyboardInterrupt):
         fr.run(tables(rounds=6), out=tmp_path / "a", resume=True, watch=lambda line: _stop_at(line, 6))
-    assert not [path for path in left if path.exists()]
+    assert not [path for path in leftovers if path.exists()]
 
 
 def test_a_finished_run_whose_checkpoints_were_not_all_removed_is_finished(tmp_path: Path) -> None:
@@ -304,15 +308,15 @@ def test_a_full_disk_stops_the_run_and_loses_nothing(tmp_path: Path, monkeypatch
 def test_runs_with_users_data_and_model_resume_too(tmp_path: Path) -> None:
     rng = torch.Generator().manual_seed(0)
     x, y = torch.randn(120, 5, generator=rng), torch.randint(0, 3, (120,), generator=rng)
-    own = {"data": (x.numpy(), y.numpy()), "model": torch.nn.Linear(5, 3)}
-    given = {"federation": {"clients": 3}, "engine": {"name": "serial"}, "run": {"rounds": 4}}
-    expected = fr.run(given, **own)
-    interrupt(given, tmp_path / "a", after=2, **own)
-    same(fr.run(given, out=tmp_path / "a", resume=True, **own), expected)
+    objects = {"data": (x.numpy(), y.numpy()), "model": torch.nn.Linear(5, 3)}
+    config = {"federation": {"clients": 3}, "engine": {"name": "serial"}, "run": {"rounds": 4}}
+    expected = fr.run(config, **objects)
+    interrupt(config, tmp_path / "a", after=2, **objects)
+    same(fr.run(config, out=tmp_path / "a", resume=True, **objects), expected)
     shutil.copytree(tmp_path / "a", tmp_path / "b")
-    other = own | {"data": ((x + 1).numpy(), y.numpy())}
+    other = objects | {"data": ((x + 1).numpy(), y.numpy())}
     (tmp_path / "b" / "summary.json").unlink()
     with pytest.raises(fr.UserError) as error:
-        fr.run(given, out=tmp_path / "b", resume=True, **other)
+        fr.run(config, out=tmp_path / "b", resume=True, **other)
     assert (error.value.code, error.value.key) == ("run.cannot_resume", str(tmp_path / "b"))
     assert "data (environment)" in str(error.value)

@@ -17,9 +17,9 @@ QUICK = {"run": {"rounds": 3}, "local": {"epochs": 1}}
 
 
 def test_run_directory(tmp_path: Path) -> None:
-    seen = []
+    records = []
     experiment = fr.Experiment(**QUICK, federation={"clients": 8, "sample": 3})
-    result = fr.run(experiment, out=tmp_path / "a", watch=seen.append)
+    result = fr.run(experiment, out=tmp_path / "a", watch=records.append)
     names = {p.name for p in (tmp_path / "a").iterdir()}
     assert names == {
         "config.toml", "rounds.jsonl", "summary.json", "environment.json", "model.safetensors",
@@ -27,7 +27,7 @@ def test_run_directory(tmp_path: Path) -> None:
     }  # fmt: skip
 
     lines = [json.loads(line) for line in (tmp_path / "a" / "rounds.jsonl").read_text().splitlines()]
-    assert lines == result.rounds == seen
+    assert lines == result.rounds == records
     assert [line["round"] for line in lines] == [1, 2, 3]
     assert set(lines[0]) == {
         "round",
@@ -66,7 +66,7 @@ def test_run_directory(tmp_path: Path) -> None:
 
 def test_an_experiment_may_be_tables_or_a_file(tmp_path: Path) -> None:
     (tmp_path / "quick.toml").write_text("[run]\nrounds = 3\n[local]\nepochs = 1\n")
-    results = [fr.run(given) for given in (fr.Experiment(**QUICK), QUICK, tmp_path / "quick.toml")]
+    results = [fr.run(source) for source in (fr.Experiment(**QUICK), QUICK, tmp_path / "quick.toml")]
     assert len({r.summary["final"] for r in results}) == 1
 
 
@@ -156,9 +156,9 @@ def test_auxiliary_set() -> None:
     ready = prepare_run(fr.Experiment(data={"aux_per_class": 5}))
     assert torch.bincount(ready.server.auxiliary.y).tolist() == [5] * 10
     assert len(ready.clients.train) == 1433
-    held = prepare_run(fr.Experiment(data={"aux_per_class": 5, "aux": "holdout"}))
-    assert len(held.clients.train) == 1433 - 50
-    assert held.data.partition.sizes.sum() == 1433 - 50
+    held_out = prepare_run(fr.Experiment(data={"aux_per_class": 5, "aux": "holdout"}))
+    assert len(held_out.clients.train) == 1433 - 50
+    assert held_out.data.partition.sizes.sum() == 1433 - 50
 
 
 @pytest.mark.parametrize(
@@ -176,16 +176,16 @@ def test_methods_that_need_auxiliary_data_are_errors_without(method: dict[str, o
 def test_python_objects_are_recorded_and_required_to_resume(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     data = (rng.normal(size=(90, 4)).astype(np.float32), rng.integers(0, 3, 90))
-    own = {"data": data, "model": nn.Linear(4, 3), "partition": fr.Experiment().federation.partition}
-    fr.run(fr.Experiment(**QUICK, federation={"clients": 3}), **own, out=tmp_path / "a")
+    objects = {"data": data, "model": nn.Linear(4, 3), "partition": fr.Experiment().federation.partition}
+    fr.run(fr.Experiment(**QUICK, federation={"clients": 3}), **objects, out=tmp_path / "a")
     tables = tomllib.loads((tmp_path / "a" / "config.toml").read_text())
     assert tables["data"]["name"] == tables["model"]["name"] == tables["federation"]["partition"]["name"] == "own"
-    for missing in own:
+    for missing in objects:
         with pytest.raises(fr.UserError) as error:
-            fr.run(tmp_path / "a" / "config.toml", **{k: v for k, v in own.items() if k != missing})
+            fr.run(tmp_path / "a" / "config.toml", **{k: v for k, v in objects.items() if k != missing})
         assert (error.value.code, error.value.key) == ("config.needs_python_object", missing)
         assert f"{missing}=" in str(error.value.hint)
-    fr.run(tmp_path / "a" / "config.toml", **own)
+    fr.run(tmp_path / "a" / "config.toml", **objects)
 
 
 def test_a_run_without_clients_that_train_is_an_error() -> None:

@@ -194,12 +194,12 @@ def test_a_failed_write_is_warned_of_once(
     assert "\n" not in line.getMessage()
 
 
-class Fragile:
+class FailingTracker:
     """Fails in its second round; its words are kept."""
 
     def __init__(self) -> None:
         self.heard: list[str] = []
-        Fragile.last = self
+        FailingTracker.last = self
 
     def __enter__(self):
         return self
@@ -223,9 +223,9 @@ class Fragile:
 def test_a_failure_while_running_ends_the_tracking_only(
     result: fr.Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setitem(TRACKERS, "fragile", Fragile)
+    monkeypatch.setitem(TRACKERS, "fragile", FailingTracker)
     track("fragile", result, tmp_path)
-    assert Fragile.last.heard == ["start", "round 1", "round 2", "exit"]
+    assert FailingTracker.last.heard == ["start", "round 1", "round 2", "exit"]
     assert [r.args for r in caplog.records] == [("fragile", "the disk is full")]
 
 
@@ -250,33 +250,33 @@ def test_a_diverged_run_is_marked(result: fr.Result, tmp_path: Path) -> None:
 def resumed(name: str, out: Path) -> fr.Result:
     """Tracked, interrupted after the third round, of which the last two are in no checkpoint, and resumed."""
     run = {"rounds": 4, "track": name, "checkpoint_every": 2}
-    given = {"local": {"epochs": 1}, "engine": {"name": "serial"}, "run": run}
+    config = {"local": {"epochs": 1}, "engine": {"name": "serial"}, "run": run}
 
     def stop(line: dict[str, object]) -> None:
         if line["round"] == 3:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        fr.run(given, out=out, watch=stop)
-    return fr.run(given, out=out, resume=True)
+        fr.run(config, out=out, watch=stop)
+    return fr.run(config, out=out, resume=True)
 
 
 def test_mlflow_resumes_the_same_run(tmp_path: Path) -> None:
-    whole = resumed("mlflow", tmp_path / "run")
+    complete = resumed("mlflow", tmp_path / "run")
     client, run = mlflow_run((tmp_path / "run" / "mlruns").as_uri())
     assert run.info.status == "FINISHED"
     history = client.get_metric_history(run.info.run_id, "accuracy")
-    assert [(point.step, point.value) for point in history] == expected(whole, "accuracy"), "every round once"
+    assert [(point.step, point.value) for point in history] == expected(complete, "accuracy"), "every round once"
 
 
 def test_tensorboard_resumes_the_same_curves(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    whole = resumed("tensorboard", tmp_path / "run")
+    complete = resumed("tensorboard", tmp_path / "run")
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
     assert [event.step for event in events.Scalars("accuracy")] == [1, 2, 3, 4]
     assert [event.value for event in events.Scalars("accuracy")] == pytest.approx(
-        [line["accuracy"] for line in whole.rounds]
+        [line["accuracy"] for line in complete.rounds]
     )
     assert events.Tensors("configuration/text_summary")
 

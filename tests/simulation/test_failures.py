@@ -24,16 +24,16 @@ from fedrecall.testing.federation import SKEWED_LABELS, model, simulated_clients
 from support.processes import children, shared_memory, until
 from support.tiny_federation import accepted
 
-EVERYONE = range(len(SKEWED_LABELS))
+ALL_CLIENTS = range(len(SKEWED_LABELS))
 engines = pytest.mark.parametrize("name", ENGINES)
 
 
 @dataclass(frozen=True)
-class Fatal(fr.Method):
+class ExitsInTraining(fr.Method):
     """Ends its own process at one client's last step, as often as there are tokens in a folder."""
 
     folder: str = ""
-    how: int = signal.SIGKILL
+    signal_number: int = signal.SIGKILL
     examples: int = 7  # of the client that is hit
 
     def memory(self, w: Tensor) -> Payload:
@@ -43,14 +43,14 @@ class Fatal(fr.Method):
         token = next(Path(self.folder).iterdir(), None) if len(r.y) == self.examples else None
         if token is not None:
             token.unlink()
-            os.kill(os.getpid(), self.how)
+            os.kill(os.getpid(), self.training)
         return {"w": w + r.memory["last"]}, {"last": w}
 
 
 def trained(engine: PoolEngine | SerialEngine, rounds: int = 2) -> list[Tensor]:
     with engine:
         down = {"w": model().w}
-        return [r.up["w"] for t in range(rounds) for r in accepted(engine.cohort(t, EVERYONE), "train", down)]
+        return [r.up["w"] for t in range(rounds) for r in accepted(engine.cohort(t, ALL_CLIENTS), "train", down)]
 
 
 def tokens(folder: Path, number: int) -> str:
@@ -62,9 +62,9 @@ def tokens(folder: Path, number: int) -> str:
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("deaths", [1, 2])
 def test_a_worker_killed_in_a_round_is_replaced_to_the_bit(workers: int, deaths: int, tmp_path: Path) -> None:
-    expected = trained(SerialEngine(simulated_clients(Fatal(str(tmp_path))), model()))
+    expected = trained(SerialEngine(simulated_clients(ExitsInTraining(str(tmp_path))), model()))
     before = shared_memory()
-    got = trained(PoolEngine(simulated_clients(Fatal(tokens(tmp_path, deaths))), model(), workers=workers))
+    got = trained(PoolEngine(simulated_clients(ExitsInTraining(tokens(tmp_path, deaths))), model(), workers=workers))
     assert list(tmp_path.iterdir()) == [], "it did die"
     assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
     assert children(os.getpid()) == []
@@ -72,7 +72,7 @@ def test_a_worker_killed_in_a_round_is_replaced_to_the_bit(workers: int, deaths:
 
 
 @dataclass(frozen=True)
-class TwoDie(fr.Method):
+class TwoExit(fr.Method):
     """The clients with seven and four examples end their processes, once each, a moment after the others are done."""
 
     folder: str = ""
@@ -90,17 +90,17 @@ def test_two_workers_exit_while_the_reply_buffer_is_full(tmp_path: Path) -> None
     for examples in (7, 4):
         (tmp_path / str(examples)).touch()
     f = model()
-    with PoolEngine(simulated_clients(TwoDie(str(tmp_path))), f, workers=4, buffer=0) as pool:
-        replies = pool.cohort(0, EVERYONE).run("train", {"w": f.w})
-        came = [next(replies).n]
+    with PoolEngine(simulated_clients(TwoExit(str(tmp_path))), f, workers=4, buffer=0) as pool:
+        replies = pool.cohort(0, ALL_CLIENTS).run("train", {"w": f.w})
+        sizes = [next(replies).n]
         until(lambda: not list(tmp_path.iterdir()))
         time.sleep(0.3)  # both deaths and the fourth client's answer are there before anybody listens
-        came += [reply.n for reply in replies]
-    assert came == [9, 7, 4, 2, 1]
+        sizes += [reply.n for reply in replies]
+    assert sizes == [9, 7, 4, 2, 1]
 
 
 def test_a_worker_killed_between_rounds_is_replaced(tmp_path: Path) -> None:
-    w, f = simulated_clients(Fatal(str(tmp_path))), model()
+    w, f = simulated_clients(ExitsInTraining(str(tmp_path))), model()
     with PoolEngine(w, f, workers=2) as pool:
         expected = pool.evaluate(f.w)
         for _ in range(4):  # more often than one job may fail
@@ -109,20 +109,20 @@ def test_a_worker_killed_between_rounds_is_replaced(tmp_path: Path) -> None:
             score = pool.evaluate(f.w)
             assert torch.equal(score.predicted, expected.predicted)
             assert score.loss == expected.loss
-            assert len(list(pool.cohort(0, EVERYONE).run("train", {"w": f.w}))) == 5
+            assert len(list(pool.cohort(0, ALL_CLIENTS).run("train", {"w": f.w}))) == 5
 
 
 def test_a_client_that_kills_every_worker_has_failed(tmp_path: Path) -> None:
-    kept: list[ClientFailure] = []
-    faults = FailurePolicy(min_replies=4, save_traceback=kept.append)
-    pool = PoolEngine(simulated_clients(Fatal(tokens(tmp_path, 9))), model(), faults, workers=2)
+    failures: list[ClientFailure] = []
+    faults = FailurePolicy(min_replies=4, save_traceback=failures.append)
+    pool = PoolEngine(simulated_clients(ExitsInTraining(tokens(tmp_path, 9))), model(), faults, workers=2)
     assert len(trained(pool, rounds=1)) == 4
-    assert [(k.t, k.client, k.code) for k in kept] == [(0, 1, "engine.worker_exited")]
+    assert [(k.t, k.client, k.code) for k in failures] == [(0, 1, "engine.worker_exited")]
     for fact in ("worker process", "3 times", "SIGKILL", "memory"):
-        assert fact in kept[0].error
+        assert fact in failures[0].error
     assert len(list(tmp_path.iterdir())) == 6
     with pytest.raises(fr.UserError) as caught:
-        trained(PoolEngine(simulated_clients(Fatal(str(tmp_path))), model()))
+        trained(PoolEngine(simulated_clients(ExitsInTraining(str(tmp_path))), model()))
     assert caught.value.code == "engine.worker_exited"
     for fact in ("round 1", "client 1", "worker process", "3 times"):
         assert fact in str(caught.value)
@@ -144,7 +144,7 @@ def test_writing_to_a_received_tensor_is_fatal_and_explained() -> None:
 
 
 @dataclass(frozen=True)
-class Picky(fr.Method):
+class RaisesForSome(fr.Method):
     """Raises for some clients."""
 
     sizes: tuple[int, ...] = (7,)
@@ -165,7 +165,7 @@ class Picky(fr.Method):
 @engines
 def test_a_client_that_raises_stops_the_run_with_one_line(name: str) -> None:
     with pytest.raises(fr.UserError) as caught:
-        trained(ENGINES[name](simulated_clients(Picky()), model()))
+        trained(ENGINES[name](simulated_clients(RaisesForSome()), model()))
     assert (caught.value.code, caught.value.key) == ("round.client_failed", None)
     for fact in ("round 1", "client 1", "ValueError: I do not like this batch"):
         assert fact in str(caught.value)
@@ -177,21 +177,23 @@ def test_a_client_that_raises_stops_the_run_with_one_line(name: str) -> None:
 
 @engines
 def test_a_round_with_enough_replies_completes_and_failed_clients_keep_their_state(name: str) -> None:
-    kept: list[ClientFailure] = []
+    failures: list[ClientFailure] = []
     engine = ENGINES[name](
-        simulated_clients(Picky()), model(), FailurePolicy(min_replies=4, save_traceback=kept.append)
+        simulated_clients(RaisesForSome()), model(), FailurePolicy(min_replies=4, save_traceback=failures.append)
     )
     assert len(trained(engine)) == 8
-    assert [(k.t, k.client, k.code) for k in kept] == [(t, 1, "round.client_failed") for t in (0, 1)]
-    assert {k.error for k in kept} == {"ValueError: I do not like this batch"}
-    assert all("in loss" in k.traceback for k in kept)
+    assert [(k.t, k.client, k.code) for k in failures] == [(t, 1, "round.client_failed") for t in (0, 1)]
+    assert {k.error for k in failures} == {"ValueError: I do not like this batch"}
+    assert all("in loss" in k.traceback for k in failures)
     assert {k: int(m["rounds"]) for k, m in engine.client_state.items()} == {0: 2, 2: 2, 3: 2, 4: 2}
 
 
 @engines
 def test_too_few_replies_stop_the_run_as_soon_as_it_is_known(name: str) -> None:
     engine = ENGINES[name](
-        simulated_clients(Picky(sizes=(9, 7))), model(), FailurePolicy(min_replies=4, save_traceback=lambda f: "a file")
+        simulated_clients(RaisesForSome(sizes=(9, 7))),
+        model(),
+        FailurePolicy(min_replies=4, save_traceback=lambda f: "a file"),
     )
     with pytest.raises(fr.UserError) as caught:
         trained(engine)
@@ -209,7 +211,7 @@ def test_user_errors_of_a_client_are_raised_unchanged(
     """It would be the same for every client, so `min_replies` does not forgive it."""
     error = kind("method.own_code", "I do not like\nthis batch", *more)
     with pytest.raises(fr.UserError) as caught:
-        trained(ENGINES[name](simulated_clients(Picky(error=error)), model(), FailurePolicy(min_replies=1)))
+        trained(ENGINES[name](simulated_clients(RaisesForSome(error=error)), model(), FailurePolicy(min_replies=1)))
     assert type(caught.value) is kind
     assert caught.value.args == error.args, "with its code, key and hint"
     assert str(caught.value) == str(error)
@@ -222,7 +224,7 @@ def test_a_model_that_cannot_be_scored() -> None:
     assert "RuntimeError" in str(caught.value)
 
 
-class Mortal(torch.nn.Module):
+class ExitsInEvaluation(torch.nn.Module):
     """Ends its process in evaluation, as often as there are tokens in a folder."""
 
     def __init__(self, folder: str) -> None:
@@ -238,7 +240,7 @@ class Mortal(torch.nn.Module):
 
 
 def test_a_worker_killed_in_an_evaluation_is_replaced_to_the_bit(tmp_path: Path) -> None:
-    f = FlatModel(Mortal(str(tmp_path)))
+    f = FlatModel(ExitsInEvaluation(str(tmp_path)))
     expected = SerialEngine(simulated_clients(fr.Method()), f).evaluate(f.w)
     tokens(tmp_path, 2)
     with PoolEngine(simulated_clients(fr.Method()), f, workers=2) as pool:
@@ -289,13 +291,13 @@ def test_min_replies_above_the_cohort_is_an_error() -> None:
 
 def test_objects_that_cannot_be_sent_to_a_spawned_worker_are_errors() -> None:
     @dataclass(frozen=True)
-    class Here(fr.Method):
+    class LocalMethod(fr.Method):
         pass
 
     with pytest.raises(fr.UserError) as caught:
-        trained(PoolEngine(simulated_clients(Here()), model(), start="spawn"))
+        trained(PoolEngine(simulated_clients(LocalMethod()), model(), start="spawn"))
     assert (caught.value.code, caught.value.key) == ("engine.cannot_pickle", "engine.name")
-    assert "Here" in str(caught.value)
+    assert "LocalMethod" in str(caught.value)
     assert "top of a module" in str(caught.value)
 
 
@@ -341,9 +343,9 @@ def test_a_worker_killed_before_it_is_ready_is_replaced(tmp_path: Path, monkeypa
 
 
 def test_a_stopped_worker_is_replaced_after_the_timeout(tmp_path: Path) -> None:
-    expected = trained(SerialEngine(simulated_clients(Fatal(str(tmp_path), signal.SIGSTOP)), model()))
+    expected = trained(SerialEngine(simulated_clients(ExitsInTraining(str(tmp_path), signal.SIGSTOP)), model()))
     before = children(os.getpid())
-    stopping = simulated_clients(Fatal(tokens(tmp_path, 1), signal.SIGSTOP))
+    stopping = simulated_clients(ExitsInTraining(tokens(tmp_path, 1), signal.SIGSTOP))
     got = trained(PoolEngine(stopping, model(), workers=2, timeout=2.0))
     assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
     assert children(os.getpid()) == before  # the resource tracker of another test may be there
@@ -359,9 +361,9 @@ def test_a_stopped_worker_is_reported_without_a_timeout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(processes, "STOPPED_WARNING_SECONDS", 0.5)
-    stopping = simulated_clients(Fatal(tokens(tmp_path, 1), signal.SIGSTOP))
+    stopping = simulated_clients(ExitsInTraining(tokens(tmp_path, 1), signal.SIGSTOP))
     with PoolEngine(stopping, model(), workers=1) as pool, ThreadPoolExecutor(1) as thread:
-        replies = thread.submit(lambda: list(pool.cohort(0, EVERYONE).run("train", {"w": model().w})))
+        replies = thread.submit(lambda: list(pool.cohort(0, ALL_CLIENTS).run("train", {"w": model().w})))
         until(lambda: bool(caplog.records))
         (pid,) = pool.workers.pids
         assert str(pid) in caplog.text
@@ -375,11 +377,11 @@ def test_every_exit_status_has_a_description(monkeypatch: pytest.MonkeyPatch) ->
     with PoolEngine(simulated_clients(fr.Method()), model(), workers=1) as pool:
         for end, fact in ((signal.SIGTERM, "SIGTERM"), (0, "connection")):
             pool.evaluate(model().w)
-            hand = pool.workers.idle_worker(waiting=1)
-            assert hand is not None
+            worker = pool.workers.idle_worker(waiting=1)
+            assert worker is not None
             os.kill(pool.workers.pids[0], end)
-            until(lambda: end == 0 or not hand.process.is_alive())  # noqa: B023 (called at once)
-            assert fact in pool.workers._reap(hand)
+            until(lambda: end == 0 or not worker.process.is_alive())  # noqa: B023 (called at once)
+            assert fact in pool.workers._reap(worker)
 
 
 def test_other_systems_get_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:

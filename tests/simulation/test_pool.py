@@ -17,14 +17,14 @@ from fedrecall.core.types import Local, Payload, Step
 from fedrecall.simulation import ClientStateStore, PoolEngine, SerialEngine
 from fedrecall.simulation.processes import available_cores
 from fedrecall.testing.federation import SKEWED_LABELS, examples, model, simulated_clients
-from support.processes import children, gone
+from support.processes import children, has_exited
 from support.tiny_federation import accepted
 
-EVERYONE = range(len(SKEWED_LABELS))
+ALL_CLIENTS = range(len(SKEWED_LABELS))
 
 
 @dataclass(frozen=True)
-class Remembers(Method):
+class Stateful(Method):
     """Everything that an engine carries: extra payloads down and up, memory, a task of its own."""
 
     @property
@@ -46,26 +46,26 @@ class Remembers(Method):
 
 def replies(engine: PoolEngine | SerialEngine) -> list[Tensor]:
     """All tensors of a few exchanges and evaluations, in the order they come."""
-    seen, f = [], model(batch_norm=True)
+    tensors, f = [], model(batch_norm=True)
     down = {"w": f.w, "b": f.b, "counters": f.int_buffers, "strength": torch.tensor(0.01)}
     with engine:
         for t in range(3):
-            came = list(accepted(engine.cohort(t, EVERYONE), "train", down))
-            for r in came:
-                seen += [*r.up.values(), *r.memory.values(), *r.metrics.values(), torch.tensor(r.n)]
-            down["w"] = came[-1].up["w"]
-            seen += [reply.up["counts"] for reply in accepted(engine.cohort(t, EVERYONE), "labels", down)]
+            received = list(accepted(engine.cohort(t, ALL_CLIENTS), "train", down))
+            for r in received:
+                tensors += [*r.up.values(), *r.memory.values(), *r.metrics.values(), torch.tensor(r.n)]
+            down["w"] = received[-1].up["w"]
+            tensors += [reply.up["counts"] for reply in accepted(engine.cohort(t, ALL_CLIENTS), "labels", down)]
             score = engine.evaluate(f.join(down["w"], f.b))
-            seen += [score.predicted, score.y, torch.tensor(score.loss, dtype=torch.float64)]
-        seen += [t for k in EVERYONE for t in engine.client_state[k].values()]
-    return seen
+            tensors += [score.predicted, score.y, torch.tensor(score.loss, dtype=torch.float64)]
+        tensors += [t for k in ALL_CLIENTS for t in engine.client_state[k].values()]
+    return tensors
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, None])
 def test_the_bits_of_serial_for_any_number_of_workers(workers: int | None) -> None:
     test = examples([0, 1, 2] * EVAL_BATCH + [1], seed=1)  # four chunks, the last one of a single example
     w = simulated_clients(
-        Remembers(),
+        Stateful(),
         test=test,
         report=ReportRequest(predictions=True, own_data=True, shift=True, distillation=True, features=1),
     )
@@ -76,14 +76,14 @@ def test_the_bits_of_serial_for_any_number_of_workers(workers: int | None) -> No
 
 
 def test_spawned_workers_give_the_same_bits() -> None:
-    w = simulated_clients(Remembers())
+    w = simulated_clients(Stateful())
     expected = replies(SerialEngine(w, model(batch_norm=True)))
     got = replies(PoolEngine(w, model(batch_norm=True), workers=1, start="spawn"))
     assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
 
 
 def test_states_in_files_change_no_bit() -> None:
-    w = simulated_clients(Remembers())
+    w = simulated_clients(Stateful())
     expected = replies(SerialEngine(w, model(batch_norm=True)))
     for engine in (SerialEngine, PoolEngine):
         got = replies(engine(w, model(batch_norm=True), client_state=ClientStateStore(cache_bytes=0)))
@@ -104,12 +104,12 @@ class SlowFirst(Method):
 def test_longest_first_and_replies_in_order_for_any_durations() -> None:
     f = model()
     with PoolEngine(simulated_clients(SlowFirst()), f, workers=3) as pool:
-        came = [int(reply.up["n"]) for reply in pool.cohort(0, EVERYONE).run("train", {"w": f.w})]
-    assert came == [9, 7, 4, 2, 1]
+        received = [int(reply.up["n"]) for reply in pool.cohort(0, ALL_CLIENTS).run("train", {"w": f.w})]
+    assert received == [9, 7, 4, 2, 1]
 
 
-@pytest.mark.parametrize(("buffer", "begun"), [(0, 2), (10**9, 5)])
-def test_buffered_replies_are_bounded(buffer: int, begun: int, tmp_path) -> None:
+@pytest.mark.parametrize(("buffer", "started"), [(0, 2), (10**9, 5)])
+def test_buffered_replies_are_bounded(buffer: int, started: int, tmp_path) -> None:
     """One slow client, one buffered reply: with no room for more, the others are not begun."""
 
     @dataclass(frozen=True)
@@ -120,16 +120,16 @@ def test_buffered_replies_are_bounded(buffer: int, begun: int, tmp_path) -> None
 
     f = model()
     with PoolEngine(simulated_clients(Marks(seconds=1.0)), f, workers=2, buffer=buffer) as pool:
-        stream = pool.cohort(0, EVERYONE).run("train", {"w": f.w})
+        stream = pool.cohort(0, ALL_CLIENTS).run("train", {"w": f.w})
         first = next(stream)
         assert int(first.up["n"]) == 9
-        assert len(list(tmp_path.iterdir())) == begun
+        assert len(list(tmp_path.iterdir())) == started
         assert [int(reply.up["n"]) for reply in stream] == [7, 4, 2, 1]
 
 
 def test_a_client_is_served_by_the_same_worker_within_a_round() -> None:
     @dataclass(frozen=True)
-    class Naps(Remembers):
+    class Naps(Stateful):
         def labels(self, r: Local) -> Payload:
             time.sleep(float(r.down["naps"][len(r.y)]))
             return super().labels(r)
@@ -140,32 +140,32 @@ def test_a_client_is_served_by_the_same_worker_within_a_round() -> None:
     )  # one worker has time for 9 and 1, the other for the rest
     f = model()
     with PoolEngine(simulated_clients(Naps()), f, workers=2) as pool:
-        cohort = pool.cohort(0, EVERYONE)
-        whose = [
+        cohort = pool.cohort(0, ALL_CLIENTS)
+        served_by = [
             [int(reply.up["process"]) for reply in cohort.run("labels", {"w": f.w, "naps": times})]
             for times in (naps, torch.full((10,), 0.3))
         ]
-    for a, b, c, _, e in whose:
+    for a, b, c, _, e in served_by:
         assert a == e != b == c, "in the order of the jobs the third would be the first worker's"
 
 
 def test_no_more_workers_than_jobs() -> None:
     f = model()
-    with PoolEngine(simulated_clients(Remembers()), f, workers=4) as pool:
+    with PoolEngine(simulated_clients(Stateful()), f, workers=4) as pool:
         assert pool.workers.pids == [], "none before the first job"
         pool.evaluate(f.w)
         assert len(pool.workers.pids) == 1, "one chunk"
         for number in (1, 3):
             list(pool.cohort(0, range(number)).run("labels", {"w": f.w}))
             assert len(pool.workers.pids) == number
-        list(pool.cohort(0, EVERYONE).run("labels", {"w": f.w}))
+        list(pool.cohort(0, ALL_CLIENTS).run("labels", {"w": f.w}))
         pids = pool.workers.pids
         assert len(pids) == 4
         assert set(pids) <= set(children(os.getpid()))
-    assert all(gone(pid) for pid in pids)
+    assert all(has_exited(pid) for pid in pids)
     assert not set(pids) & set(children(os.getpid())), "not even as zombies"
     assert (
-        PoolEngine(simulated_clients(Remembers()), f).workers.size == available_cores() == len(os.sched_getaffinity(0))
+        PoolEngine(simulated_clients(Stateful()), f).workers.size == available_cores() == len(os.sched_getaffinity(0))
     )
 
 
@@ -175,28 +175,28 @@ def test_workers_of_an_unclosed_engine_exit_with_it() -> None:
     pool.evaluate(f.w)
     (pid,) = pool.workers.pids
     del pool
-    assert gone(pid)
+    assert has_exited(pid)
 
 
 def test_a_stream_closed_early_stores_only_accepted_states() -> None:
     """A stream of replies may be closed early: only accepted replies change client states."""
     f, down = model(), {"w": model().w, "strength": torch.tensor(0.0)}
-    with PoolEngine(simulated_clients(Remembers()), f, workers=2) as pool:
-        stream = accepted(pool.cohort(0, EVERYONE), "train", down)
+    with PoolEngine(simulated_clients(Stateful()), f, workers=2) as pool:
+        stream = accepted(pool.cohort(0, ALL_CLIENTS), "train", down)
         next(stream)
-        other = pool.cohort(0, EVERYONE).run("train", down)
+        other = pool.cohort(0, ALL_CLIENTS).run("train", down)
         with pytest.raises(RuntimeError, match="exchange"):
             next(other)
         stream.close()
         assert list(pool.client_state) == [3], "the largest client, whose reply was accepted"
-        assert len(list(pool.cohort(0, EVERYONE).run("train", down))) == 5
+        assert len(list(pool.cohort(0, ALL_CLIENTS).run("train", down))) == 5
 
 
 def test_replies_are_not_changed_by_later_ones() -> None:
     f, down = model(), {"w": model().w, "strength": torch.tensor(0.0)}
-    with PoolEngine(simulated_clients(Remembers()), f, workers=1) as pool:
-        kept = [(reply, reply.up["w"].clone()) for reply in pool.cohort(0, EVERYONE).run("train", down)]
-    assert all(torch.equal(reply.up["w"], w) for reply, w in kept)
+    with PoolEngine(simulated_clients(Stateful()), f, workers=1) as pool:
+        received = [(reply, reply.up["w"].clone()) for reply in pool.cohort(0, ALL_CLIENTS).run("train", down)]
+    assert all(torch.equal(reply.up["w"], w) for reply, w in received)
 
 
 def test_a_daemonic_process_gets_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.processes import children, gone, shared_memory, start, until
+from support.processes import children, has_exited, shared_memory, start, until
 
 SCRIPT = """
 import os
@@ -107,7 +107,7 @@ def test_a_killed_worker_is_replaced_and_ctrl_c_ends_all_processes(running) -> N
 
     os.killpg(process.pid, signal.SIGINT)  # what a terminal does
     _, err = process.communicate(timeout=20)
-    assert all(gone(pid) for pid in workers)
+    assert all(has_exited(pid) for pid in workers)
     assert process.returncode == 130
     assert err == ""
     lines = [json.loads(line) for line in rounds.read_text().splitlines()]
@@ -118,5 +118,5 @@ def test_workers_do_not_outlive_their_parent(running) -> None:
     process, workers, _ = running
     process.kill()
     _, err = process.communicate(timeout=20)
-    until(lambda: all(gone(pid) for pid in workers), seconds=5)
+    until(lambda: all(has_exited(pid) for pid in workers), seconds=5)
     assert err == ""

@@ -146,14 +146,14 @@ def test_a_method_that_diverges_is_shown_as_failed(fedrecall, tmp_path: Path) ->
 
 
 def test_runs_that_cannot_be_made_end_in_exit_code_2(fedrecall, tmp_path: Path) -> None:
-    nowhere = ["--set", "data.name=mnist", "--set", f"data.root={tmp_path / 'nowhere'}"]
-    code, out, err = fedrecall("compare", "fedavg", "fedprox", "--seeds", 1, *QUICK, *nowhere)
+    missing = ["--set", "data.name=mnist", "--set", f"data.root={tmp_path / 'nowhere'}"]
+    code, out, err = fedrecall("compare", "fedavg", "fedprox", "--seeds", 1, *QUICK, *missing)
     assert code == 2
     assert err.startswith("error: ")
     assert "2 of 2" in err
     assert len(err.splitlines()) == 1
     assert out.count(str(tmp_path / "nowhere")) == 1, "one reason is printed once"
-    code, out, _ = fedrecall("compare", "fedavg", "fedprox", "--seeds", 1, *QUICK, *nowhere, "--json")
+    code, out, _ = fedrecall("compare", "fedavg", "fedprox", "--seeds", 1, *QUICK, *missing, "--json")
     assert (code, json.loads(out)["error"]["code"]) == (2, "study.runs_failed")
 
 
@@ -234,7 +234,7 @@ def test_a_damaged_summary_is_one_line(fedrecall, tmp_path: Path, summary: str) 
     assert tmp_path / error["key"] == path
 
 
-OWN = """
+DEFINITION = """
 title = "A table of my own"
 paper = "fedlmd"
 seeds = 2
@@ -265,14 +265,14 @@ FedLMD = [2.0, "Failed"]
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Path:
+def definition(tmp_path: Path) -> Path:
     path = tmp_path / "own-table.toml"
-    path.write_text(OWN)
+    path.write_text(DEFINITION)
     return path
 
 
-def test_reproduce(fedrecall, tmp_path: Path, own: Path) -> None:
-    code, out, err = fedrecall("reproduce", own, "--fraction", 0.1, "--seeds", 1)
+def test_reproduce(fedrecall, tmp_path: Path, definition: Path) -> None:
+    code, out, err = fedrecall("reproduce", definition, "--fraction", 0.1, "--seeds", 1)
     assert (code, err) == (0, "")
     first, second, *rest = out.splitlines()
     folder = "reproductions/own-table-f0.1"
@@ -285,19 +285,19 @@ def test_reproduce(fedrecall, tmp_path: Path, own: Path) -> None:
     assert "full Failed" in out
     assert (tmp_path / folder / "tables" / "own-table-speedup.tex").exists()
 
-    code, out, _ = fedrecall("reproduce", own, "--fraction", 0.1, "--methods", "FedAvg", "--cells", "few")
+    code, out, _ = fedrecall("reproduce", definition, "--fraction", 0.1, "--methods", "FedAvg", "--cells", "few")
     assert code == 0
     assert out.count("(kept)") == 1, "seed 0 was there"
     assert len(load_results(tmp_path / folder).finished_runs("FedAvg", "few")) == 2
     assert "seeds 0, 1; 3 of 8 runs are not finished" in out
 
 
-def test_overrides_apply_to_every_cell_and_are_printed(own: Path) -> None:
-    study = reproduction_study(str(own), overrides=["run.rounds=3", "local.lr=0.5", "engine.name=pool"])
+def test_overrides_apply_to_every_cell_and_are_printed(definition: Path) -> None:
+    study = reproduction_study(str(definition), overrides=["run.rounds=3", "local.lr=0.5", "engine.name=pool"])
     experiments = [study.experiment(cell) for cell in study.cells()]
     assert {(e.run.rounds, e.local.lr, e.engine.name) for e in experiments} == {(3, 0.5, "pool")}
     assert study.title == "A table of my own (with run.rounds=3, local.lr=0.5)"
-    assert reproduction_study(str(own), overrides=["data.root=/x"]).title == "A table of my own"
+    assert reproduction_study(str(definition), overrides=["data.root=/x"]).title == "A table of my own"
 
 
 def test_another_choice_drops_the_settings_of_the_first() -> None:

@@ -114,11 +114,11 @@ def test_more_clients_than_cores_share_them() -> None:
 
 def test_no_large_network_is_timed_for_the_papers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Listing what can be reproduced is to take seconds."""
-    asked = []
-    monkeypatch.setattr(cost, "_seconds_per_example", lambda *network: asked.append(network) or 1.0)
+    requested = []
+    monkeypatch.setattr(cost, "_seconds_per_example", lambda *network: requested.append(network) or 1.0)
     for name in experiment_ids():
         cost.estimated_hours(papers.load_definition(name))
-    assert set(asked) == {(*cost.REFERENCE_NETWORK, False)}
+    assert set(requested) == {(*cost.REFERENCE_NETWORK, False)}
 
 
 def test_relative_cost_of_a_network() -> None:

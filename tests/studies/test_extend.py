@@ -16,9 +16,9 @@ ROWS = {"a": {"method": {"name": "fedavg"}}, "b": {"method": {"name": "fedprox"}
 
 
 def test_parts_of_a_papers_figure_are_joined_in_its_order(tmp_path: Path) -> None:
-    whole = papers.load_definition("fedlmd-fig-8")
-    names = list(whole.columns)
-    late, early = whole.subset(columns=names[4:]), whole.subset(columns=names[:4])
+    complete = papers.load_definition("fedlmd-fig-8")
+    names = list(complete.columns)
+    late, early = complete.subset(columns=names[4:]), complete.subset(columns=names[:4])
     write_or_extend(late, tmp_path)
     write_or_extend(early, tmp_path)
     assert list(Study.load(tmp_path).columns) == names

@@ -201,11 +201,11 @@ ONE_SEED = (
 
 
 def facts(e: Experiment) -> Facts:
-    law = list(CHOICES["partition"].dump(e.federation.partition).values())
+    partition = list(CHOICES["partition"].dump(e.federation.partition).values())
     model, local = CHOICES["model"].dump(e.model), e.local
     return {
         "data": e.data.name, "classes": e.data.classes, "size": e.data.size, "limit": e.data.limit,
-        "partition": (law[0], law[1] if len(law) > 1 else None), "model": model["name"],
+        "partition": (partition[0], partition[1] if len(partition) > 1 else None), "model": model["name"],
         "bn": model.get("bn_stats", "running"), "clients": e.federation.clients,
         "cohort": e.federation.clients_per_round,
         "rounds": e.run.rounds, "epochs": local.epochs, "batch": local.batch, "lr": local.lr, "decay": local.lr_decay,
@@ -244,8 +244,8 @@ def test_settings(name: str) -> None:
     for cell in study.cells():
         experiment, column = study.experiment(cell), columns[cell.column]
         changes = {key: value for key, value in column.items() if key in usual}
-        wanted = usual | changes | ROWS.get((name, cell.row), {})
-        assert facts(experiment) == wanted, (cell.row, cell.column)
+        expected = usual | changes | ROWS.get((name, cell.row), {})
+        assert facts(experiment) == expected, (cell.row, cell.column)
         methods = SSD_METHODS[experiment.data.name] if paper == "fedssd" else METHODS[paper if name != SA else "fedcad"]
         method = replace(methods[cell.row], **column.get("method", {}), **column.get(cell.row, {}))
         assert experiment.method == method, (cell.row, cell.column)
@@ -284,9 +284,9 @@ def test_figures_are_of_forms_that_exist(name: str) -> None:
     assert bool(study.figures) == ("-fig-" in name)
     assert bool(study.printed) == ("-table-" in name)
     assert len(study.about) > 40
-    for picture in study.figures:
-        figures.validated_options(picture)
+    for figure in study.figures:
+        figures.validated_options(figure)
         for kind, names in (("rows", study.rows), ("columns", study.columns)):
-            assert set(picture.options.get(kind, ())) <= set(names)
-        if "x" in picture.options and picture.form in ("against", "shift"):
-            assert len(picture.options["x"]) == len(picture.options.get("columns", study.columns))
+            assert set(figure.options.get(kind, ())) <= set(names)
+        if "x" in figure.options and figure.form in ("against", "shift"):
+            assert len(figure.options["x"]) == len(figure.options.get("columns", study.columns))

@@ -86,12 +86,12 @@ def test_targets() -> None:
 
 
 def test_the_two_versions_of_fedcad_share_a_figure() -> None:
-    one, other = papers.load_definition("fedcad-fig-1"), papers.load_definition("fedcad-sa-fig-2")
-    assert (one.paper, other.paper) == ("fedcad", "fedcad-sa")
-    assert one.title != other.title
+    first, other = papers.load_definition("fedcad-fig-1"), papers.load_definition("fedcad-sa-fig-2")
+    assert (first.paper, other.paper) == ("fedcad", "fedcad-sa")
+    assert first.title != other.title
     same = {"id", "paper", "title"}
-    assert one.model_dump(exclude=same) == other.model_dump(exclude=same)
-    assert one.figures[0].options["printed"]["FedLSD"][7] == 0.05
+    assert first.model_dump(exclude=same) == other.model_dump(exclude=same)
+    assert first.figures[0].options["printed"]["FedLSD"][7] == 0.05
 
 
 def test_rows_that_start_from_a_model_start_from_the_right_one() -> None:
@@ -152,14 +152,14 @@ def test_roman_numerals_and_capitals() -> None:
 def test_invalid_selections_are_errors(
     which: str, options: dict[str, object], problem: str, key: str, fact: str
 ) -> None:
-    with pytest.raises(UserError) as refused:
+    with pytest.raises(UserError) as error:
         papers.load_study(which, **options)  # type: ignore[arg-type]
-    assert (refused.value.code, refused.value.key) == (f"config.{problem}", key)
-    assert fact in str(refused.value)
-    assert "\n" not in str(refused.value)
+    assert (error.value.code, error.value.key) == (f"config.{problem}", key)
+    assert fact in str(error.value)
+    assert "\n" not in str(error.value)
 
 
-OWN = """
+DEFINITION = """
 setting = "fedlmd"
 title = "Mine"
 columns = ["CIFAR-10 LDA 0.5"]
@@ -171,23 +171,25 @@ rounds = 7
 """
 
 
-def own(tmp_path: Path, text: str) -> Study:
+def load_text(tmp_path: Path, text: str) -> Study:
     path = tmp_path / "mine.toml"
     path.write_text(text)
     return papers.load_study(path, seeds=1)
 
 
 def test_a_users_definition(tmp_path: Path) -> None:
-    study = own(tmp_path, OWN)
+    study = load_text(tmp_path, DEFINITION)
     assert study.id == "mine"
     lmd, mine = (study.experiment(cell) for cell in study.cells())
     assert (lmd.method.beta, lmd.method.tau) == (3.0, 1.0)  # type: ignore[attr-defined]
     assert mine.method.mu == 0.5  # type: ignore[attr-defined]
     assert (mine.run.rounds, mine.federation.clients, mine.local.lr_decay) == (7, 100, 0.99)
     with pytest.raises(UserError) as error:
-        own(tmp_path, "base = 7")
+        load_text(tmp_path, "base = 7")
     assert (error.value.code, error.value.key) == ("config.invalid_value", "base")
-    alone = own(tmp_path, 'title = "t"\nseeds = 2\nrows = { A = {} }\ncolumns = { B = { data = { name = "digits" } } }')
+    alone = load_text(
+        tmp_path, 'title = "t"\nseeds = 2\nrows = { A = {} }\ncolumns = { B = { data = { name = "digits" } } }'
+    )
     assert alone.experiment(alone.cells()[0]) == Experiment()
 
 
@@ -209,11 +211,11 @@ def test_a_users_definition(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_errors_in_a_users_definition(tmp_path: Path, old: str, new: str, code: str, key: str, fact: str) -> None:
-    assert old in OWN
-    with pytest.raises(UserError) as refused:
-        own(tmp_path, OWN.replace(old, new)).experiments  # noqa: B018  (the configurations are validated on access)
-    assert (refused.value.code, refused.value.key) == (code, key)
-    assert fact in str(refused.value)
+    assert old in DEFINITION
+    with pytest.raises(UserError) as error:
+        load_text(tmp_path, DEFINITION.replace(old, new)).experiments  # noqa: B018  (the configurations are validated on access)
+    assert (error.value.code, error.value.key) == (code, key)
+    assert fact in str(error.value)
 
 
 def test_a_row_that_is_run_once_and_a_row_with_settings_for_a_column() -> None:

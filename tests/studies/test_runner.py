@@ -27,8 +27,8 @@ ROWS = {"FedAvg": {}, "FedProx": {"method": {"name": "fedprox"}}}
 
 
 def study(**fields: object) -> Study:
-    given = {"id": "s", "title": "S", "base": BASE, "rows": ROWS, "columns": {"digits": {}}, "seeds": (0, 1)}
-    return Study(**given | fields)
+    defaults = {"id": "s", "title": "S", "base": BASE, "rows": ROWS, "columns": {"digits": {}}, "seeds": (0, 1)}
+    return Study(**defaults | fields)
 
 
 class Events:
@@ -91,14 +91,14 @@ def test_running_a_part_does_not_change_the_study(tmp_path: Path) -> None:
     rows = {"FedAvg": {}, "FedProx": {"method": {"name": "fedprox"}, "columns": {"few": {"local": {"lr": 0.1}}}}}
     errata = ({"row": "FedAvg", "column": "few", "measure": "final", "why": "w"},)
     columns = {"digits": {}, "few": {"federation": {"clients": 3}}}
-    whole = study(
+    complete = study(
         rows=rows, columns=columns, printed=printed, errata=errata, seeds=(0,), target={"digits": 0.5, "few": 0.6}
     )
     for parts in ([{}, {"columns": ["few"]}], [{"columns": ["digits"]}, {"rows": ["FedProx"]}, {}]):
         shutil.rmtree(tmp_path / "s", ignore_errors=True)
         for part in parts:
-            write_or_extend(whole.subset(**part), tmp_path / "s")
-        assert Study.load(tmp_path / "s") == whole
+            write_or_extend(complete.subset(**part), tmp_path / "s")
+        assert Study.load(tmp_path / "s") == complete
 
 
 @pytest.mark.parametrize(
@@ -203,8 +203,8 @@ def test_a_cell_that_starts_from_a_failed_run_is_an_error(tmp_path: Path) -> Non
     errors = Events(study(rows=rows, seeds=(0,)), tmp_path / "s").errors
     (error,) = errors.values()
     assert (error.code, error.key) == ("study.start_failed", "cells/wild/digits/seed-0")
-    gone = {"data": {"name": "mnist", "root": str(tmp_path / "nowhere")}}
-    rows = {"before": gone, "after": {"start": "before"} | gone}
+    missing = {"data": {"name": "mnist", "root": str(tmp_path / "nowhere")}}
+    rows = {"before": missing, "after": {"start": "before"} | missing}
     errors = Events(study(rows=rows, seeds=(0,)), tmp_path / "t").errors
     assert [(error.code, folder) for folder, error in errors.items()] == [
         ("data.not_found", "cells/before/digits/seed-0"),
@@ -236,14 +236,14 @@ for event in run_study(Study.load(folder), folder):
 
 
 def test_a_claimed_cell_is_skipped(tmp_path: Path) -> None:
-    one = study(rows={"FedAvg": {}}, seeds=(0, 1))
-    write_or_extend(one, tmp_path / "s")
-    with try_lock(tmp_path / "s" / one.cells()[0].folder) as ours:
+    single = study(rows={"FedAvg": {}}, seeds=(0, 1))
+    write_or_extend(single, tmp_path / "s")
+    with try_lock(tmp_path / "s" / single.cells()[0].folder) as ours:
         assert ours
         other = start("-c", SCRIPT, tmp_path / "s", cwd=tmp_path)
         assert other.stdout is not None
         assert other.stdout.readline() == "started cells/fedavg/digits/seed-1\n", "it does what is free"
-        until((tmp_path / "s" / one.cells()[1].folder / "summary.json").exists)
+        until((tmp_path / "s" / single.cells()[1].folder / "summary.json").exists)
         assert other.poll() is None, "and waits for the rest"
     out, err = other.communicate(timeout=60)
     assert out == "started cells/fedavg/digits/seed-0\n", "a claim that is given up is free"
@@ -251,22 +251,22 @@ def test_a_claimed_cell_is_skipped(tmp_path: Path) -> None:
 
 
 def test_a_closed_study_holds_no_lock_and_is_resumed(tmp_path: Path) -> None:
-    one = study(rows={"FedAvg": {}}, seeds=(0,), base=BASE | {"run": {"rounds": 4}})
-    events = run_study(one, tmp_path / "s")
-    seen = [next(events).kind for _ in range(3)]
+    single = study(rows={"FedAvg": {}}, seeds=(0,), base=BASE | {"run": {"rounds": 4}})
+    events = run_study(single, tmp_path / "s")
+    kinds = [next(events).kind for _ in range(3)]
     events.close()
-    assert seen == ["started", "round", "round"]
-    with try_lock(tmp_path / "s" / one.cells()[0].folder) as acquired:
+    assert kinds == ["started", "round", "round"]
+    with try_lock(tmp_path / "s" / single.cells()[0].folder) as acquired:
         assert acquired
-    assert Events(one, tmp_path / "s").finished == [one.cells()[0].folder]
-    assert [line["round"] for line in timeless(tmp_path / "s" / one.cells()[0].folder)] == [1, 2, 3, 4]
+    assert Events(single, tmp_path / "s").finished == [single.cells()[0].folder]
+    assert [line["round"] for line in timeless(tmp_path / "s" / single.cells()[0].folder)] == [1, 2, 3, 4]
 
 
 def test_a_study_waits_for_a_cell_of_another_process(tmp_path: Path) -> None:
-    one = study(rows={"FedAvg": {}}, seeds=(0,))
-    write_or_extend(one, tmp_path / "s")
-    with try_lock(tmp_path / "s" / one.cells()[0].folder):
-        events = run_study(one, tmp_path / "s")
+    single = study(rows={"FedAvg": {}}, seeds=(0,))
+    write_or_extend(single, tmp_path / "s")
+    with try_lock(tmp_path / "s" / single.cells()[0].folder):
+        events = run_study(single, tmp_path / "s")
         assert next(events).kind == "waiting"
     assert [event.kind for event in events] == ["started", "round", "round", "finished"]
 
@@ -277,9 +277,11 @@ def test_two_processes_share_the_work(tmp_path: Path) -> None:
     both = [start("-c", SCRIPT, tmp_path / "s", cwd=tmp_path) for _ in range(2)]
     outs = [process.communicate(timeout=120) for process in both]
     assert [err for _, err in outs] == ["", ""]
-    begun = [out.split("\n")[:-1] for out, _ in outs]
-    assert sorted(begun[0] + begun[1]) == sorted(f"started {cell.folder}" for cell in shared.cells()), "each cell once"
-    assert all(begun), "both had a part in it"
+    started = [out.split("\n")[:-1] for out, _ in outs]
+    assert sorted(started[0] + started[1]) == sorted(f"started {cell.folder}" for cell in shared.cells()), (
+        "each cell once"
+    )
+    assert all(started), "both had a part in it"
     assert all(len(timeless(tmp_path / "s" / cell.folder)) == 5 for cell in shared.cells())
 
 
@@ -294,15 +296,15 @@ def test_results_survive_a_killed_process(tmp_path: Path, engine: dict) -> None:
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert not (second / "summary.json").exists(), "it was in the middle of it"
-    begun, finished = rounds.read_text().splitlines()[0], files(first.parent.parent)
+    started, finished = rounds.read_text().splitlines()[0], files(first.parent.parent)
 
     events = Events(long, tmp_path / "s")
     assert events.started == events.finished == [long.cells()[1].folder]
     assert files(first.parent.parent) == finished
     assert events.rounds < 30, "it went on from a checkpoint"
-    assert rounds.read_text().splitlines()[0] == begun
-    whole = fr.run(long.cells()[1].config, out=tmp_path / "alone")
+    assert rounds.read_text().splitlines()[0] == started
+    complete = fr.run(long.cells()[1].config, out=tmp_path / "alone")
     assert timeless(second) == timeless(tmp_path / "alone")
     saved = [safetensors.torch.load_file(p / "model.safetensors") for p in (second, tmp_path / "alone")]
     assert all(torch.equal(tensor, saved[1][name]) for name, tensor in saved[0].items())
-    assert whole.summary["rounds"] == 30
+    assert complete.summary["rounds"] == 30

@@ -44,8 +44,8 @@ def data() -> Dataset:
 
 
 def search(data: Dataset, out: Path, **changes) -> TuningResult:
-    given = {"method": "fedlmd", "trials": 7, "overrides": QUICK, "data": data, "out": out} | changes
-    return fr.tune(given.pop("method"), **given)
+    arguments = {"method": "fedlmd", "trials": 7, "overrides": QUICK, "data": data, "out": out} | changes
+    return fr.tune(arguments.pop("method"), **arguments)
 
 
 def found(tuned: TuningResult) -> list[tuple[object, ...]]:
@@ -65,18 +65,18 @@ def table(folder: Path) -> list[dict[str, str]]:
 
 def test_validation_examples_are_disjoint_from_training(data: Dataset) -> None:
     experiment = Experiment.load(overrides=[*QUICK, "method.name=fedcad"])
-    dealt = load_and_partition(experiment, data=data)
-    closed = with_validation_split(dealt, experiment.run)
+    partitioned = load_and_partition(experiment, data=data)
+    closed = with_validation_split(partitioned, experiment.run)
     trained = rows(
         torch.cat([closed.client_examples.batch(torch.from_numpy(closed.partition.rows(c))) for c in range(4)])
     )
-    seen = rows(closed.test.batch(slice(None)))
-    assert seen <= rows(data.train_x)
-    assert not seen & trained
-    assert not seen & rows(closed.auxiliary.batch(slice(None)))
-    assert not seen & rows(data.test_x)
-    assert len(seen) + len(trained) == len(data.train_x)
-    assert 0.15 < len(seen) / len(data.train_x) < 0.25
+    test_rows = rows(closed.test.batch(slice(None)))
+    assert test_rows <= rows(data.train_x)
+    assert not test_rows & trained
+    assert not test_rows & rows(closed.auxiliary.batch(slice(None)))
+    assert not test_rows & rows(data.test_x)
+    assert len(test_rows) + len(trained) == len(data.train_x)
+    assert 0.15 < len(test_rows) / len(data.train_x) < 0.25
     assert not rows(closed.dataset.test_x) & rows(data.test_x)
 
 
@@ -156,14 +156,14 @@ def interrupt_at(number: int) -> Callable[[TuningEvent], None]:
 
 
 def test_an_interrupted_search_resumes_to_the_same_result(data: Dataset, tmp_path: Path) -> None:
-    whole = search(data, tmp_path / "a", trials=12)
+    complete = search(data, tmp_path / "a", trials=12)
     with pytest.raises(KeyboardInterrupt):
         search(data, tmp_path / "b", trials=12, watch=interrupt_at(10))
-    kept = table(tmp_path / "b")
-    assert [int(line["trial"]) for line in kept] == list(range(1, 10))
+    before = table(tmp_path / "b")
+    assert [int(line["trial"]) for line in before] == list(range(1, 10))
     assert (tmp_path / "b" / "best.toml").exists()
-    assert found(search(data, tmp_path / "b", trials=12)) == found(whole)
-    assert found(search(data, tmp_path / "b", trials=12)) == found(whole)  # nothing is left to do
+    assert found(search(data, tmp_path / "b", trials=12)) == found(complete)
+    assert found(search(data, tmp_path / "b", trials=12)) == found(complete)  # nothing is left to do
 
 
 def test_a_search_is_an_iterator_of_events(data: Dataset, tmp_path: Path) -> None:
@@ -215,7 +215,9 @@ def test_the_command_and_the_configuration_that_it_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    settings = [word for text in ("run.rounds=3", "local.epochs=1", "engine.name=serial") for word in ("--set", text)]
+    settings = [
+        argument for text in ("run.rounds=3", "local.epochs=1", "engine.name=serial") for argument in ("--set", text)
+    ]
     code, out, err = call(monkeypatch, capsys, "tune", "fedprox", "--trials", 5, *settings)
     assert (code, err) == (0, "")
     assert "space (FedCAD):\n  method.mu in 0.001, 0.01, 0.1\n" in out
@@ -228,9 +230,9 @@ def test_the_command_and_the_configuration_that_it_writes(
     assert experiment.to_tables()["method"] == {"name": "fedprox", "mu": float(best["method.mu"])}
     assert fr.run(experiment).summary["rounds"] == 3
     code, out, _ = call(monkeypatch, capsys, "tune", "fedprox", "--trials", 5, *settings, "--json")
-    said = json.loads(out)
-    assert said["config"] == str(folder / "best.toml")
-    assert [trial["number"] for trial in said["trials"]] == [1, 2, 3]
+    document = json.loads(out)
+    assert document["config"] == str(folder / "best.toml")
+    assert [trial["number"] for trial in document["trials"]] == [1, 2, 3]
     assert all("\x1b" not in line and len(line) <= 100 for line in out.splitlines())
 
 

@@ -25,13 +25,15 @@ ENVIRONMENT = {
 }
 
 
-def write_study(study: Study, folder: Path, accuracy: Accuracy, *, without: Collection[str] = (), **how: Any) -> Path:
+def write_study(
+    study: Study, folder: Path, accuracy: Accuracy, *, without: Collection[str] = (), **options: Any
+) -> Path:
     """A study's folder with all its cells but those whose folders are named."""
     folder.mkdir(parents=True)
     study.save(folder)
     for cell in study.cells():
         if cell.folder not in without:
-            write_run(study.experiment(cell), folder / cell.folder, lambda r, cell=cell: accuracy(cell, r), **how)
+            write_run(study.experiment(cell), folder / cell.folder, lambda r, cell=cell: accuracy(cell, r), **options)
     return folder
 
 

@@ -11,12 +11,12 @@ from typing import Any
 import safetensors.torch
 import torch
 
-from support.processes import children, gone, until
+from support.processes import children, has_exited, until
 
 
 def tables(method: str, engine: str, rounds: int = 8, **sections: dict[str, Any]) -> dict[str, Any]:
     """A run of about a second, whose clients remember something if the method lets them."""
-    given = {
+    config = {
         "federation": {"clients": 8, "sample": 4, "partition": {"name": "dirichlet", "alpha": 0.3}},
         "local": {"epochs": 2},
         "data": {"aux_per_class": 4},
@@ -24,7 +24,7 @@ def tables(method: str, engine: str, rounds: int = 8, **sections: dict[str, Any]
         "engine": {"name": engine} | ({"workers": 2} if engine == "pool" else {}),
         "run": {"rounds": rounds},
     }
-    return given | sections
+    return config | sections
 
 
 def outcome(directory: Path) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:
@@ -54,7 +54,7 @@ def _child(task: Callable[[], object]) -> None:
     task()
 
 
-def begin(task: Callable[[], object]) -> multiprocessing.Process:
+def start_process(task: Callable[[], object]) -> multiprocessing.Process:
     """A task in a process of its own, which leads its process group: forked, because importing torch takes longer."""
     process = multiprocessing.get_context("fork").Process(target=_child, args=(task,))
     process.start()
@@ -67,4 +67,4 @@ def kill(process: multiprocessing.Process) -> None:
     workers = children(process.pid)
     os.kill(process.pid, signal.SIGKILL)
     process.join(20)
-    until(lambda: all(gone(pid) for pid in workers))
+    until(lambda: all(has_exited(pid) for pid in workers))

@@ -16,28 +16,28 @@ from fedrecall.core.types import Engine, EngineCohort, Payload, Reply, Score, Se
 from fedrecall.simulation import SerialEngine
 from fedrecall.testing.federation import SKEWED_LABELS, examples, model, simulated_clients
 
-Lie = Callable[[Reply], Reply]
+Poison = Callable[[Reply], Reply]
 
 
 @dataclass(frozen=True)
-class Lying:
+class MaliciousEngine:
     """An engine, one of whose clients lies."""
 
     engine: Engine
-    lie: Lie
-    liar: int = 3
+    poison: Poison
+    attacker: int = 3
 
-    def cohort(self, t: int, clients: Sequence[int]) -> "LyingCohort":
-        return LyingCohort(self.engine.cohort(t, clients), self)
+    def cohort(self, t: int, clients: Sequence[int]) -> "MaliciousCohort":
+        return MaliciousCohort(self.engine.cohort(t, clients), self)
 
     def evaluate(self, state: torch.Tensor) -> Score:
         return self.engine.evaluate(state)
 
 
 @dataclass(frozen=True)
-class LyingCohort:
+class MaliciousCohort:
     cohort: EngineCohort
-    of: Lying
+    malicious: MaliciousEngine
 
     @property
     def size(self) -> int:
@@ -49,26 +49,26 @@ class LyingCohort:
 
     def run(self, task: str, down: Payload) -> Iterator[Reply]:
         for reply in self.cohort.run(task, down):
-            yield self.of.lie(reply) if reply.client == self.of.liar else reply
+            yield self.malicious.poison(reply) if reply.client == self.malicious.attacker else reply
 
     def accept(self, reply: Reply) -> None:
         self.cohort.accept(reply)
 
 
-def go(
-    method: Method, lie: Lie, *, least: int | None = 4, form: bool = True, report: ReportRequest = NO_REPORT
+def run_with_attacker(
+    method: Method, poison: Poison, *, least: int | None = 4, form: bool = True, report: ReportRequest = NO_REPORT
 ) -> list[RoundResult]:
     f, w = model(batch_norm=True), simulated_clients(method, report=report)
     start = Server(
         f, f.w, f.b, f.int_buffers, ServerSGD(), extra=method.init(f.w), auxiliary=examples([0, 1, 2] * 4, seed=2)
     )
-    rehearsal = DryRun(w, f)
-    looks = (rehearsal.find_report_error, method.validate_reply)
-    screen = (
-        ReplyValidator(least, max_examples=9, expected_spec=rehearsal.expected_spec, extra_checks=looks)
+    dry_run = DryRun(w, f)
+    checks = (dry_run.find_report_error, method.validate_reply)
+    validator = (
+        ReplyValidator(least, max_examples=9, expected_spec=dry_run.expected_spec, extra_checks=checks)
         if form
         else ReplyValidator(least, max_examples=9)
     )
     with SerialEngine(w, f) as engine:
         plan = RoundSchedule(2, len(SKEWED_LABELS), len(SKEWED_LABELS), seed=0)
-        return list(run_rounds(method, start, Lying(engine, lie), plan, ReplyPolicy(screen)))
+        return list(run_rounds(method, start, MaliciousEngine(engine, poison), plan, ReplyPolicy(validator)))

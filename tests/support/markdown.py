@@ -56,7 +56,7 @@ def anchor(heading: str) -> str:
 def links(path: Path) -> list[str]:
     """Return the targets of the page's links and pictures."""
     found = re.findall(r"\]\(([^)\s]+)\)|src(?:set)?=\"([^\"]+)\"", prose(path))
-    return [link or picture for link, picture in found]
+    return [link or image for link, image in found]
 
 
 def execute(path: Path) -> dict[str, object]:

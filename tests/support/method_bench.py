@@ -14,12 +14,12 @@ from fedrecall.core.training import LocalTraining, train
 from fedrecall.core.types import Local, Output, Payload, Reply, ReplyWeighting, Server, Step
 from support.tiny_federation import TinyNet, Vectors, local
 
-HOW = LocalTraining(epochs=2, batch=4, optimiser=ClientSGD(lr=0.1, momentum=0.9))
+TRAINING = LocalTraining(epochs=2, batch=4, optimiser=ClientSGD(lr=0.1, momentum=0.9))
 COHORTS = ((0, 1), (1, 2, 3), (0, 3), (1, 2))  # partial participation, with and without a break
 SIZES = ((5, 2, 0), (0, 3, 2), (1, 1, 1), (0, 6, 0))  # examples per class: some absent, balanced, one class only
 
 
-def people(
+def make_clients(
     sizes: Sequence[Sequence[int]] = SIZES, dtype: torch.dtype = torch.float64, noise: float = 0.0
 ) -> list[Vectors]:
     """Clients with these numbers of examples of each class."""
@@ -38,7 +38,7 @@ def network(dtype: torch.dtype = torch.float64, *, batch_norm: bool = False, see
 
 
 @dataclass(frozen=True)
-class Played:
+class RoundOutcome:
     """A round that was played."""
 
     before: Server
@@ -46,7 +46,7 @@ class Played:
     floats_up: float  # per participating client
     floats_down: float
     replies: list[Reply]
-    memories: dict[int, Payload]
+    client_states: dict[int, Payload]
 
 
 @dataclass
@@ -56,9 +56,9 @@ class Cohort:
     clients: list[Vectors]
     members: Sequence[int]
     lost: Collection[int]
-    how: LocalTraining
+    training: LocalTraining
     t: int
-    memories: dict[int, Payload]
+    client_states: dict[int, Payload]
     replies: list[Reply] = field(default_factory=list)
 
     @property
@@ -73,15 +73,15 @@ class Cohort:
         for k in self.members:
             if k in self.lost:
                 continue
-            memory = self.memories.get(k, self.method.memory(down.get("w", self.f.w)))
-            own_w, own_b = self.f.split(memory.get("own", self.f.w))
+            memory = self.client_states.get(k, self.method.memory(down.get("w", self.f.w)))
+            personal_w, personal_b = self.f.split(memory.get("own", self.f.w))
             r = local(
                 self.f,
                 self.clients[k],
-                how=self.how,
+                training=self.training,
                 t=self.t,
-                w=down.get("w", own_w),
-                b=down.get("b", own_b if len(own_b) else self.f.b),
+                w=down.get("w", personal_w),
+                b=down.get("b", personal_b if len(personal_b) else self.f.b),
                 down=down,
                 memory=memory,
             )
@@ -93,40 +93,40 @@ class Cohort:
             yield reply._replace(client=k)
 
     def accept(self, reply: Reply) -> None:
-        self.memories[reply.client] = reply.memory
+        self.client_states[reply.client] = reply.memory
 
 
-def play(
+def run_cohorts(
     method: Method,
     *,
     net: TinyNet | None = None,
     clients: list[Vectors] | None = None,
     cohorts: Sequence[Sequence[int]] = COHORTS,
     lost: Mapping[int, Collection[int]] = {},
-    how: LocalTraining = HOW,
+    training: LocalTraining = TRAINING,
     aux: Vectors | None = None,
     optimiser: ServerOptimiser = ServerSGD(),
     weights: ReplyWeighting = "size",
     start: Server | None = None,
-) -> list[Played]:
+) -> list[RoundOutcome]:
     """Run these cohorts, from the round of `start`; `lost` says whose replies never come, by round."""
     f = FlatModel(net or network()) if start is None else start.f
-    clients = clients or people(dtype=f.w.dtype)
+    clients = clients or make_clients(dtype=f.w.dtype)
     fresh = Server(f, f.w, f.b, f.int_buffers, optimiser, extra=method.init(f.w), weights=weights, auxiliary=aux)
     server = start or fresh
-    memories: dict[int, Payload] = {}
+    client_states: dict[int, Payload] = {}
     width, done = f.w.element_size(), []
     for t, members in enumerate(cohorts[server.t :], server.t):
-        before, cohort = server, Cohort(method, f, clients, members, lost.get(t, ()), how, t, memories)
+        before, cohort = server, Cohort(method, f, clients, members, lost.get(t, ()), training, t, client_states)
         exchange = Exchange(server, cohort)
         server = replace(exchange.with_averaged_buffers(method.round(server, exchange)), t=t + 1)
-        now = {k: dict(m) for k, m in memories.items()}
+        now = {k: dict(m) for k, m in client_states.items()}
         up, down = exchange.bytes_up / width, exchange.bytes_down / width
-        done.append(Played(before, server, up, down, cohort.replies, now))
+        done.append(RoundOutcome(before, server, up, down, cohort.replies, now))
     return done
 
 
-def spoken(
+def make_step(
     z: Tensor,
     y: Tensor,
     frozen: Mapping[str, Tensor | Output] = {},
@@ -137,14 +137,18 @@ def spoken(
 ) -> Step:
     """A batch by hand; a frozen model says logits only, or features and logits."""
     h = z.new_zeros(len(y), 1) if h is None else h
-    said = {name: out if isinstance(out, Output) else Output(h.detach(), out) for name, out in frozen.items()}
-    return Step(z.new_zeros(1) if w is None else w, h, z, y, said, last)
+    outputs = {name: out if isinstance(out, Output) else Output(h.detach(), out) for name, out in frozen.items()}
+    return Step(z.new_zeros(1) if w is None else w, h, z, y, outputs, last)
 
 
 def client(y: Tensor, classes: int, **changes: object) -> Local:
     """A client's round by hand; without `counts` its data are the batch."""
-    given = {"counts": torch.bincount(y, minlength=classes), "y": y, "w": torch.zeros(1, dtype=torch.float64)} | changes
+    fields = {
+        "counts": torch.bincount(y, minlength=classes),
+        "y": y,
+        "w": torch.zeros(1, dtype=torch.float64),
+    } | changes
     if "counts" in changes:
-        given["y"] = torch.repeat_interleave(torch.arange(classes), given["counts"])
-    rest = {"b": torch.zeros(0), "down": {}, "memory": {}, "training": HOW, "t": 1}
-    return Local(**({"f": None, "data": None, "seed": 0, "scratch": {}} | rest | given))
+        fields["y"] = torch.repeat_interleave(torch.arange(classes), fields["counts"])
+    defaults = {"b": torch.zeros(0), "down": {}, "memory": {}, "training": TRAINING, "t": 1}
+    return Local(**({"f": None, "data": None, "seed": 0, "scratch": {}} | defaults | fields))

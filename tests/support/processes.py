@@ -14,7 +14,7 @@ def children(parent: int) -> list[int]:
     return sorted(pid for pid in pids if _status(pid)[1] == parent)
 
 
-def gone(pid: int) -> bool:
+def has_exited(pid: int) -> bool:
     """Whether a process has ended (an orphan may stay a zombie where process 1 does not care)."""
     return _status(pid)[0] in "ZX"
 

@@ -32,11 +32,11 @@ def mean(values: Sequence[Number]) -> Number:
 
 def masked_softmax(z: Tensor, keep: Sequence[bool], T: float = 1.0) -> list[Number]:
     """Over the kept classes only, 0 elsewhere; nothing kept gives all zeros."""
-    kept = [c for c in range(len(z)) if keep[c]]
-    if not kept:
+    classes = [c for c in range(len(z)) if keep[c]]
+    if not classes:
         return [0.0] * len(z)
-    top = max(plain(z[c]) for c in kept) / T
-    powers = {c: torch.exp(z[c] / T - top) for c in kept}
+    top = max(plain(z[c]) for c in classes) / T
+    powers = {c: torch.exp(z[c] / T - top) for c in classes}
     total = sum(powers.values())
     return [powers[c] / total if c in powers else 0.0 for c in range(len(z))]
 
@@ -181,9 +181,9 @@ def fedssd_matrix(z: Tensor, y: Tensor, C: int, *, soft: bool = False) -> list[l
         rows = [i for i in range(len(y)) if int(y[i]) == a]
         for i in rows:
             p = [plain(v) for v in softmax(z[i])]
-            said = max(range(C), key=lambda c, i=i: plain(z[i, c]))
+            predicted = max(range(C), key=lambda c, i=i: plain(z[i, c]))
             for b in range(C):
-                A[a][b] += (p[b] if soft else float(said == b)) / len(rows)
+                A[a][b] += (p[b] if soft else float(predicted == b)) / len(rows)
     return A
 
 
@@ -247,10 +247,10 @@ def fedcsd(
     for i in range(len(y)):
         dhat = fedcsd_dhat(z[i] if grad_through_target else z[i].detach(), P)[1]
         refined = torch.stack([dhat[c] * zxi[i, c] for c in range(C)]) if use_similarity else zxi[i]
-        seen = zxi[i] if mask_on == "raw" else refined
+        logits = zxi[i] if mask_on == "raw" else refined
         m = {
-            "adaptive": plain(softmax(seen.detach())[int(y[i])]) > 1 / C,
-            "hard": max(range(C), key=lambda c, s=seen: plain(s[c])) == int(y[i]),
+            "adaptive": plain(softmax(logits.detach())[int(y[i])]) > 1 / C,
+            "hard": max(range(C), key=lambda c, s=logits: plain(s[c])) == int(y[i]),
             "none": True,
         }[use_mask]
         terms.append(float(m) * tau**2 * form(z[i], softmax(refined, tau), tau))

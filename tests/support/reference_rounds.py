@@ -70,7 +70,7 @@ class Plain:
     def rate(self, t: int) -> float:
         return self.lr * self.decay**t
 
-    def say(self, w: Tensor, b: Tensor, x: Tensor, *, by_batch: bool = False) -> tuple[Tensor, Tensor]:
+    def outputs(self, w: Tensor, b: Tensor, x: Tensor, *, by_batch: bool = False) -> tuple[Tensor, Tensor]:
         """(h, z) of a frozen model in evaluation mode, or normalising by the batch ."""
         with torch.no_grad():
             out = self.load(w, b, frozen=True).train(by_batch)(x)
@@ -80,7 +80,7 @@ class Plain:
     def size(self, k: int) -> int:
         return len(self.clients[k][1])
 
-    def came(self, t: int) -> list[int]:
+    def participants(self, t: int) -> list[int]:
         return [k for k in self.cohorts[t] if k not in self.lost.get(t, ())]
 
     def train(
@@ -91,7 +91,7 @@ class Plain:
         loss: Loss | None = None,
         correct: Callable[[Tensor], Tensor] = lambda g: g,
         after: Callable[[Tensor], Tensor] = lambda w: w,
-        seen: list | None = None,
+        batches_seen: list | None = None,
     ) -> tuple[Tensor, Tensor, int]:
         """(w_k, b_k, steps)."""
         (x, y), w, b = self.clients[k], state["w"].clone(), state["b"].clone()
@@ -119,13 +119,13 @@ class Plain:
                     step = v / (1 - beta1 ** (steps + 1)) / (root + eps)
                 w = after(w - self.rate(t) * step)
                 b = torch.cat([torch.zeros(0, dtype=w.dtype), *(p.detach().flatten() for p in floats(net))])
-                if seen is not None and epoch == self.epochs - 1:
-                    seen.append((h.detach(), y[rows]))
+                if batches_seen is not None and epoch == self.epochs - 1:
+                    batches_seen.append((h.detach(), y[rows]))
                 steps += 1
         return w, b, steps
 
     def sizes(self, t: int) -> list[int]:
-        return [self.size(k) for k in self.came(t)]
+        return [self.size(k) for k in self.participants(t)]
 
 
 def fedavg(p: Plain, loss: Callable[[State, int, int], Loss] | None = None, *, weights: str = "size") -> list[State]:
@@ -133,7 +133,7 @@ def fedavg(p: Plain, loss: Callable[[State, int, int], Loss] | None = None, *, w
     out = [p.start()]
     for t in range(len(p.cohorts)):
         now = out[-1]
-        done = [p.train(now, k, t, loss(now, k, t) if loss else None) for k in p.came(t)]
+        done = [p.train(now, k, t, loss(now, k, t) if loss else None) for k in p.participants(t)]
         shares = p.sizes(t) if weights == "size" else [1] * len(done)
         out.append({"w": mixture([w for w, *_ in done], shares), "b": mixture([b for _, b, _ in done], p.sizes(t))})
     return out[1:]
@@ -144,7 +144,7 @@ def fedavgm(p: Plain, beta: float, eta: float, *, damped: bool = False, nesterov
     v = torch.zeros_like(out[0]["w"])
     for t in range(len(p.cohorts)):
         now = out[-1]
-        done = [p.train(now, k, t) for k in p.came(t)]
+        done = [p.train(now, k, t) for k in p.participants(t)]
         gap = now["w"] - mixture([w for w, *_ in done], p.sizes(t))
         v = beta * v + ((1 - beta) if damped else 1) * gap
         step = gap + beta * v if nesterov else v
@@ -158,13 +158,15 @@ def scaffold(p: Plain, mode: str, *, weights: str = "size") -> list[State]:
     for t in range(len(p.cohorts)):
         now = out[-1]
         c, c_k, done, dc = now["c"], dict(now["c_k"]), [], []
-        for k in p.came(t):
+        for k in p.participants(t):
             mine = c_k.get(k, torch.zeros_like(c))
             gradients: list[Tensor] = []
             if mode == "mean":  # with Adam: c_k is the mean of the round's gradients
 
-                def correct(g: Tensor, mine: Tensor = mine, c: Tensor = c, seen: list[Tensor] = gradients) -> Tensor:
-                    seen.append(g)
+                def correct(
+                    g: Tensor, mine: Tensor = mine, c: Tensor = c, batches_seen: list[Tensor] = gradients
+                ) -> Tensor:
+                    batches_seen.append(g)
                     return g - mine + c
 
                 w, b, K = p.train(now, k, t, correct=correct)
@@ -198,9 +200,9 @@ def fednova(p: Plain, *, ccvr: bool = False) -> list[State]:
     out, last = [p.start()], {}
     for t in range(len(p.cohorts)):
         now = out[-1]
-        done = [p.train(now, k, t, correct=lambda g, d=last.get(k, 0.0): g - d) for k in p.came(t)]
+        done = [p.train(now, k, t, correct=lambda g, d=last.get(k, 0.0): g - d) for k in p.participants(t)]
         moved = []
-        for k, (w, _, tau) in zip(p.came(t), done, strict=True):
+        for k, (w, _, tau) in zip(p.participants(t), done, strict=True):
             proximal = p.rate(t) * p.mu
             a = (1 - (1 - proximal) ** tau) / proximal if proximal else momentum_norm(tau, p.rho)
             if tau:
@@ -220,7 +222,7 @@ def feddyn(p: Plain, alpha: float, *, weights: str = "uniform") -> list[State]:
     for t in range(len(p.cohorts)):
         now = out[-1]
         g, done = dict(now["g"]), []
-        for k in p.came(t):
+        for k in p.participants(t):
             mine = g.get(k, torch.zeros_like(now["w"]))
 
             def loss(rows, w, h, z, y, mine=mine, now=now):
@@ -259,7 +261,7 @@ def fedcurv(p: Plain, lam: float, size: int, *, per_batch: bool = False) -> list
     for t in range(len(p.cohorts)):
         now = out[-1]
         u, v, done = dict(now["u"]), dict(now["v"]), []
-        for k in p.came(t):
+        for k in p.participants(t):
             P = sum((now["u"][j] for j in now["u"] if j != k), start=torch.zeros_like(now["w"]))
             Q = sum((now["v"][j] for j in now["v"] if j != k), start=torch.zeros_like(now["w"]))
 
@@ -279,9 +281,9 @@ def moon(p: Plain, mu: float, tau: float) -> list[State]:
     out, previous = [p.start()], {}
     for t in range(len(p.cohorts)):
         now, done = out[-1], []
-        for k in p.came(t):
-            hg = p.say(now["w"], now["b"], p.clients[k][0])[0]
-            hp = p.say(*previous[k], p.clients[k][0])[0] if k in previous else None
+        for k in p.participants(t):
+            hg = p.outputs(now["w"], now["b"], p.clients[k][0])[0]
+            hp = p.outputs(*previous[k], p.clients[k][0])[0] if k in previous else None
 
             def loss(rows, w, h, z, y, hg=hg, hp=hp):
                 return F.cross_entropy(z, y) if hp is None else ref.moon(z, h, hg[rows], hp[rows], y, mu, tau)

@@ -14,7 +14,7 @@ def distilled(p: Plain, term: Callable[[Tensor, Tensor, Tensor, State, int], Ten
     """FedAvg with a loss (z, zg, y, state, client) that hears the received model, in evaluation mode."""
 
     def loss(now: State, k: int, t: int) -> Loss:
-        zg = p.say(now["w"], now["b"], p.clients[k][0])[1]
+        zg = p.outputs(now["w"], now["b"], p.clients[k][0])[1]
         return lambda rows, w, h, z, y: term(z, zg[rows], y, now, k)
 
     return fedavg(p, loss)
@@ -31,13 +31,13 @@ def fedgkd(p: Plain, M: int, coef: float, T: float, aux: tuple[Tensor, Tensor] |
             votes = [1.0]
         else:
             teachers = last
-            scores = [torch.exp(-F.cross_entropy(p.say(*m, aux[0])[1], aux[1])) for m in last]
+            scores = [torch.exp(-F.cross_entropy(p.outputs(*m, aux[0])[1], aux[1])) for m in last]
             votes = [float(s / sum(scores)) for s in scores]
-        for k in p.came(t):
-            said = [p.say(*m, p.clients[k][0])[1] for m in teachers]
+        for k in p.participants(t):
+            logits = [p.outputs(*m, p.clients[k][0])[1] for m in teachers]
 
-            def loss(rows, w, h, z, y, said=said, votes=votes):
-                return ref.fedgkd(z, [s[rows] for s in said], votes, y, coef, T) if said else F.cross_entropy(z, y)
+            def loss(rows, w, h, z, y, logits=logits, votes=votes):
+                return ref.fedgkd(z, [s[rows] for s in logits], votes, y, coef, T) if logits else F.cross_entropy(z, y)
 
             done.append(p.train(now, k, t, loss)[:2])
         w, b = (mixture(part, p.sizes(t)) for part in zip(*done, strict=True))
@@ -64,15 +64,15 @@ def fedcsd(
         now, done = out[-1], []
         teacher = xi if use_tma else (now["w"], now["b"])
         rows_of = {
-            k: ref.class_means(p.say(*teacher, p.clients[k][0], by_batch=by_batch)[1], p.clients[k][1])
-            for k in p.came(t)
+            k: ref.class_means(p.outputs(*teacher, p.clients[k][0], by_batch=by_batch)[1], p.clients[k][1])
+            for k in p.participants(t)
         }
         P = _prototypes(list(rows_of.values()))
-        for k in p.came(t):
+        for k in p.participants(t):
             mine = _prototypes([rows_of[k]]) if local else P
 
             def loss(rows, w, h, z, y, k=k, teacher=teacher, mine=mine):
-                zxi = p.say(*teacher, p.clients[k][0][rows], by_batch=by_batch)[1]
+                zxi = p.outputs(*teacher, p.clients[k][0][rows], by_batch=by_batch)[1]
                 return ref.fedcsd(z, zxi, y, mine, mu, tau, **options)
 
             done.append(p.train(now, k, t, loss)[:2])
@@ -86,9 +86,9 @@ def _prototypes(rows: list[dict[int, Tensor]]) -> Tensor:
     """Mean over the holders of each class; 0 where there is none."""
     P = torch.zeros(3, 3, dtype=torch.float64)
     for c in range(3):
-        held = [r[c] for r in rows if c in r]
-        if held:
-            P[c] = sum(held) / len(held)
+        present = [r[c] for r in rows if c in r]
+        if present:
+            P[c] = sum(present) / len(present)
     return P
 
 
@@ -97,28 +97,28 @@ def fedproto(
 ) -> list[State]:
     out: list[State] = [p.start() | {"G": {}, "own": {}}]
     for t in range(len(p.cohorts)):
-        now, done, held = out[-1], [], []
-        own = dict(now["own"])
-        for k in p.came(t):
-            begin = now if share else own.get(k, out[0])
+        now, done, present = out[-1], [], []
+        personal = dict(now["own"])
+        for k in p.participants(t):
+            start = now if share else personal.get(k, out[0])
 
             def loss(rows, w, h, z, y, G=now["G"]):
                 return ref.fedproto(z, h, y, G, lam)
 
-            seen: list = []
-            w, b, _ = p.train(begin, k, t, loss, seen=seen)
+            batches_seen: list = []
+            w, b, _ = p.train(start, k, t, loss, batches_seen=batches_seen)
             x, y = p.clients[k]
-            h, labels = p.say(w, b, x)[0], y
+            h, labels = p.outputs(w, b, x)[0], y
             if last_epoch:
-                h, labels = torch.cat([a for a, _ in seen]), torch.cat([c for _, c in seen])
-            held.append((ref.class_means(h, labels), y))
+                h, labels = torch.cat([a for a, _ in batches_seen]), torch.cat([c for _, c in batches_seen])
+            present.append((ref.class_means(h, labels), y))
             done.append((w, b))
-            own[k] = {"w": w, "b": b}
+            personal[k] = {"w": w, "b": b}
         G = {} if drop else dict(now["G"])
         for c in range(3):
-            rows = [(m[c], int((y == c).sum()) if by_count else 1) for m, y in held if c in m]
+            rows = [(m[c], int((y == c).sum()) if by_count else 1) for m, y in present if c in m]
             if rows:
                 G[c] = mixture([r for r, _ in rows], [n for _, n in rows])
         w, b = (mixture(part, p.sizes(t)) for part in zip(*done, strict=True))
-        out.append(({"w": w, "b": b} if share else {"w": now["w"], "b": now["b"]}) | {"G": G, "own": own})
+        out.append(({"w": w, "b": b} if share else {"w": now["w"], "b": now["b"]}) | {"G": G, "own": personal})
     return out[1:]

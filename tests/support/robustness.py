@@ -28,9 +28,11 @@ def rule(name: str, share: float) -> dict[str, object] | None:
 
 def accuracy(robust: str, attack: str, partition: str, *, method: str = "fedavg", seed: int = 0) -> float:
     """Final test accuracy of 15 rounds, all 20 clients in each."""
-    told = ATTACKS[attack]
-    chosen = rule(robust, 0.2 if told is None else float(str(told["share"])))
-    federation = {"clients": 20, "partition": PARTITIONS[partition]} | ({} if told is None else {"attack": told})
+    settings = ATTACKS[attack]
+    chosen = rule(robust, 0.2 if settings is None else float(str(settings["share"])))
+    federation = {"clients": 20, "partition": PARTITIONS[partition]} | (
+        {} if settings is None else {"attack": settings}
+    )
     return float(
         fr.run(
             {

@@ -46,7 +46,9 @@ def flat(dtype: torch.dtype = torch.float32, seed: int = 0, **kwargs: object) ->
         return FlatModel(TinyNet(**kwargs).to(dtype))
 
 
-def local(f: FlatModel, data: Vectors, *, how: LocalTraining = LocalTraining(), t: int = 0, **changes: object) -> Local:
+def local(
+    f: FlatModel, data: Vectors, *, training: LocalTraining = LocalTraining(), t: int = 0, **changes: object
+) -> Local:
     r = Local(
         f=f,
         w=f.w.clone(),
@@ -56,7 +58,7 @@ def local(f: FlatModel, data: Vectors, *, how: LocalTraining = LocalTraining(), 
         data=data,
         y=data.y,
         counts=torch.bincount(data.y, minlength=3),
-        training=how.at_round(t),
+        training=training.at_round(t),
         t=t,
         seed=0,
         scratch={},
@@ -76,27 +78,27 @@ def server(f: FlatModel, method: Method, optimiser: ServerOptimiser = ServerSGD(
 
 
 @dataclass
-class Toy:
+class ListEngine:
     """An engine over a list of clients; `lost` never answer."""
 
     method: Method
     f: FlatModel
     clients: list[Vectors]
-    how: LocalTraining = LocalTraining(epochs=2, batch=7, optimiser=ClientSGD(0.1))
+    training: LocalTraining = LocalTraining(epochs=2, batch=7, optimiser=ClientSGD(0.1))
     lost: tuple[int, ...] = ()
-    memories: dict[int, Payload] = field(default_factory=dict)
-    asked: list[tuple[str, list[str]]] = field(default_factory=list)
+    client_states: dict[int, Payload] = field(default_factory=dict)
+    tasks: list[tuple[str, list[str]]] = field(default_factory=list)
 
-    def cohort(self, t: int, clients: Sequence[int]) -> "ToyCohort":
-        return ToyCohort(self, t, list(clients))
+    def cohort(self, t: int, clients: Sequence[int]) -> "ListCohort":
+        return ListCohort(self, t, list(clients))
 
     def evaluate(self, state: Tensor) -> Score:
         return self.f.score(state, self.clients[0])
 
 
 @dataclass
-class ToyCohort:
-    toy: Toy
+class ListCohort:
+    engine: ListEngine
     t: int
     clients: list[int]
 
@@ -106,26 +108,26 @@ class ToyCohort:
 
     @property
     def population(self) -> int:
-        return len(self.toy.clients)
+        return len(self.engine.clients)
 
     def run(self, task: str, down: Payload) -> Iterator[Reply]:
-        toy = self.toy
-        toy.asked.append((task, sorted(down)))
+        engine = self.engine
+        engine.tasks.append((task, sorted(down)))
         for k in self.clients:
-            if k in toy.lost:
+            if k in engine.lost:
                 continue
-            memory = toy.memories.get(k, toy.method.memory(down["w"]))
+            memory = engine.client_states.get(k, engine.method.memory(down["w"]))
             r = local(
-                toy.f,
-                toy.clients[k],
-                how=toy.how,
+                engine.f,
+                engine.clients[k],
+                training=engine.training,
                 t=self.t,
                 w=down["w"],
-                b=down.get("b", toy.f.b),
+                b=down.get("b", engine.f.b),
                 down=down,
                 memory=memory,
             )
-            yield train(toy.method, r, 0, k)._replace(client=k)
+            yield train(engine.method, r, 0, k)._replace(client=k)
 
     def accept(self, reply: Reply) -> None:
-        self.toy.memories[reply.client] = reply.memory
+        self.engine.client_states[reply.client] = reply.memory

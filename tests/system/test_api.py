@@ -57,18 +57,18 @@ def test_docstring_examples(module: str) -> None:
 
 
 def test_dir_lists_public_names() -> None:
-    offered = subprocess.run(
+    listed = subprocess.run(
         [sys.executable, "-c", "import fedrecall; print(*dir(fedrecall))"], capture_output=True, text=True, check=True
     ).stdout.split()  # in a new process: nothing has been imported by its name yet
-    assert offered == sorted([*fr.__all__, "__version__"])
+    assert listed == sorted([*fr.__all__, "__version__"])
 
 
 @pytest.mark.parametrize("name", fr.__all__)
 def test_everything_public_is_described_and_typed(name: str) -> None:
-    things = list(fr.METHODS.values()) if name == "METHODS" else [getattr(fr, name)]
-    functions = [thing for thing in things if inspect.isfunction(thing)]
-    functions += [f for thing in things for _, f in inspect.getmembers(thing, inspect.isfunction)]
-    assert all(inspect.getdoc(thing) for thing in things)
+    objects = list(fr.METHODS.values()) if name == "METHODS" else [getattr(fr, name)]
+    functions = [item for item in objects if inspect.isfunction(item)]
+    functions += [f for item in objects for _, f in inspect.getmembers(item, inspect.isfunction)]
+    assert all(inspect.getdoc(item) for item in objects)
     for function in functions:
         if function.__module__.startswith("fedrecall") and not function.__name__.startswith("_"):
             assert "return" in function.__annotations__, function
@@ -181,13 +181,13 @@ def test_a_folder_is_resumed_with_the_same_objects_only(tmp_path: Path) -> None:
 
 
 def test_initial_weights_of_the_users_module_are_part_of_the_study(tmp_path: Path) -> None:
-    own = nn.Sequential(nn.Linear(4, 3))
+    module = nn.Sequential(nn.Linear(4, 3))
     settings = {"data": (X, Y), "clients": 4, "seeds": 1, "config": QUICK, "out": tmp_path / "a"}
-    fr.compare(["fedavg"], model=own, **settings)
-    fr.compare(["fedavg"], model=own, **settings)
-    nn.init.zeros_(own[0].weight)
+    fr.compare(["fedavg"], model=module, **settings)
+    fr.compare(["fedavg"], model=module, **settings)
+    nn.init.zeros_(module[0].weight)
     with pytest.raises(fr.UserError) as error:
-        fr.compare(["fedavg"], model=own, **settings)
+        fr.compare(["fedavg"], model=module, **settings)
     assert error.value.code == "study.other_settings"
     assert "start (environment)" in str(error.value)
 
@@ -204,19 +204,19 @@ def test_a_class_gives_each_seed_its_own_weights_and_lazy_layers_their_sizes() -
 
 
 def test_clients_of_the_data_are_the_clients() -> None:
-    who = np.array(["north", "south", "west"])[rng.integers(0, 3, 150)]
-    side = fr.compare(["fedavg"], data=(X, Y, who), seeds=1, config=QUICK)
+    places = np.array(["north", "south", "west"])[rng.integers(0, 3, 150)]
+    side = fr.compare(["fedavg"], data=(X, Y, places), seeds=1, config=QUICK)
     assert side.runs[0].records[0]["clients"] == [0, 1, 2]
-    dealt = fr.compare(["fedavg"], data=(X, Y, who), clients=5, alpha=1.0, seeds=1, config=QUICK)
-    assert len(dealt.runs[0].records[0]["clients"]) == 5
+    partitioned = fr.compare(["fedavg"], data=(X, Y, places), clients=5, alpha=1.0, seeds=1, config=QUICK)
+    assert len(partitioned.runs[0].records[0]["clients"]) == 5
 
 
 def test_configurations_of_every_kind(tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text(
         "[local]\nepochs = 1\n[federation]\nclients = 7\nfraction = 0.5\n[run]\nrounds = 9\n"
     )
-    given = (tmp_path / "c.toml", {"federation": {"clients": 7, "fraction": 0.5}, "run": {"rounds": 9}})
-    for config in (*given, fr.Experiment(**given[1])):
+    source = (tmp_path / "c.toml", {"federation": {"clients": 7, "fraction": 0.5}, "run": {"rounds": 9}})
+    for config in (*source, fr.Experiment(**source[1])):
         found = fr.compare(["fedavg"], config=config, sample=2, rounds=1, seeds=1, overrides=["local.epochs=1"])
         assert [len(record["clients"]) for record in found.runs[0].records] == [2]
 
@@ -242,9 +242,9 @@ def test_configurations_of_every_kind(tmp_path: Path) -> None:
 def test_bad_input_is_one_line_and_writes_nothing(
     arguments: dict, code: str, key: str, fact: str, tmp_path: Path
 ) -> None:
-    given = {"methods": ["fedavg"], "data": (X, Y), "clients": 4, "seeds": 1, "config": QUICK} | arguments
+    source = {"methods": ["fedavg"], "data": (X, Y), "clients": 4, "seeds": 1, "config": QUICK} | arguments
     with pytest.raises(fr.UserError) as error:
-        fr.compare(**given, out=tmp_path / "a")
+        fr.compare(**source, out=tmp_path / "a")
     assert (error.value.code, error.value.key) == (code, key)
     assert fact in str(error.value)
     assert "\n" not in str(error.value)
@@ -253,8 +253,8 @@ def test_bad_input_is_one_line_and_writes_nothing(
 
 # --- data and models ----------------------------------------------------------------------------
 def test_sparse_texts_and_tables_of_different_scales() -> None:
-    words = CountVectorizer().fit_transform(["a good day", "a bad day", "a good night", "a bad night"] * 10)
-    assert fr.from_arrays(words, ["good", "bad"] * 20).shape == (4,)
+    counts = CountVectorizer().fit_transform(["a good day", "a bad day", "a good night", "a bad night"] * 10)
+    assert fr.from_arrays(counts, ["good", "bad"] * 20).shape == (4,)
     data = fr.from_arrays(X * 1000 + 5, Y, standardise=True)
     assert torch.allclose(data.train_x.mean(0), torch.zeros(4), atol=1e-4)
     assert torch.allclose(data.train_x.std(0, correction=0), torch.ones(4), atol=1e-4)
@@ -341,10 +341,10 @@ def test_worker_processes_from_standard_input(interactive: bool, tmp_path: Path)
 def test_progress_if_set(capfd: pytest.CaptureFixture[str]) -> None:
     fr.compare(["fedavg"], data=(X, Y), clients=4, seeds=1, config=QUICK, progress=True)
     fr.run(QUICK, data=(X, Y), progress=True)
-    said = capfd.readouterr()
-    assert said.out == ""
-    assert said.err.splitlines()[1].startswith("1/1  fedavg, seed 0: final ")
-    assert said.err.splitlines()[-1].startswith("round 2/2  accuracy ")
+    output = capfd.readouterr()
+    assert output.out == ""
+    assert output.err.splitlines()[1].startswith("1/1  fedavg, seed 0: final ")
+    assert output.err.splitlines()[-1].startswith("round 2/2  accuracy ")
 
 
 # --- the contract of methods --------------------------------------------------------------------
@@ -365,7 +365,7 @@ def test_the_contract_finds_what_is_broken() -> None:
             return {"w": w}, {"note": w}
 
     @dataclass(frozen=True)
-    class Greedy(fr.Method):
+    class KeepsAll(fr.Method):
         def reply(self, w, steps, r):
             r.down["w"].zero_()
             return {"w": w}, {}
@@ -375,7 +375,7 @@ def test_the_contract_finds_what_is_broken() -> None:
         "is a frozen dataclass": Unframed(),
         "is reproducible, plain, serial": Random(),
         "declares client state": Forgetful(),
-        "does not modify inputs": Greedy(),
+        "does not modify inputs": KeepsAll(),
     }
     for name, method in broken.items():
         with pytest.raises(AssertionError):

@@ -88,7 +88,7 @@ def package(module: str) -> str:
     return module.partition(".")[0]
 
 
-def own_imports(path: Path) -> Iterator[Import]:
+def imports_of(path: Path) -> Iterator[Import]:
     def resolve(name: str, member: str | None) -> str:
         inner = name.removeprefix("fedrecall").removeprefix(".")
         deeper = f"{inner}.{member}".removeprefix(".")
@@ -112,7 +112,7 @@ def own_imports(path: Path) -> Iterator[Import]:
     yield from walk(ast.parse(path.read_text()), "", False)
 
 
-IMPORTS = {module: list(own_imports(path)) for module, path in MODULES.items()}
+IMPORTS = {module: list(imports_of(path)) for module, path in MODULES.items()}
 
 
 def is_lazy(found: Import, tree: str) -> bool:
@@ -130,19 +130,19 @@ def cycles(*, lazy: bool, typing_only: bool) -> set[frozenset[str]]:
     edges: dict[str, set[str]] = defaultdict(set)
     for module, found in IMPORTS.items():
         text = MODULES[module].read_text()
-        for one in found:
-            counted = typing_only if one.typing_only else lazy or not is_lazy(one, text)
-            if counted and one.module in MODULES and one.module != module:
-                edges[module].add(one.module)
+        for found_import in found:
+            counted = typing_only if found_import.typing_only else lazy or not is_lazy(found_import, text)
+            if counted and found_import.module in MODULES and found_import.module != module:
+                edges[module].add(found_import.module)
 
     def reached(start: str) -> set[str]:
-        seen: set[str] = set()
+        visited: set[str] = set()
         stack = [start]
         while stack:
-            for target in edges[stack.pop()] - seen:
-                seen.add(target)
+            for target in edges[stack.pop()] - visited:
+                visited.add(target)
                 stack.append(target)
-        return seen
+        return visited
 
     reach = {module: reached(module) for module in MODULES}
     return {
@@ -161,21 +161,21 @@ def test_imports_go_one_way(module: str) -> None:
     path = MODULES[module].relative_to(SOURCE).as_posix()
     allowed = ALLOWED[package(module)] | {package(module)}
     against = {
-        (one.scope, one.module)
-        for one in IMPORTS[module]
-        if package(one.module) not in allowed
-        and EXCEPTIONS.get((path, one.scope)) != package(one.module)
-        and not (module == "__init__" and one.typing_only)
+        (found_import.scope, found_import.module)
+        for found_import in IMPORTS[module]
+        if package(found_import.module) not in allowed
+        and EXCEPTIONS.get((path, found_import.scope)) != package(found_import.module)
+        and not (module == "__init__" and found_import.typing_only)
     }
     assert not against
 
 
 def test_every_exception_is_needed() -> None:
     used = {
-        (MODULES[module].relative_to(SOURCE).as_posix(), one.scope): package(one.module)
+        (MODULES[module].relative_to(SOURCE).as_posix(), found_import.scope): package(found_import.module)
         for module, found in IMPORTS.items()
-        for one in found
-        if one.scope and package(one.module) not in ALLOWED[package(module)] | {package(module)}
+        for found_import in found
+        if found_import.scope and package(found_import.module) not in ALLOWED[package(module)] | {package(module)}
     }
     assert used == EXCEPTIONS
 

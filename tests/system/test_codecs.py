@@ -1,4 +1,4 @@
-"""Payloads through every form they take: a file of memories, the shared memory between processes, a message."""
+"""Payloads through every form they take: a file of client states, the shared memory between processes, a message."""
 
 import multiprocessing
 from contextlib import suppress

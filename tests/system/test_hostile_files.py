@@ -86,18 +86,18 @@ def test_a_pickle_for_a_model_or_a_configuration(file: str, trap: bytes, tmp_pat
     assert error.value.key == (str(given) if file == "config.toml" else "run.start")
 
 
-@pytest.mark.parametrize("what", ["round-000003.safetensors", "round-000003.json", "memories"])
+@pytest.mark.parametrize("file_kind", ["round-000003.safetensors", "round-000003.json", "memories"])
 @pytest.mark.parametrize("signed", [False, True])
-def test_a_pickle_for_a_checkpoint(what: str, signed: bool, trap: bytes, tmp_path: Path) -> None:
+def test_a_pickle_for_a_checkpoint(file_kind: str, signed: bool, trap: bytes, tmp_path: Path) -> None:
     out = tmp_path / "a"
     interrupted(out)
     folder = out / "checkpoints"
     manifest = json.loads((folder / "round-000003.json").read_text())
     name = next(iter(manifest["memories"]))
-    (folder / "memories" / name if what == "memories" else folder / what).write_bytes(trap)
-    if signed and what != "round-000003.json":  # a forger can compute checksums too
-        key = {"memories": manifest["memories"]}.get(what, manifest)
-        key[name if what == "memories" else "tensors"] = sha256(trap).hexdigest()
+    (folder / "memories" / name if file_kind == "memories" else folder / file_kind).write_bytes(trap)
+    if signed and file_kind != "round-000003.json":  # a forger can compute checksums too
+        key = {"memories": manifest["memories"]}.get(file_kind, manifest)
+        key[name if file_kind == "memories" else "tensors"] = sha256(trap).hexdigest()
         manifest["checksum"] = _manifest_checksum(manifest)
         (folder / "round-000003.json").write_text(json.dumps(manifest))
     with suppress(fr.UserError, OSError, ValueError):
@@ -113,11 +113,11 @@ def test_a_checkpoint_cannot_have_other_files_read_or_removed(reached: str, tmp_
     folder = out / "checkpoints"
     for path in folder.glob("*.json"):  # all of them, so that none is passed over for another
         manifest = json.loads(path.read_text())
-        client, own = next(iter(manifest["clients"].items()))
-        victim.write_bytes((folder / "memories" / own).read_bytes())
+        client, files = next(iter(manifest["clients"].items()))
+        victim.write_bytes((folder / "memories" / files).read_bytes())
         name = str(victim) if reached == "absolute" else "../../../0-1.safetensors"
         manifest["clients"][client] = name
-        manifest["memories"][name] = manifest["memories"].pop(own)
+        manifest["memories"][name] = manifest["memories"].pop(files)
         manifest["checksum"] = _manifest_checksum(manifest)
         path.write_text(json.dumps(manifest))
     resumed = fr.run(SMALL, out=out, resume=True)
@@ -139,7 +139,7 @@ def bomb() -> bytes:
     return bytes(content)
 
 
-LIES: dict[str, Callable[[bytes], bytes]] = {
+FALSE_HEADERS: dict[str, Callable[[bytes], bytes]] = {
     "pickle": lambda trap: trap,
     "text": lambda _: b"hello",
     "nothing": lambda _: b"",
@@ -166,10 +166,10 @@ def folder_of(path: Path, odd: bytes) -> Path:
     return path
 
 
-@pytest.mark.parametrize("lie", LIES)
-def test_images_with_false_headers_are_user_errors(lie: str, trap: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize("header", FALSE_HEADERS)
+def test_images_with_false_headers_are_user_errors(header: str, trap: bytes, tmp_path: Path) -> None:
     with pytest.raises(fr.UserError) as error:
-        fr.from_folder(folder_of(tmp_path / "data", LIES[lie](trap)))
+        fr.from_folder(folder_of(tmp_path / "data", FALSE_HEADERS[header](trap)))
     assert error.value.code == "data.unreadable_file"
     assert error.value.key == str(tmp_path / "data" / "cat" / "1.png")
     assert "\n" not in str(error.value)
@@ -232,7 +232,7 @@ def test_any_bytes_are_a_configuration_or_a_user_error(content: bytes) -> None:
     _load(content)
 
 
-WORDS = ["data", "federation", "server", "method", "attack", "robust", "privacy", "straggler", "name", "share", "clip"]
+KEYS = ["data", "federation", "server", "method", "attack", "robust", "privacy", "straggler", "name", "share", "clip"]
 VALUES = [
     "1",
     "-1",
@@ -250,7 +250,7 @@ VALUES = [
 
 @settings(deadline=None, max_examples=300)
 @given(
-    st.lists(st.tuples(st.lists(st.sampled_from(WORDS), min_size=1, max_size=3), st.sampled_from(VALUES)), max_size=4)
+    st.lists(st.tuples(st.lists(st.sampled_from(KEYS), min_size=1, max_size=3), st.sampled_from(VALUES)), max_size=4)
 )
 def test_plausible_lines_are_a_configuration_or_a_user_error(lines: list[tuple[list[str], str]]) -> None:
     _load("\n".join(f"{'.'.join(keys)} = {value}" for keys, value in lines).encode())

@@ -42,11 +42,13 @@ def tables(method: str = "fedavg", **server: object) -> dict[str, object]:
     }
 
 
-def noised(updates: torch.Tensor, privacy: GaussianMechanism, *, asked: int | None = None, t: int = 0) -> list[Reply]:
+def noised(updates: torch.Tensor, privacy: GaussianMechanism, *, sampled: int | None = None, t: int = 0) -> list[Reply]:
     w = torch.zeros(updates.shape[1])
-    came = [Reply({"w": w + u}, 100 + i, {}, {}, i) for i, u in enumerate(updates)]
+    replies = [Reply({"w": w + u}, 100 + i, {}, {}, i) for i, u in enumerate(updates)]
     return list(
-        PrivateAggregation(privacy, seed=0).apply(iter(came), ExchangeInfo("train", {"w": w}, asked or len(came), t))
+        PrivateAggregation(privacy, seed=0).apply(
+            iter(replies), ExchangeInfo("train", {"w": w}, sampled or len(replies), t)
+        )
     )
 
 
@@ -57,7 +59,7 @@ def test_the_mean_of_clipped_updates() -> None:
     assert len(out) == 4
     assert all(r.n == 1 for r in out), "no client weighs more than another"
     assert average_replies(out)["w"][0].item() == pytest.approx((0.1 + 0.2 + 1 - 1) / 4, abs=1e-6)
-    few = noised(updates[:2], GaussianMechanism(clip=1.0, noise=1e-9), asked=4)
+    few = noised(updates[:2], GaussianMechanism(clip=1.0, noise=1e-9), sampled=4)
     assert average_replies(few)["w"][0].item() == pytest.approx(0.3 / 4, abs=1e-6), (
         "the divisor does not tell who is missing"
     )

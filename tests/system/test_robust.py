@@ -64,14 +64,14 @@ def sent(attack: object) -> dict[int, torch.Tensor]:
 def test_malicious_clients_change_their_updates_and_benign_ones_do_not(
     attack: SignFlip | Scaling, factor: float
 ) -> None:
-    honest, bent = sent(None), sent(attack)
-    hostile = simulated_clients(fr.Method(), attack=attack).malicious
-    assert len(hostile) == 2
-    for client, update in honest.items():
-        if client in hostile:
-            torch.testing.assert_close(bent[client], factor * update, rtol=1e-3, atol=1e-5)
+    benign, poisoned = sent(None), sent(attack)
+    malicious = simulated_clients(fr.Method(), attack=attack).malicious
+    assert len(malicious) == 2
+    for client, update in benign.items():
+        if client in malicious:
+            torch.testing.assert_close(poisoned[client], factor * update, rtol=1e-3, atol=1e-5)
         else:
-            assert torch.equal(bent[client], update)
+            assert torch.equal(poisoned[client], update)
 
 
 def test_labels_are_flipped_for_malicious_clients_only() -> None:
@@ -80,8 +80,8 @@ def test_labels_are_flipped_for_malicious_clients_only() -> None:
     flipped = LabelFlip().poison_data(w.train, CLASSES)
     assert torch.equal(flipped.y, CLASSES - 1 - w.train.y)
     assert torch.equal(w.train.labels, before), "the store is everyone's"
-    honest, bent = sent(None), sent(w.attack)
-    assert {k for k in honest if not torch.equal(honest[k], bent[k])} <= w.malicious
+    benign, poisoned = sent(None), sent(w.attack)
+    assert {k for k in benign if not torch.equal(benign[k], poisoned[k])} <= w.malicious
 
 
 def test_malicious_clients_are_drawn_by_the_seed() -> None:
@@ -173,18 +173,18 @@ def test_the_table_of_the_page_is_reproduced(partition: str) -> None:
 
 
 def test_too_long_updates_are_rejected_and_recorded(tmp_path: Path) -> None:
-    given = tables("fedavg", None, "scaling") | {"server": {}, "engine": {"name": "pool", "min_replies": 5}}
-    given["federation"] = {"clients": 7, "attack": {"name": "scaling", "share": 0.3, "scale": 1e6}, "max_norm": 10.0}
-    result = fr.run(given, out=tmp_path / "a")
-    hostile = sorted(refusal["client"] for refusal in result.rounds[0]["refused"])
+    config = tables("fedavg", None, "scaling") | {"server": {}, "engine": {"name": "pool", "min_replies": 5}}
+    config["federation"] = {"clients": 7, "attack": {"name": "scaling", "share": 0.3, "scale": 1e6}, "max_norm": 10.0}
+    result = fr.run(config, out=tmp_path / "a")
+    malicious = sorted(rejection["client"] for rejection in result.rounds[0]["refused"])
     lines = [json.loads(line) for line in (tmp_path / "a" / "rounds.jsonl").read_text().splitlines()]
-    assert len(hostile) == 2
+    assert len(malicious) == 2
     for line in lines:
         assert line["replies"] == 5
-        assert sorted(refusal["client"] for refusal in line["refused"]) == hostile
-        assert all(re.search(r"\b10\b", refusal["reason"]) for refusal in line["refused"]), "the limit"
+        assert sorted(rejection["client"] for rejection in line["refused"]) == malicious
+        assert all(re.search(r"\b10\b", rejection["reason"]) for rejection in line["refused"]), "the limit"
     with pytest.raises(fr.UserError) as error:
-        fr.run(given | {"engine": {"name": "serial", "min_replies": 6}})
+        fr.run(config | {"engine": {"name": "serial", "min_replies": 6}})
     assert (error.value.code, error.value.key) == ("round.too_few_replies", "engine.min_replies")
     assert "5 of the 7" in str(error.value)
     assert "2 rejected" in str(error.value)

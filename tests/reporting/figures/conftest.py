@@ -94,7 +94,7 @@ def make_study(
             if local_accuracy:
                 record["local_accuracy"] = mean_local
             epochs = np.linspace(0.2, 1, 8)
-            grown = np.sqrt(epochs) * (1.5 - rank) * rng.uniform(0.8, 1.2, (len(participants), 1))
+            growth = np.sqrt(epochs) * (1.5 - rank) * rng.uniform(0.8, 1.2, (len(participants), 1))
             records = {
                 "confusion": {"confusion": mixed.tolist()},
                 "local": {
@@ -110,9 +110,9 @@ def make_study(
                 "cohort": {"labels": counts[participants].sum(0).tolist()},
                 "shift": {
                     "clients": participants,
-                    "kl": (0.1 * grown).tolist(),
-                    "features": (3 * grown).tolist(),
-                    "accuracy": (accuracy - 0.1 * grown).tolist(),
+                    "kl": (0.1 * growth).tolist(),
+                    "features": (3 * growth).tolist(),
+                    "accuracy": (accuracy - 0.1 * growth).tolist(),
                 },
                 "distillation": {"filter_rate": 0.9 * np.exp(-number / rounds) + rng.normal(0, 0.01)},
                 "own_data": {

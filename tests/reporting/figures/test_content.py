@@ -124,8 +124,8 @@ def test_bars_stand_on_zero_and_are_as_high_as_the_accuracy(make: Make, drawn: D
     ],
 )
 def test_a_seed_that_diverged_is_excluded_and_noted(make: Make, drawn: Drawn, form: str, options: dict) -> None:
-    given = study(["FedAvg"], {"1": {"data": {"seed": 1}}}, seeds=(0, 1, 2))
-    figure = drawn(make(given, rounds=4, diverged=[("FedAvg", 1)]), form, **options)
+    seeded = study(["FedAvg"], {"1": {"data": {"seed": 1}}}, seeds=(0, 1, 2))
+    figure = drawn(make(seeded, rounds=4, diverged=[("FedAvg", 1)]), form, **options)
     assert ["2 seeds" in note for note in notes(figure)] == [True, False]
     assert ["diverged" in note for note in notes(figure)] == [False, True]
 
@@ -161,13 +161,13 @@ def test_maps_of_partitions_have_numbers_all_or_none(make: Make, drawn: Drawn) -
 
 def test_forgetting_orders_classes_by_the_client_s_share(make: Make, drawn: Drawn) -> None:
     results = make(study(START, ["digits"]), probes=["confusion", "local"], classes=3, clients=2)
-    (begin,), (plain,), (cad,) = (results.finished_runs(row) for row in START)
+    (start,), (plain,), (cad,) = (results.finished_runs(row) for row in START)
     counts = [[10, 60, 30], [34, 33, 33]]
-    for run in (begin, plain, cad):
+    for run in (start, plain, cad):
         (run.path / "partition.json").write_text(json.dumps({"hash": "x", "counts": counts}))
     confusion = [[8, 1, 1], [0, 4, 0], [5, 5, 10]]
-    old = [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
-    rewrite(begin, "confusion", [{"round": 1, "confusion": old}, {"round": 2, "confusion": confusion}])
+    before = [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
+    rewrite(start, "confusion", [{"round": 1, "confusion": before}, {"round": 2, "confusion": confusion}])
     line = {"round": 1, "clients": [1, 0], "test": [10, 4, 20]}
     rewrite(plain, "local", [{**line, "correct": [[9, 4, 9], [1, 3, 5]]}])
     rewrite(cad, "local", [{**line, "correct": [[9, 4, 9], [4, 4, 15]]}])
@@ -263,14 +263,14 @@ def test_the_received_model_is_that_of_the_round_before(make: Make, drawn: Drawn
     results = make(study(["FedAvg"], ["a"]), probes=["own_data", "local"], rounds=3)
     (axes,) = drawn(results, "drift-accuracy").axes
     (run,) = results.finished_runs()
-    own = run.probe_records("own_data")
+    records = run.probe_records("own_data")
     global_test, local_test, global_own, local_own = axes.lines
     np.testing.assert_allclose(global_test.get_ydata(), [value for _, value in run.curve()])
     np.testing.assert_allclose(local_test.get_ydata(), [line["mean_accuracy"] for line in run.probe_records("local")])
     np.testing.assert_array_equal(global_own.get_xdata(), [0, 1, 2])
-    np.testing.assert_allclose(global_own.get_ydata(), [np.mean(line["global"]) for line in own])
+    np.testing.assert_allclose(global_own.get_ydata(), [np.mean(line["global"]) for line in records])
     np.testing.assert_array_equal(local_own.get_xdata(), [1, 2, 3])
-    np.testing.assert_allclose(local_own.get_ydata(), [np.mean(line["local"]) for line in own])
+    np.testing.assert_allclose(local_own.get_ydata(), [np.mean(line["local"]) for line in records])
 
 
 def test_local_global_has_a_dot_a_round(make: Make, drawn: Drawn) -> None:
@@ -278,8 +278,8 @@ def test_local_global_has_a_dot_a_round(make: Make, drawn: Drawn) -> None:
     scatter, boxes = drawn(results, "local-global").axes
     dots = scatter.collections[1].get_offsets()
     (run,) = results.finished_runs(column="uniform")
-    local, whole = ([value for _, value in run.curve(key)] for key in ("local_accuracy", "accuracy"))
-    np.testing.assert_allclose(dots, np.stack([local, whole], axis=1))
+    local, global_accuracy = ([value for _, value in run.curve(key)] for key in ("local_accuracy", "accuracy"))
+    np.testing.assert_allclose(dots, np.stack([local, global_accuracy], axis=1))
     assert [label.get_text() for label in boxes.get_xticklabels()] == ["#K=2", "uniform"]
 
 

@@ -45,9 +45,9 @@ def lab(hex_colour: str, eye: str) -> np.ndarray:
     """Convert a colour to CIELAB, as perceived by an eye."""
     rgb = np.array(to_rgb(hex_colour))
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
-    seen = np.clip(np.asarray(EYES[eye]) @ linear, 0, 1)
+    perceived = np.clip(np.asarray(EYES[eye]) @ linear, 0, 1)
     to_xyz = np.array([[0.41246, 0.35758, 0.18044], [0.21267, 0.71515, 0.07217], [0.01933, 0.11919, 0.95030]])
-    xyz = to_xyz @ seen / [0.95047, 1.0, 1.08883]
+    xyz = to_xyz @ perceived / [0.95047, 1.0, 1.08883]
     f = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
     return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
 
@@ -55,16 +55,16 @@ def lab(hex_colour: str, eye: str) -> np.ndarray:
 @pytest.mark.parametrize("eye", EYES)
 @pytest.mark.parametrize("names", PAPERS)
 def test_the_methods_of_a_paper_have_colours_that_colour_blind_readers_distinguish(names: str, eye: str) -> None:
-    for one, other in combinations(names.split(), 2):
-        distance = np.linalg.norm(lab(colour_of(one), eye) - lab(colour_of(other), eye))
-        assert distance > 12, (one, other)  # about 2.3 is just noticed, side by side
+    for first, other in combinations(names.split(), 2):
+        distance = np.linalg.norm(lab(colour_of(first), eye) - lab(colour_of(other), eye))
+        assert distance > 12, (first, other)  # about 2.3 is just noticed, side by side
 
 
 def test_no_two_methods_have_the_same_style() -> None:
-    for one, other in combinations(sorted(set(METHODS) - {"grid"}), 2):
-        assert METHOD_STYLES[one] != METHOD_STYLES[other], (one, other)
-        if METHOD_STYLES[one].colour == METHOD_STYLES[other].colour:
-            assert METHOD_STYLES[one].line != METHOD_STYLES[other].line, (one, other)
+    for first, other in combinations(sorted(set(METHODS) - {"grid"}), 2):
+        assert METHOD_STYLES[first] != METHOD_STYLES[other], (first, other)
+        if METHOD_STYLES[first].colour == METHOD_STYLES[other].colour:
+            assert METHOD_STYLES[first].line != METHOD_STYLES[other].line, (first, other)
 
 
 def test_colours_are_hex_and_show_on_white_and_on_black() -> None:

@@ -23,12 +23,12 @@ from fedrecall.simulation.clients import SimulatedClients
 from fedrecall.simulation.ray import RayEngine
 from fedrecall.simulation.ray.session import RaySession, open_session
 from fedrecall.testing.federation import SKEWED_LABELS, examples, model, simulated_clients
-from support.processes import children, gone
+from support.processes import children, has_exited
 from support.tiny_federation import accepted
 
 pytestmark = pytest.mark.ray
 
-EVERYONE = range(len(SKEWED_LABELS))
+ALL_CLIENTS = range(len(SKEWED_LABELS))
 LONGEST_FIRST = [3, 1, 0, 2, 4]
 
 
@@ -103,7 +103,7 @@ def session() -> Iterator[RaySession]:
     assert session.folder is not None
     yield session
     session.close()
-    assert all(gone(pid) for pid in started)
+    assert all(has_exited(pid) for pid in started)
     assert not Path(session.folder).exists()
 
 
@@ -135,16 +135,16 @@ def down() -> Payload:
 
 def replies(engine: RayEngine | SerialEngine) -> list[Tensor]:
     """All tensors of a few exchanges and evaluations, in the order they come."""
-    seen, sent, f = [], down(), model(batch_norm=True)
+    tensors, sent, f = [], down(), model(batch_norm=True)
     for t in range(3):
-        came = list(accepted(engine.cohort(t, EVERYONE), "train", sent))
-        for r in came:
-            seen += [*r.up.values(), *r.memory.values(), *r.metrics.values(), torch.tensor(r.n)]
-        sent["w"] = came[-1].up["w"]
-        seen += [t for reply in accepted(engine.cohort(t, EVERYONE), "labels", sent) for t in reply.up.values()]
+        received = list(accepted(engine.cohort(t, ALL_CLIENTS), "train", sent))
+        for r in received:
+            tensors += [*r.up.values(), *r.memory.values(), *r.metrics.values(), torch.tensor(r.n)]
+        sent["w"] = received[-1].up["w"]
+        tensors += [t for reply in accepted(engine.cohort(t, ALL_CLIENTS), "labels", sent) for t in reply.up.values()]
         score = engine.evaluate(f.join(sent["w"], f.b))
-        seen += [score.predicted, score.y, torch.tensor(score.loss, dtype=torch.float64)]
-    return seen + [t for k in EVERYONE for t in engine.client_state[k].values()]
+        tensors += [score.predicted, score.y, torch.tensor(score.loss, dtype=torch.float64)]
+    return tensors + [t for k in ALL_CLIENTS for t in engine.client_state[k].values()]
 
 
 def test_the_bits_of_serial(engine: RayEngine, folder: Path) -> None:
@@ -157,69 +157,71 @@ def test_the_bits_of_serial(engine: RayEngine, folder: Path) -> None:
 
 
 def test_writing_to_a_received_tensor_affects_no_other_client(engine: RayEngine) -> None:
-    for reply in engine.cohort(0, EVERYONE).run("vandal", down()):
+    for reply in engine.cohort(0, ALL_CLIENTS).run("vandal", down()):
         assert torch.equal(reply.up["w"], down()["w"])
 
 
-@pytest.mark.parametrize(("buffer", "begun"), [(0, 2), (10**9, 5)])
-def test_longest_first_in_order_and_no_more_than_fits(engine: RayEngine, folder: Path, buffer: int, begun: int) -> None:
-    list(engine.cohort(0, EVERYONE).run("labels", down()))  # both actors are there
+@pytest.mark.parametrize(("buffer", "started"), [(0, 2), (10**9, 5)])
+def test_longest_first_in_order_and_no_more_than_fits(
+    engine: RayEngine, folder: Path, buffer: int, started: int
+) -> None:
+    list(engine.cohort(0, ALL_CLIENTS).run("labels", down()))  # both actors are there
     engine._buffer, before = buffer, engine._buffer
-    stream = engine.cohort(0, EVERYONE).run("dawdle", down())
+    stream = engine.cohort(0, ALL_CLIENTS).run("dawdle", down())
     assert next(stream).client == 3
-    assert len(list(folder.iterdir())) == begun
+    assert len(list(folder.iterdir())) == started
     assert [reply.client for reply in stream] == LONGEST_FIRST[1:]
     engine._buffer = before
 
 
 def test_a_stream_closed_early_stores_only_accepted_states(engine: RayEngine) -> None:
-    stream = accepted(engine.cohort(0, EVERYONE), "train", down())
+    stream = accepted(engine.cohort(0, ALL_CLIENTS), "train", down())
     next(stream)
     with pytest.raises(RuntimeError, match="exchange"):
-        next(engine.cohort(0, EVERYONE).run("train", down()))
+        next(engine.cohort(0, ALL_CLIENTS).run("train", down()))
     stream.close()
     assert list(engine.client_state) == [3], "the largest client, whose reply was accepted"
-    assert len(list(engine.cohort(0, EVERYONE).run("labels", down()))) == 5
+    assert len(list(engine.cohort(0, ALL_CLIENTS).run("labels", down()))) == 5
 
 
 @pytest.mark.parametrize("deaths", [1, 2])
 def test_an_actor_killed_in_a_round_is_replaced(engine: RayEngine, folder: Path, deaths: int) -> None:
     for i in range(deaths):
         (folder / str(i)).touch()
-    assert [reply.client for reply in engine.cohort(0, EVERYONE).run("fatal", down())] == LONGEST_FIRST
+    assert [reply.client for reply in engine.cohort(0, ALL_CLIENTS).run("fatal", down())] == LONGEST_FIRST
     assert list(folder.iterdir()) == [], "it did die"
 
 
 def test_a_client_that_kills_every_actor_has_failed(engine: RayEngine, folder: Path) -> None:
-    kept: list[ClientFailure] = []
-    engine.failures = FailurePolicy(min_replies=4, save_traceback=kept.append)
+    failures: list[ClientFailure] = []
+    engine.failures = FailurePolicy(min_replies=4, save_traceback=failures.append)
     for i in range(4):
         (folder / str(i)).touch()
-    assert [reply.client for reply in engine.cohort(2, EVERYONE).run("fatal", down())] == [3, 0, 2, 4]
-    assert [(k.t, k.client, k.code) for k in kept] == [(2, 1, "engine.worker_exited")]
-    assert "Ray actor" in kept[0].error
-    assert "3 times" in kept[0].error
-    assert "The actor is dead because its worker process has died" in kept[0].error, "Ray's own words"
+    assert [reply.client for reply in engine.cohort(2, ALL_CLIENTS).run("fatal", down())] == [3, 0, 2, 4]
+    assert [(k.t, k.client, k.code) for k in failures] == [(2, 1, "engine.worker_exited")]
+    assert "Ray actor" in failures[0].error
+    assert "3 times" in failures[0].error
+    assert "The actor is dead because its worker process has died" in failures[0].error, "Ray's own words"
     assert len(list(folder.iterdir())) == 1
 
 
 def test_a_client_that_raises(engine: RayEngine) -> None:
     with pytest.raises(fr.UserError) as caught:
-        list(engine.cohort(0, EVERYONE).run("picky", down()))
+        list(engine.cohort(0, ALL_CLIENTS).run("picky", down()))
     assert (caught.value.code, caught.value.key) == ("round.client_failed", None)
     for fact in ("round 1", "client 1", "ValueError: I do not like this client"):
         assert fact in str(caught.value)
     assert "\n" not in str(caught.value)
     assert "in picky" in str(caught.value.__cause__), "where it happened"
-    kept: list[ClientFailure] = []
-    engine.failures = FailurePolicy(min_replies=4, save_traceback=kept.append)
-    cohort = engine.cohort(1, EVERYONE)
+    failures: list[ClientFailure] = []
+    engine.failures = FailurePolicy(min_replies=4, save_traceback=failures.append)
+    cohort = engine.cohort(1, ALL_CLIENTS)
     replies = list(cohort.run("picky", down()))
     assert [reply.client for reply in replies] == [3, 0, 2, 4]
     assert not list(engine.client_state), "only acceptance stores a client's state"
     for reply in replies:
         cohort.accept(reply)
-    assert [(k.t, k.client, k.code, k.error) for k in kept] == [
+    assert [(k.t, k.client, k.code, k.error) for k in failures] == [
         (1, 1, "round.client_failed", "ValueError: I do not like this client")
     ]
     assert sorted(engine.client_state) == [0, 2, 3, 4]
@@ -235,7 +237,7 @@ def test_user_errors_of_a_client_are_raised_unchanged(
 ) -> None:
     engine.failures = FailurePolicy(min_replies=1)
     with pytest.raises(fr.UserError) as caught:
-        list(engine.cohort(0, EVERYONE).run(task, down()))
+        list(engine.cohort(0, ALL_CLIENTS).run(task, down()))
     assert type(caught.value) is kind
     assert (caught.value.code, caught.value.key) == (code, key)
     assert fact in str(caught.value)
@@ -265,10 +267,10 @@ def test_actors_that_cannot_start(session: RaySession) -> None:
 def test_objects_that_cannot_be_sent_are_errors(session: RaySession) -> None:
     @dataclass(frozen=True)
     class Holds(fr.Method):
-        what: object
+        thing: object
 
-    with pytest.raises(fr.UserError) as caught, socket.socket() as held:
-        RayEngine(simulated_clients(Holds(held)), model())
+    with pytest.raises(fr.UserError) as caught, socket.socket() as listener:
+        RayEngine(simulated_clients(Holds(listener)), model())
     assert caught.value.code == "engine.cannot_pickle"
     assert "socket" in str(caught.value)
 

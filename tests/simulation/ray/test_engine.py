@@ -13,15 +13,20 @@ from fedrecall.testing.federation import model, simulated_clients
 
 
 def test_a_run_has_the_bits_of_serial() -> None:
-    given = {"federation": {"clients": 3}, "method": {"name": "scaffold"}, "run": {"rounds": 2}, "local": {"epochs": 1}}
-    expected = fr.run(given | {"engine": {"name": "serial"}})
-    got = fr.run(given | {"engine": {"name": "ray", "workers": 1}})
+    config = {
+        "federation": {"clients": 3},
+        "method": {"name": "scaffold"},
+        "run": {"rounds": 2},
+        "local": {"epochs": 1},
+    }
+    expected = fr.run(config | {"engine": {"name": "serial"}})
+    got = fr.run(config | {"engine": {"name": "ray", "workers": 1}})
     assert torch.equal(got.server.state, expected.server.state)
     assert [line["accuracy"] for line in got.rounds] == [line["accuracy"] for line in expected.rounds]
 
 
 def test_tensors_of_every_type_arrive_unchanged() -> None:
-    given = {
+    config = {
         "float": torch.randn(3, 5).T,
         "scalar": torch.tensor(3),
         "empty": torch.empty(0, 4, dtype=torch.float64),
@@ -29,12 +34,12 @@ def test_tensors_of_every_type_arrive_unchanged() -> None:
         "half": torch.randn(7).bfloat16(),
         "images": torch.randint(0, 255, (2, 3, 4, 4), dtype=torch.uint8).contiguous(memory_format=torch.channels_last),
     }
-    got = copy_payload(pack_payload(given))
-    assert list(got) == list(given)
-    for name, t in given.items():
+    got = copy_payload(pack_payload(config))
+    assert list(got) == list(config)
+    for name, t in config.items():
         assert got[name].dtype == t.dtype
         assert torch.equal(got[name], t)
-    assert got["images"].stride() == given["images"].stride()
+    assert got["images"].stride() == config["images"].stride()
     array = pack_tensor(torch.arange(100.0))
     assert view_tensor(array).data_ptr() == array.content.ctypes.data, "in place"
     odd = view_tensor(array._replace(content=array.content[4:], shape=(99,)))

@@ -25,12 +25,12 @@ from fedrecall.simulation.ray import RayEngine
 from fedrecall.simulation.ray.session import AUTH_TOKEN, ENV_DEFAULTS, open_session
 from fedrecall.testing.federation import SKEWED_LABELS, model, run_federation, simulated_clients
 from support.interrupted_run import difference, outcome, tables
-from support.processes import children, gone, start, until
+from support.processes import children, has_exited, start, until
 from support.tiny_federation import accepted
 
 pytestmark = pytest.mark.ray
 
-EVERYONE = range(len(SKEWED_LABELS))
+ALL_CLIENTS = range(len(SKEWED_LABELS))
 
 
 @pytest.fixture(scope="module")
@@ -68,18 +68,18 @@ def test_interrupted_and_resumed_with_availability_attacks_and_privacy(tmp_path:
         "run": {"rounds": 4, "probes": ["local", "confusion", "own_data", "shift"]},
     }
 
-    def given(engine: str) -> dict[str, Any]:
+    def config_for(engine: str) -> dict[str, Any]:
         return tables("scaffold", engine, **sections) | {"engine": {"name": engine, "min_replies": 1}}
 
-    expected = fr.run(given("serial"), out=tmp_path / "expected")
+    expected = fr.run(config_for("serial"), out=tmp_path / "expected")
 
     def stop(line: dict[str, Any]) -> None:
         if line["round"] == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        fr.run(given("ray"), out=tmp_path / "a", watch=stop)
-    resumed = fr.run(given("ray"), out=tmp_path / "a", resume=True)
+        fr.run(config_for("ray"), out=tmp_path / "a", watch=stop)
+    resumed = fr.run(config_for("ray"), out=tmp_path / "a", resume=True)
     assert difference(tmp_path / "a", outcome(tmp_path / "expected")) == ""
     assert resumed.probes == expected.probes
 
@@ -122,9 +122,9 @@ def waiting(folder: Path, node: str) -> fr.Method:
 
         @property
         def traits(self) -> Traits:
-            return Traits(extra_tasks=("place",))
+            return Traits(extra_tasks=("node_id",))
 
-        def place(self, r: Local) -> Payload:
+        def node_id(self, r: Local) -> Payload:
             import time
 
             import ray
@@ -152,19 +152,21 @@ def waiting(folder: Path, node: str) -> fr.Method:
 
 def trained(engine: RayEngine | SerialEngine) -> list[Tensor]:
     sent = {"w": model().w}
-    return [r.up["w"] for t in range(3) for r in accepted(engine.cohort(t, EVERYONE), "train", sent)]
+    return [r.up["w"] for t in range(3) for r in accepted(engine.cohort(t, ALL_CLIENTS), "train", sent)]
 
 
 def test_a_node_lost_in_a_round(cluster: Any, tmp_path: Path) -> None:
-    *_, lost = cluster.list_all_nodes()
-    assert lost is not cluster.head_node
-    method, token = waiting(tmp_path, lost.node_id), tmp_path / "token"
+    *_, lost_node = cluster.list_all_nodes()
+    assert lost_node is not cluster.head_node
+    method, token = waiting(tmp_path, lost_node.node_id), tmp_path / "token"
     expected = trained(SerialEngine(simulated_clients(method), model()))
     with RayEngine(simulated_clients(method), model(), address=cluster.address) as engine:
         assert engine.workers.size == 3
 
         def placed() -> bool:
-            replies = list(engine.cohort(0, EVERYONE).run("place", {"w": model().w}))  # all, or actors would be ended
+            replies = list(
+                engine.cohort(0, ALL_CLIENTS).run("node_id", {"w": model().w})
+            )  # all, or actors would be ended
             return any(r.up["here"] for r in replies)
 
         until(placed, seconds=60)
@@ -172,7 +174,7 @@ def test_a_node_lost_in_a_round(cluster: Any, tmp_path: Path) -> None:
 
         def lose() -> None:
             until(lambda: not token.exists(), seconds=60)
-            cluster.remove_node(lost, allow_graceful=False)
+            cluster.remove_node(lost_node, allow_graceful=False)
 
         thread = threading.Thread(target=lose)
         thread.start()
@@ -224,7 +226,7 @@ def test_ctrl_c_ends_everything(running: tuple[subprocess.Popen[str], list[int],
     os.killpg(process.pid, signal.SIGINT)  # what a terminal does
     _, err = process.communicate(timeout=30)
     assert (process.returncode, err) == (130, "")
-    assert all(gone(pid) for pid in family)
+    assert all(has_exited(pid) for pid in family)
     assert rounds.read_text().endswith("}\n")
 
 
@@ -232,7 +234,7 @@ def test_nothing_outlives_a_run_that_is_killed(running: tuple[subprocess.Popen[s
     process, family, _ = running
     process.kill()
     process.communicate(timeout=30)
-    until(lambda: all(gone(pid) for pid in family), seconds=120)  # Ray's agents wait a minute for their master
+    until(lambda: all(has_exited(pid) for pid in family), seconds=120)  # Ray's agents wait a minute for their master
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "auto", "nonsense"])

@@ -8,8 +8,8 @@ import pytest
 class Tally:
     """How many times something was tried, and how often data was lost."""
 
-    def __init__(self, what: str) -> None:
-        self.what, self.tried, self.lost = what, 0, list[str]()
+    def __init__(self, subject: str) -> None:
+        self.subject, self.tried, self.lost = subject, 0, list[str]()
         self.notes: dict[str, int] = {}
 
     def add(self, lost: str = "") -> None:
@@ -18,24 +18,24 @@ class Tally:
         if lost:
             self.lost.append(lost)
 
-    def note(self, what: str) -> None:
+    def note(self, subject: str) -> None:
         """Count something else worth knowing."""
-        self.notes[what] = self.notes.get(what, 0) + 1
+        self.notes[subject] = self.notes.get(subject, 0) + 1
 
 
 @pytest.fixture
 def tally(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[[str], Tally]]:
     """Begin a count; at the end it is printed, and nothing may be lost."""
-    begun: list[Tally] = []
+    tallies: list[Tally] = []
 
-    def begin(what: str) -> Tally:
-        begun.append(Tally(what))
-        return begun[-1]
+    def start(subject: str) -> Tally:
+        tallies.append(Tally(subject))
+        return tallies[-1]
 
-    yield begin
-    for count in begun:
-        notes = "".join(f", {number} {what}" for what, number in count.notes.items())
+    yield start
+    for count in tallies:
+        notes = "".join(f", {number} {subject}" for subject, number in count.notes.items())
         with capsys.disabled():
-            print(f"\n{count.what}: tried {count.tried}, lost {len(count.lost)}{notes}")
+            print(f"\n{count.subject}: tried {count.tried}, lost {len(count.lost)}{notes}")
         assert count.lost == []
         assert count.tried > 0

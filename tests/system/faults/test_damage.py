@@ -20,21 +20,21 @@ from support.interrupted_run import difference, outcome, tables
 pytestmark = pytest.mark.faults
 
 
-def interrupted(given: dict[str, object], out: Path, after: int) -> None:
+def interrupted(config: dict[str, object], out: Path, after: int) -> None:
     def stop(line: dict[str, object]) -> None:
         if line["round"] == after:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        fr.run(given, out=out, watch=stop)
+        fr.run(config, out=out, watch=stop)
 
 
 @pytest.mark.parametrize("flips", [1, 20])
 def test_flipped_bytes_in_checkpoints(flips: int, tmp_path: Path, tally) -> None:
-    given, rng = tables("scaffold", "serial", rounds=5), random.Random(flips)
-    fr.run(given, out=tmp_path / "whole")
+    config, rng = tables("scaffold", "serial", rounds=5), random.Random(flips)
+    fr.run(config, out=tmp_path / "whole")
     expected = outcome(tmp_path / "whole")
-    interrupted(given, tmp_path / "cut", after=4)
+    interrupted(config, tmp_path / "cut", after=4)
     count = tally(f"{flips} flipped bytes in a file of a checkpoint, or in the record")
     for i in range(30):
         out = tmp_path / str(i)
@@ -45,7 +45,7 @@ def test_flipped_bytes_in_checkpoints(flips: int, tmp_path: Path, tally) -> None
         for _ in range(flips):
             content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
         victim.write_bytes(content)
-        fr.run(given, out=out, resume=True)
+        fr.run(config, out=out, resume=True)
         count.add(difference(out, expected))
         shutil.rmtree(out)
 
@@ -68,62 +68,62 @@ def resize(disk: Path, size: str) -> None:
 
 
 def test_the_disk_is_full(small_disk: Path, tmp_path: Path, tally) -> None:
-    given, rng = tables("scaffold", "serial"), random.Random(0)
-    fr.run(given, out=tmp_path / "whole")
+    config, rng = tables("scaffold", "serial"), random.Random(0)
+    fr.run(config, out=tmp_path / "whole")
     expected = outcome(tmp_path / "whole")
     count = tally("full disk")
     sizes = [4, 8, 12, 16, 24, 32, 48, *(rng.randrange(64, 3000) for _ in range(23))]  # kilobytes
     for i, size in enumerate(sizes):
         out = small_disk / str(i)
         resize(small_disk, f"{size}k")
-        code = said = ""
+        code = message = ""
         try:
-            fr.run(given, out=out)
+            fr.run(config, out=out)
         except fr.UserError as error:
-            code, said = error.code, str(error)
+            code, message = error.code, str(error)
         resize(small_disk, "64m")
-        count.note("stopped" if said else "fitted")
-        if said:
+        count.note("stopped" if message else "fitted")
+        if message:
             assert code in ("run.disk_full", "run.cannot_write")
-            assert "\n" not in said
-            fr.run(given, out=out, resume=(out / "environment.json").exists())
+            assert "\n" not in message
+            fr.run(config, out=out, resume=(out / "environment.json").exists())
         count.add(difference(out, expected))
         shutil.rmtree(out)
 
 
-def limited(given: dict[str, object], out: Path, size: int, told: Connection) -> None:
+def limited(config: dict[str, object], out: Path, size: int, connection: Connection) -> None:
     """A run that may write no file beyond a size: the system breaks a write off where it would pass it."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.dup2(null, 2)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
     try:
-        fr.run(given, out=out)
-        told.send(("", ""))
+        fr.run(config, out=out)
+        connection.send(("", ""))
     except fr.UserError as error:
-        told.send((error.code, str(error)))
+        connection.send((error.code, str(error)))
 
 
 def test_files_may_not_grow(tmp_path: Path, tally) -> None:
     """As a full disk, for whoever may not mount one: no write beyond the limit, and half of one at it."""
-    given, rng = tables("scaffold", "serial"), random.Random(0)
-    fr.run(given, out=tmp_path / "whole")
+    config, rng = tables("scaffold", "serial"), random.Random(0)
+    fr.run(config, out=tmp_path / "whole")
     expected = outcome(tmp_path / "whole")
     largest = max(p.stat().st_size for p in (tmp_path / "whole").rglob("*"))
     count = tally("files that may not grow")
     for i, size in enumerate([0, 100, 500, *(rng.randrange(600, 2 * largest) for _ in range(22)), 10**9]):
         out = tmp_path / str(i)
         ours, theirs = multiprocessing.Pipe()
-        child = multiprocessing.get_context("fork").Process(target=limited, args=(given, out, size, theirs))
+        child = multiprocessing.get_context("fork").Process(target=limited, args=(config, out, size, theirs))
         child.start()
         theirs.close()
-        code, said = ours.recv()
+        code, message = ours.recv()
         child.join()
-        count.note("stopped" if said else "fitted")
-        if said:
+        count.note("stopped" if message else "fitted")
+        if message:
             assert code in ("run.disk_full", "run.cannot_write")
-            assert "\n" not in said
-            fr.run(given, out=out, resume=(out / "environment.json").exists())
+            assert "\n" not in message
+            fr.run(config, out=out, resume=(out / "environment.json").exists())
         count.add(difference(out, expected))
         shutil.rmtree(out)
 
@@ -141,9 +141,9 @@ def test_poisoned_generators(engine: str, tally) -> None:
 
     count = tally(f"poisoned generators, {engine}")
     for method in fr.METHODS:
-        given = tables(method, engine, rounds=2)
+        config = tables(method, engine, rounds=2)
         poison(None)
-        expected = fr.run(given)
+        expected = fr.run(config)
         poison(None)
-        got = fr.run(given, watch=poison)
+        got = fr.run(config, watch=poison)
         count.add("" if torch.equal(got.server.state, expected.server.state) else method)

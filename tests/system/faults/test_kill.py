@@ -13,7 +13,7 @@ import pytest
 import tomli_w
 
 import fedrecall as fr
-from support.interrupted_run import begin, difference, kill, outcome, tables
+from support.interrupted_run import difference, kill, outcome, start_process, tables
 
 pytestmark = pytest.mark.faults
 RUNS = [("scaffold", "pool", 20), ("fedcsd", "pool", 15), ("fedgkd", "serial", 15)]  # 50 kills in all
@@ -21,15 +21,15 @@ RUNS = [("scaffold", "pool", 20), ("fedcsd", "pool", 15), ("fedgkd", "serial", 1
 
 @pytest.mark.parametrize(("method", "engine", "times"), RUNS)
 def test_killed_at_random_moments(method: str, engine: str, times: int, tmp_path: Path, tally) -> None:
-    given, rng = tables(method, engine), random.Random(method)
-    whole = tmp_path / "whole"
+    config, rng = tables(method, engine), random.Random(method)
+    complete = tmp_path / "complete"
     began = time.monotonic()
-    begin(partial(fr.run, given, out=whole)).join(120)
-    lasts, expected = time.monotonic() - began, outcome(whole)
+    start_process(partial(fr.run, config, out=complete)).join(120)
+    lasts, expected = time.monotonic() - began, outcome(complete)
     count = tally(f"SIGKILL, {method} on {engine}")
     for i in range(3 * times):
         out = tmp_path / str(i)
-        process = begin(partial(fr.run, given, out=out))
+        process = start_process(partial(fr.run, config, out=out))
         time.sleep(rng.uniform(0, lasts))
         kill(process)
         if (out / "summary.json").exists():
@@ -38,11 +38,11 @@ def test_killed_at_random_moments(method: str, engine: str, times: int, tmp_path
             continue
         if (out / "environment.json").exists():
             count.note("resumed")
-            fr.run(given, out=out, resume=True)
+            fr.run(config, out=out, resume=True)
         else:
             count.note("killed before its first round")
             shutil.rmtree(out, ignore_errors=True)
-            fr.run(given, out=out)
+            fr.run(config, out=out)
         count.add(difference(out, expected))
         shutil.rmtree(out)
         if count.tried == times:
@@ -50,7 +50,7 @@ def test_killed_at_random_moments(method: str, engine: str, times: int, tmp_path
     assert count.tried == times
 
 
-def dying(given: dict[str, object], out: Path, write: int) -> None:
+def dying(config: dict[str, object], out: Path, write: int) -> None:
     """A run that is killed in the middle of its n-th write to the disk: what it wrote is there, and does not count."""
     real, writes = os.fsync, iter(range(1, write + 1))
 
@@ -60,19 +60,19 @@ def dying(given: dict[str, object], out: Path, write: int) -> None:
         real(handle)
 
     os.fsync = fsync
-    fr.run(given, out=out)
+    fr.run(config, out=out)
 
 
 @pytest.mark.parametrize("every", [1, 2])
 def test_killed_in_the_middle_of_every_write(every: int, tmp_path: Path, tally) -> None:
     small = {"federation": {"clients": 4, "sample": 2}, "local": {"epochs": 1}}
-    given = tables("scaffold", "serial", **small, run={"rounds": 5, "checkpoint_every": every})
-    fr.run(given, out=tmp_path / "whole")
-    expected = outcome(tmp_path / "whole")
+    config = tables("scaffold", "serial", **small, run={"rounds": 5, "checkpoint_every": every})
+    fr.run(config, out=tmp_path / "complete")
+    expected = outcome(tmp_path / "complete")
     count = tally(f"SIGKILL in every write, a checkpoint every {every}")
     for write in itertools.count(1):
         out = tmp_path / str(write)
-        process = begin(partial(dying, given, out, write))
+        process = start_process(partial(dying, config, out, write))
         process.join(60)
         if process.exitcode == 0:
             break
@@ -80,7 +80,7 @@ def test_killed_in_the_middle_of_every_write(every: int, tmp_path: Path, tally) 
         if not resumable:
             shutil.rmtree(out, ignore_errors=True)
         if not (out / "summary.json").exists():
-            fr.run(given, out=out, resume=resumable)
+            fr.run(config, out=out, resume=resumable)
         count.add(difference(out, expected) or ("" if (out / "partition.json").exists() else "no partition"))
         shutil.rmtree(out)
     assert count.tried > 20
@@ -92,19 +92,19 @@ def test_a_comparison_killed_repeatedly(tmp_path: Path, tally) -> None:
     config.write_text(tomli_w.dumps({k: v for k, v in tables("fedavg", "pool").items() if k != "method"}))
     compare = partial(fr.compare, ["fedavg", "scaffold"], config=config, seeds=2)
     began = time.monotonic()
-    undisturbed = begin(partial(compare, out=tmp_path / "whole"))
+    undisturbed = start_process(partial(compare, out=tmp_path / "complete"))
     undisturbed.join(240)
     assert undisturbed.exitcode == 0
     lasts = time.monotonic() - began
     count, out = tally("SIGKILL, a comparison"), tmp_path / "killed"
     for _ in range(8):
-        process = begin(partial(compare, out=out))
+        process = start_process(partial(compare, out=out))
         time.sleep(rng.uniform(0.1, 0.3) * lasts)
         kill(process)
         count.add()
     compare(out=out)
-    cells = [path.parent.relative_to(tmp_path / "whole") for path in (tmp_path / "whole").rglob("rounds.jsonl")]
+    cells = [path.parent.relative_to(tmp_path / "complete") for path in (tmp_path / "complete").rglob("rounds.jsonl")]
     assert len(cells) == 4
     count.lost += [
-        f"{cell}: {lost}" for cell in cells if (lost := difference(out / cell, outcome(tmp_path / "whole" / cell)))
+        f"{cell}: {lost}" for cell in cells if (lost := difference(out / cell, outcome(tmp_path / "complete" / cell)))
     ]
