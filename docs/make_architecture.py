@@ -16,7 +16,7 @@ BOX_WIDTH, BOX_HEIGHT, ROW = 216, 46, 76
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 MONO = "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 BASE = "errors, files"  # drawn as one box
-BASE_MODULES = {"errors", "files", "constraints"}
+BASE_MODULES = {"errors", "files", "constraints", "tensor_dict"}
 SKIPPED = {"__init__", "__main__", "_version"}
 UPWARD = ("runs", "reporting")  # one function, Result.plot: drawn as a dashed line
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from fedrecall.core.types import Server as Server
     from fedrecall.core.types import Step as Step
     from fedrecall.data.custom import from_arrays as from_arrays
+    from fedrecall.data.custom import from_clients as from_clients
     from fedrecall.data.custom import from_folder as from_folder
     from fedrecall.data.custom import from_huggingface as from_huggingface
     from fedrecall.data.custom import from_torch as from_torch
@@ -56,6 +57,7 @@ _PUBLIC = {
     "UserError": "fedrecall.errors",
     "compare": "fedrecall.api",
     "from_arrays": "fedrecall.data.custom",
+    "from_clients": "fedrecall.data.custom",
     "from_folder": "fedrecall.data.custom",
     "from_huggingface": "fedrecall.data.custom",
     "from_table": "fedrecall.data.tabular",

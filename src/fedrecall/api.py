@@ -1,5 +1,6 @@
 """The driver of each command, for Python and for the command line."""
 
+import logging
 import shutil
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +23,7 @@ from fedrecall.runs.progress import RunProgress, progress_console
 from fedrecall.runs.records import RoundRecord
 from fedrecall.runs.result import Result, run_title
 from fedrecall.runs.run import Run
-from fedrecall.runs.setup import UserModel, prepare_run
+from fedrecall.runs.setup import Setup, UserModel, prepare_run
 from fedrecall.studies.compare import DEFAULT_SEEDS, MethodLike, ModelLike, PythonObjects, comparison_study
 from fedrecall.studies.cost import describe_cost
 from fedrecall.studies.progress import StudyProgress
@@ -32,6 +33,8 @@ from fedrecall.studies.runner import run_study
 from fedrecall.studies.study import Study
 from fedrecall.studies.tuning.progress import TuningProgress
 from fedrecall.studies.tuning.search import Search, TuningEvent, TuningResult
+
+log = logging.getLogger(__name__)
 
 StudyFolder = str | Path | Callable[[Study], Path] | None
 
@@ -91,6 +94,7 @@ def run(
             display.update(record)
             if watch is not None:
                 watch(record)
+    _warn_of_chance(active.result, setup)
     return active.result
 
 
@@ -308,3 +312,17 @@ def _run_study(
     if folder is None:
         weakref.finalize(comparison, shutil.rmtree, path, ignore_errors=True)
     return comparison
+
+
+def _warn_of_chance(result: Result, setup: Setup) -> None:
+    """Warn if no evaluation was better than always predicting the most frequent class, within its standard error."""
+    y = setup.data.dataset.test_y
+    share = float(y.bincount().max()) / len(y)
+    best, error = result.summary.get("best"), (share * (1 - share) / len(y)) ** 0.5
+    if best is not None and best <= share + 2 * error:
+        log.warning(
+            "the accuracy is at chance: at best %.1f %%, and the most frequent class has %.1f %%: check the labels, "
+            "train for more rounds, or try another local.lr",
+            100 * best,
+            100 * share,
+        )

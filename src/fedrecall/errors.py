@@ -1,8 +1,10 @@
 """Errors that the user can fix: one class with a stable code, one line of text, no traceback."""
 
+import logging
 import tomllib
 from collections.abc import Iterable
 from difflib import get_close_matches
+from functools import cache
 from importlib import resources
 
 
@@ -49,6 +51,12 @@ def missing_extra(package: str, extra: str) -> UserError:
     """
     hint = f'run pip install ".[{extra}]" in the folder of the repository'
     return UserError("install.missing_extra", f"{package} is not installed", package, hint)
+
+
+@cache
+def warn_once(log: logging.Logger, message: str) -> None:
+    """Log a warning, the first time in this process."""
+    log.warning(message)
 
 
 def first_line(error: BaseException, limit: int = 200) -> str:

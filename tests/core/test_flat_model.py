@@ -98,3 +98,18 @@ def test_mixed_types_are_an_error() -> None:
             FlatModel(wrong)
         assert (error.value.code, error.value.key) == ("model.unsupported_parameters", "model")
         assert found in str(error.value)
+
+
+def test_buffers_outside_the_state_dict_are_constants() -> None:
+    class Positions(TinyNet):
+        def __init__(self) -> None:
+            super().__init__(batch_norm=True)
+            self.register_buffer("positions", torch.arange(6), persistent=False)
+            self.register_buffer("scale", torch.ones(6, dtype=torch.float64), persistent=False)
+
+    f = FlatModel(Positions())
+    assert (len(f.b), len(f.int_buffers)) == (16, 1)
+    f.attach(f.w.clone(), f.b.clone(), f.int_buffers + 1)
+    assert f.model.positions.tolist() == list(range(6))
+    assert int(f.model.norm.num_batches_tracked) == 1
+    assert f.frozen_module(f.join(f.w, f.b)).scale.dtype == torch.float64

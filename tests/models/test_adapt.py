@@ -1,5 +1,6 @@
 """Anyone's own module becomes one that returns (features, logits)."""
 
+import logging
 import pickle
 from copy import deepcopy
 from typing import NamedTuple
@@ -12,6 +13,7 @@ from torch.nn.functional import linear, relu
 
 from fedrecall.errors import UserError
 from fedrecall.models import adapt
+from fedrecall.tensor_dict import TensorDict
 
 
 def sequential() -> nn.Sequential:
@@ -189,3 +191,93 @@ def test_modules_that_cannot_be_adapted_are_errors(
     assert (e.value.code, e.value.key) == (code, "model")
     assert all(fact in str(e.value) for fact in facts), str(e.value)
     assert "\n" not in str(e.value)
+
+
+IDS = torch.randint(0, 7, (4, 5), generator=torch.Generator().manual_seed(0))
+WORDS = TensorDict({"input_ids": IDS, "attention_mask": torch.tensor([[1, 1, 1, 0, 0]] * 4)})
+
+
+class Logits(NamedTuple):
+    """Output of a Hugging Face model: an object with logits."""
+
+    loss: None
+    logits: Tensor
+
+
+class Classifier(nn.Module):
+    """Mean of the embeddings of the words, as an object with logits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.last = nn.Embedding(7, 6), nn.Linear(6, 3)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, positions: Tensor | None = None) -> Logits:
+        mask = attention_mask.unsqueeze(-1)
+        return Logits(None, self.last((self.words(input_ids) * mask).sum(1) / mask.sum(1)))
+
+
+class Decoder(nn.Module):
+    """Logits at every position, of which the last that is not padded is returned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.last = nn.Embedding(7, 6), nn.Linear(6, 3)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Logits:
+        z = self.last(self.words(input_ids))
+        return Logits(None, z[torch.arange(len(z)), attention_mask.sum(1) - 1])
+
+
+def test_inputs_by_name_are_keyword_arguments() -> None:
+    own = Classifier()
+    net = adapt(own, WORDS, 3)
+    h, z = net(WORDS)
+    assert torch.equal(z, own(**WORDS).logits)
+    assert torch.allclose(net.last(h), z)
+    for twin in (deepcopy(net), pickle.loads(pickle.dumps(net)), adapt(net, WORDS, 3)):
+        assert torch.equal(twin(WORDS)[1], z)
+    assert torch.equal(net(IDS, attention_mask=WORDS["attention_mask"])[1], z)
+
+
+def test_features_of_a_decoder_are_those_of_the_position_of_its_logits() -> None:
+    own = Decoder()
+    h, z = adapt(own, WORDS, 3)(WORDS)
+    assert torch.equal(h, own.words(IDS)[:, 2])
+    assert torch.equal(z, own(**WORDS).logits)
+
+
+@pytest.mark.parametrize(
+    ("sample", "facts"),
+    [
+        (TensorDict({"input_id": IDS, "attention_mask": IDS}), ['"input_id"', 'did you mean "input_ids"']),
+        (TensorDict({"input_ids": IDS}), ["needs attention_mask"]),
+        (TensorDict(dict(WORDS.tensors) | {"input_ids": IDS.float()}), ["input_ids (5,) torch.float32", "integers"]),
+        (TensorDict(dict(WORDS.tensors) | {"input_ids": IDS + 4}), ["largest integer is 10"]),
+    ],
+    ids=["unknown name", "missing name", "float ids", "id out of range"],
+)
+def test_inputs_by_name_that_do_not_fit_are_refused_in_one_line(sample: TensorDict, facts: list[str]) -> None:
+    with pytest.raises(UserError) as e:
+        adapt(Classifier(), sample, 3)
+    assert (e.value.code, e.value.key) == ("model.unsupported_input", "model")
+    assert all(fact in str(e.value) for fact in facts), str(e.value)
+    assert "\n" not in str(e.value)
+
+
+def test_integers_for_a_linear_layer_are_refused_with_the_conversion() -> None:
+    with pytest.raises(UserError) as e:
+        adapt(nn.Linear(5, 3), IDS, 3)
+    assert e.value.code == "model.unsupported_input"
+    assert "float32" in str(e.value.hint)
+
+
+def test_probabilities_instead_of_logits_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    layers = nn.Flatten(), nn.Linear(64, 3)
+    with caplog.at_level(logging.WARNING):
+        adapt(nn.Sequential(*layers), X, 3)
+        adapt(nn.Sequential(*layers, nn.LogSoftmax(1)), X, 3)
+        assert not caplog.records
+        adapt(nn.Sequential(*layers, nn.Softmax(1)), X, 3)
+        adapt(nn.Sequential(*layers, nn.Softmax(1)), X, 3)
+    assert len(caplog.records) == 1
+    assert "softmax" in caplog.records[0].getMessage()

@@ -72,8 +72,8 @@ class DryRun:
     @cached_property
     def _variances(self) -> Tensor:
         """Mask of the float buffers that are variances."""
-        buffers = [(name, t.numel()) for name, t in self.f.model.named_buffers() if t.is_floating_point()]
-        return torch.cat([torch.full((n,), name.endswith("running_var")) for name, n in buffers])
+        sizes = self.f.float_buffers.items()
+        return torch.cat([torch.full((n,), name.endswith("running_var")) for name, n in sizes])
 
     def _examples(self) -> Examples:
         return self.runner.test.subset(TWO_ROWS)

@@ -17,6 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedrecall.core.types import Examples, Output, Score
 from fedrecall.errors import UserError
+from fedrecall.tensor_dict import Inputs
 
 EVAL_BATCH = (
     500  # examples per batch of an evaluation; part of the result of a network that normalises by batch statistics
@@ -30,7 +31,10 @@ class FlatModel:
 
     def __init__(self, model: nn.Module) -> None:
         """Take over a module whose forward returns (features, logits); w, b and int_buffers are its initial values."""
-        weights, buffers, counters = _weights(model), _buffers(model), _counters(model)
+        weights, lasting = _weights(model), _state_buffers(model)
+        self.float_buffers = {name: t.numel() for name, t in lasting.items() if t.is_floating_point()}  # order of b
+        self._counter_names = {name for name, t in lasting.items() if t.dtype == torch.int64}
+        buffers, counters = self._buffers_of(model), self._counters_of(model)
         if not weights or len({t.dtype for t in [*weights, *buffers]}) > 1:
             found = ", ".join(sorted({str(t.dtype).removeprefix("torch.") for t in [*weights, *buffers]})) or "none"
             raise UserError(
@@ -69,7 +73,7 @@ class FlatModel:
     def attach(self, w: Tensor, b: Tensor, counters: Tensor) -> list[nn.Parameter]:
         """Make the vectors the memory of the trained module; return its parameters, in the order of w."""
         parameters = self._bind(self.model, w, b)
-        _make_views(_counters(self.model), counters)
+        _make_views(self._counters_of(self.model), counters)
         return parameters
 
     def frozen_module(self, state: Tensor, slot: str = "", *, batch_statistics: bool = False) -> nn.Module:
@@ -92,11 +96,11 @@ class FlatModel:
         """Return an independent module with these values, in evaluation mode."""
         out = deepcopy(self.model).eval()
         self._bind(out, w.clone(), b.clone())
-        _make_views(_counters(out), counters.clone())
+        _make_views(self._counters_of(out), counters.clone())
         return out
 
     @torch.no_grad()
-    def __call__(self, state: Tensor, x: Tensor) -> Output:
+    def __call__(self, state: Tensor, x: Inputs) -> Output:
         """Evaluate a frozen model on a batch."""
         return Output(*self.frozen_module(state)(x))
 
@@ -147,7 +151,7 @@ class FlatModel:
         w, _ = self.split(state)
         frozen, names = self.frozen_module(state), [n for n, p in self.model.named_parameters() if p.requires_grad]
 
-        def loss(w: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        def loss(w: Tensor, x: Inputs, y: Tensor) -> Tensor:
             parts = zip(names, w.split_with_sizes(self._sizes), self._shapes, strict=True)
             return F.cross_entropy(functional_call(frozen, {n: p.view(s) for n, p, s in parts}, (x,))[1], y)
 
@@ -167,8 +171,14 @@ class FlatModel:
         parameters = _weights(model)
         for p, part, shape in zip(parameters, w.split_with_sizes(self._sizes), self._shapes, strict=True):
             p.data = part.view(shape)
-        _make_views(_buffers(model), b)
+        _make_views(self._buffers_of(model), b)
         return parameters
+
+    def _buffers_of(self, model: nn.Module) -> list[Tensor]:
+        return [t for name, t in model.named_buffers() if name in self.float_buffers]
+
+    def _counters_of(self, model: nn.Module) -> list[Tensor]:
+        return [t for name, t in model.named_buffers() if name in self._counter_names]
 
 
 def eval_slices(n: int) -> list[slice]:
@@ -191,12 +201,10 @@ def _weights(model: nn.Module) -> list[nn.Parameter]:
     return [p for p in model.parameters() if p.requires_grad]
 
 
-def _buffers(model: nn.Module) -> list[Tensor]:
-    return [t for t in model.buffers() if t.is_floating_point()]
-
-
-def _counters(model: nn.Module) -> list[Tensor]:
-    return [t for t in model.buffers() if t.dtype == torch.int64]
+def _state_buffers(model: nn.Module) -> dict[str, Tensor]:
+    """Return the buffers of the state dict by name. Others are constants, such as the positions of a transformer."""
+    names = model.state_dict().keys()
+    return {name: t for name, t in model.named_buffers() if name in names}
 
 
 def _flatten(tensors: Sequence[Tensor], dtype: torch.dtype) -> Tensor:

@@ -12,6 +12,7 @@ from fedrecall.core.method import Method
 from fedrecall.core.optim import ClientOptimiser, ClientSGD
 from fedrecall.core.schedules import Constant, Schedule
 from fedrecall.core.types import Local, Output, Payload, Reply, Step
+from fedrecall.tensor_dict import Inputs
 
 _STREAMS: tuple[seeds.Purpose, ...] = ("batches", "augment")
 
@@ -93,7 +94,7 @@ class TeacherOutputs:
                 self.for_all_examples(name)
 
     @torch.no_grad()
-    def for_batch(self, rows: Tensor, x: Tensor) -> dict[str, Output]:
+    def for_batch(self, rows: Tensor, x: Inputs) -> dict[str, Output]:
         """Return the outputs on these rows, whose inputs for the student are x."""
         if self._live:
             return {name: Output(*module(x)) for name, module in self._live.items()}

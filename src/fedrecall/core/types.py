@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from fedrecall.errors import UserError
+from fedrecall.tensor_dict import Inputs
 
 if TYPE_CHECKING:
     from fedrecall.core.flat_model import FlatModel
@@ -60,7 +61,7 @@ class Examples(Protocol):
 
     def __len__(self) -> int: ...
 
-    def batch(self, rows: Tensor | slice, rng: Generator | None = None) -> Tensor:
+    def batch(self, rows: Tensor | slice, rng: Generator | None = None) -> Inputs:
         """Return model-ready inputs of these rows: augmented if `rng` is given, else with the test-time transforms."""
         ...
 

@@ -5,30 +5,22 @@ the groups of the data set, for the partitioner "groups".
 """
 
 import sys
-import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 
 from fedrecall.data.catalog import DATASETS
-from fedrecall.data.dataset import Dataset, encode_labels
-from fedrecall.data.readers import (
-    ColumnNames,
-    RawSplit,
-    decode_images,
-    missing_column_error,
-    read_dataset,
-    read_image_folder,
-    subfolders,
-)
+from fedrecall.data.dataset import Dataset, encode_labels, input_forms
+from fedrecall.data.inputs import RawExamples, from_images, read_columns, read_items, to_inputs
+from fedrecall.data.readers import read_image_folder, subfolders
 from fedrecall.data.splits import stratified_holdout
-from fedrecall.errors import UserError, first_line, unknown_name
+from fedrecall.errors import UserError, unknown_name
+from fedrecall.tensor_dict import TensorDict, concatenate
 
 if TYPE_CHECKING:
     from datasets import Dataset as HubDataset
@@ -36,15 +28,6 @@ if TYPE_CHECKING:
 
 
 _TEST_NAMES = ("test", "validation", "valid", "val")  # splits that are used as the test set, the first one found
-
-
-@dataclass(frozen=True)
-class RawExamples:
-    """Inputs with labels and clients as the user specifies them, before encoding as numbers."""
-
-    x: Tensor
-    y: Sequence[Any]
-    clients: Sequence[Any] | None = None
 
 
 def from_arrays(
@@ -61,23 +44,25 @@ def from_arrays(
     """Build a data set from arrays, tensors, lists or sparse matrices.
 
     `test` is the share to hold out, or a pair (x, y). uint8 images may be [N, C, H, W], [N, H, W, C] or [N, H, W]; the
-    model receives values in [0, 1]. Other inputs become float32, and `standardise` scales them to mean 0 and standard
-    deviation 1 in the training part. Labels and clients are whole numbers or text; with `classes`, labels are positions
-    in it.
+    model receives values in [0, 1]. Other integers stay integers, for embeddings, and other numbers become float32.
+    `standardise` scales numbers to mean 0 and standard deviation 1 in the training part. A dictionary of arrays is
+    several inputs, which the model receives as keyword arguments. Labels and clients are whole numbers or text; with
+    `classes`, labels are positions in it.
 
     >>> data = from_arrays([[170.0, 60.0], [181.0, 82.0]] * 50, ["a", "b"] * 50, standardise=True)
     >>> len(data.train_y), len(data.test_y), data.classes
     (80, 20, ('a', 'b'))
     """
-    test_part = RawExamples(to_input_tensor(test[0], name), test[1]) if isinstance(test, tuple) else test
+    test_part = RawExamples(to_inputs(test[0], name), test[1]) if isinstance(test, tuple) else test
     names = None if classes is None else tuple(classes)
-    data = make_dataset(name, RawExamples(to_input_tensor(x, name), y, clients), test_part, names, seed)
+    data = make_dataset(name, RawExamples(to_inputs(x, name), y, clients), test_part, names, seed)
     if not standardise:
         return data
-    if data.train_x.dtype == torch.uint8:
+    if isinstance(data.train_x, TensorDict) or data.train_x.dtype == torch.uint8:
+        found = "several inputs by name" if isinstance(data.train_x, TensorDict) else "images, which become [0, 1]"
         raise UserError(
             "config.conflict",
-            f'data "{name}": standardise = true: the inputs are images, which are scaled to [0, 1]',
+            f'data "{name}": standardise = true: the inputs are {found}',
             "standardise",
             "remove standardise",
         )
@@ -92,7 +77,9 @@ def from_torch(
     name: str = "torch",
     seed: int = 0,
 ) -> Dataset:
-    """Build a data set from a map-style torch dataset of pairs (x, y).
+    """Build a data set from a map-style torch dataset of pairs (x, y), or of dictionaries with a label.
+
+    In a pair, x may be a dictionary: several inputs by name.
 
     All items are read once, so random transforms in the torch dataset are applied once, not in every epoch.
 
@@ -101,8 +88,8 @@ def from_torch(
     >>> data.shape, len(data.test_y)
     ((3,), 10)
     """
-    test_part = _from_pairs(test, name) if isinstance(test, TorchDataset) else test
-    return make_dataset(name, replace(_from_pairs(data, name), clients=clients), test_part, None, seed)
+    test_part = read_items(test, name) if isinstance(test, TorchDataset) else test
+    return make_dataset(name, replace(read_items(data, name), clients=clients), test_part, None, seed)
 
 
 def from_huggingface(
@@ -118,9 +105,10 @@ def from_huggingface(
 ) -> Dataset:
     """Build a data set from a Hugging Face dataset.
 
-    `inputs` is the column of images or the columns of numbers. None: the only column of images. If `data` has several
-    splits, "train" is the training set, and "test" or else "validation" the test set. Without either, the share `test`
-    is held out.
+    `inputs` is the column of images or the columns of numbers. None: the only column of images. Several columns of one
+    number each become one vector; otherwise columns are inputs by name, which the model receives as keyword arguments.
+    If `data` has several splits, "train" is the training set, and "test" or else "validation" the test set. Without
+    either, the share `test` is held out.
 
     >>> from datasets import Dataset
     >>> rows = Dataset.from_dict({"height": [1.7, 1.9] * 20, "weight": [60.0, 82.0] * 20, "label": ["a", "b"] * 20})
@@ -136,8 +124,8 @@ def from_huggingface(
             "pass one split",
         )
     test_split = next((splits[key] for key in _TEST_NAMES if key in splits), None)
-    train, classes = _from_columns(splits["train"], inputs, label, client, size, name)
-    test_part = test if test_split is None else _from_columns(test_split, inputs, label, client, size, name)[0]
+    train, classes = read_columns(splits["train"], inputs, label, client, size, name)
+    test_part = test if test_split is None else read_columns(test_split, inputs, label, client, size, name)[0]
     return make_dataset(name, train, test_part, classes, seed)
 
 
@@ -167,18 +155,48 @@ def from_folder(
     if train_folder is None or test_folder is None:
         train_folder, test_folder = folder, None
     raw = read_image_folder(train_folder, grouped=client, within=folder)
-    train = _from_images(raw, folder.name, None, size)
+    train = from_images(raw, folder.name, None, size)
     test_part: float | RawExamples = test
     if test_folder is not None:
         raw_test = read_image_folder(test_folder, raw.classes, grouped=client, within=folder)
-        test_part = _from_images(raw_test, folder.name, train.x.shape[1], size)
+        test_part = from_images(raw_test, folder.name, cast(Tensor, train.x).shape[1], size)
     return make_dataset(folder.name, train, test_part, raw.classes, seed)
 
 
+def from_clients(
+    parts: Sequence[Any] | Mapping[str, Any], *, test: float = 0.2, name: str = "clients", seed: int = 0
+) -> Dataset:
+    """Build a data set from one data set for each client: a list, or a dictionary with the names of the clients.
+
+    Each is a pair (x, y), a torch or Hugging Face dataset, or a `Dataset`. If all are a `Dataset`, the test set is
+    theirs together; otherwise the share `test` of every class is held out.
+
+    >>> north, south = ([[0.1], [0.9]] * 10, ["a", "b"] * 10), ([[0.2], [0.7]] * 10, ["a", "b"] * 10)
+    >>> data = from_clients({"north": north, "south": south})
+    >>> data.group_names, len(data.train_y)
+    (('north', 'south'), 32)
+    """
+    named = dict(parts) if isinstance(parts, Mapping) else {str(i): part for i, part in enumerate(parts)}
+    if not named:
+        raise UserError("data.empty", f'data "{name}": there are no clients', "data", "pass one data set per client")
+    train = _join({client: _part(part, f"{name}: {client}", test=False) for client, part in named.items()}, name)
+    if not all(isinstance(part, Dataset) for part in named.values()):
+        return make_dataset(name, train, test, None, seed)
+    held_out = _join({client: _part(part, name, test=True) for client, part in named.items()}, name)
+    return make_dataset(name, train, held_out, None, seed)
+
+
 def as_dataset(data: Any) -> Dataset:
-    """Convert a value of `data=`: a `Dataset`, arrays (x, y) or (x, y, clients), a dataset object, or a folder."""
+    """Convert a value of `data=`: a `Dataset`, arrays (x, y) or (x, y, clients), a dataset object, or a folder.
+
+    A list of such data sets, or a dictionary of them by name, has one client each.
+    """
     if isinstance(data, Dataset):
         return data
+    if isinstance(data, Mapping) and not _is_hub(data):
+        return from_clients(data)
+    if isinstance(data, list) and data and all(_is_dataset(part) for part in data):
+        return from_clients(data)
     if isinstance(data, tuple | list) and len(data) in (2, 3):
         return from_arrays(data[0], data[1], clients=data[2] if len(data) == 3 else None)
     if isinstance(data, str | Path):
@@ -192,8 +210,7 @@ def as_dataset(data: Any) -> Dataset:
         if not Path(data).expanduser().exists():
             raise unknown_name("folder or data set", data, DATASETS, key="data")
         return from_folder(data)
-    hub = sys.modules.get("datasets")  # not imported: then `data` is none of its objects
-    if hub is not None and isinstance(data, hub.Dataset | hub.DatasetDict):
+    if _is_hub(data):
         return from_huggingface(data)
     if isinstance(data, TorchDataset):
         return from_torch(data)
@@ -201,8 +218,8 @@ def as_dataset(data: Any) -> Dataset:
         "data.unsupported_type",
         f"data of type {type(data).__name__} is not supported",
         "data",
-        "pass (x, y), (x, y, clients), a torch or Hugging Face dataset, a folder of images, or, of a table, "
-        "fedrecall.from_table(frame, label=...)",
+        "pass (x, y), (x, y, clients), a torch or Hugging Face dataset, a list of these, a folder of images, or, of a "
+        "table, fedrecall.from_table(frame, label=...)",
     )
 
 
@@ -256,104 +273,60 @@ def make_dataset(
 
 def standardise_inputs(data: Dataset, numeric: Tensor | None = None) -> Dataset:
     """Scale features to mean 0 and standard deviation 1 in the training part: all, or those where `numeric` is True."""
-    unchanged = torch.zeros(data.shape, dtype=torch.bool) if numeric is None else ~numeric
-    std, mean = torch.std_mean(data.train_x, dim=0, correction=0)
+    train, test = (cast(Tensor, x).float() for x in (data.train_x, data.test_x))
+    unchanged = torch.zeros(train.shape[1:], dtype=torch.bool) if numeric is None else ~numeric
+    std, mean = torch.std_mean(train, dim=0, correction=0)
     mean, std = mean.masked_fill(unchanged, 0.0), std.masked_fill(unchanged | (std == 0), 1.0)
-    return replace(data, train_x=(data.train_x - mean) / std, test_x=(data.test_x - mean) / std)
+    return replace(data, train_x=(train - mean) / std, test_x=(test - mean) / std)
 
 
-def to_input_tensor(x: Any, name: str) -> Tensor:
-    """Convert inputs to uint8 [N, C, H, W] or float32 [N, ...], without a copy if they have this form."""
-    if hasattr(x, "toarray"):  # a sparse matrix, as of scikit-learn's text vectorizers
-        x = x.toarray()
-    try:
-        array = x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x)
-    except ValueError as error:
-        raise UserError(
-            "data.shape_mismatch",
-            f'data "{name}": the inputs are not all of one shape ({first_line(error)})',
-            "inputs",
-            "bring them to one shape",
-        ) from error
-    if array.dtype.kind in "OSU" and array.ndim > 0:
-        raise UserError(
-            "data.invalid_inputs",
-            f'data "{name}": inputs must be numbers of shape [examples, ...], and some are text',
-            "inputs",
-            "turn texts into vectors; for a table with columns of text use fedrecall.from_table",
-        )
-    if array.dtype.kind not in "biuf" or array.ndim < 2:
-        raise UserError(
-            "data.invalid_inputs",
-            f'data "{name}": inputs are {array.dtype} of shape {list(array.shape)}',
-            "inputs",
-            "pass numbers of shape [examples, ...]",
-        )
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # the tensor is never written to
-        if array.dtype != np.uint8:
-            return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
-        tensor = torch.from_numpy(np.ascontiguousarray(array))
-    if tensor.ndim == 3:
-        return tensor.unsqueeze(1)
-    channels_last = tensor.ndim == 4 and tensor.shape[3] in (1, 3, 4) and tensor.shape[1] not in (1, 3, 4)
-    return tensor.permute(0, 3, 1, 2).contiguous() if channels_last else tensor
+def _is_hub(data: Any) -> bool:
+    hub = sys.modules.get("datasets")  # not imported: then `data` is none of its objects
+    return hub is not None and isinstance(data, hub.Dataset | hub.DatasetDict)
 
 
-def _from_pairs(data: "TorchDataset[Any]", name: str) -> RawExamples:
-    if not hasattr(data, "__len__"):
-        raise UserError(
-            "data.unsupported_type",
-            f'data "{name}": the torch dataset is a stream, without length and index',
-            "data",
-            "pass a map-style dataset",
-        )
-    xs, ys = [], []
-    for i in range(len(data)):
-        try:
-            x, y = data[i]
-        except (TypeError, ValueError):
+def _is_dataset(part: Any) -> bool:
+    return isinstance(part, Dataset | TorchDataset) or _is_hub(part) or (isinstance(part, tuple) and len(part) == 2)
+
+
+def _part(part: Any, name: str, *, test: bool) -> RawExamples:
+    """Return the training or test examples of one client's data set, with labels by name."""
+    if _is_hub(part):
+        raw, classes = read_columns(part, None, "label", None, None, name)
+        return raw if classes is None else replace(raw, y=[classes[i] for i in raw.y])
+    if isinstance(part, Dataset):
+        x, y = (part.test_x, part.test_y) if test else (part.train_x, part.train_y)
+        return RawExamples(x, [part.classes[i] for i in y.tolist()])
+    if isinstance(part, TorchDataset):
+        return read_items(part, name)
+    if isinstance(part, tuple) and len(part) == 2:
+        return RawExamples(to_inputs(part[0], name), part[1])
+    message = f'data "{name}": a client\'s data of type {type(part).__name__} is not supported'
+    raise UserError("data.unsupported_type", message, "data", "pass (x, y), or a torch or Hugging Face dataset")
+
+
+def _join(parts: dict[str, RawExamples], name: str) -> RawExamples:
+    """Concatenate the examples of all clients."""
+    first = next(iter(parts))
+    forms = {client: input_forms(part.x) for client, part in parts.items()}
+    for client, form in forms.items():
+        if form != forms[first]:
             raise UserError(
-                "data.unsupported_type",
-                f'data "{name}": item {i} of the torch dataset is not a pair (x, y)',
-                "data",
-                "return pairs from the dataset",
-            ) from None
-        xs.append(np.asarray(x))
-        ys.append(y.item() if hasattr(y, "item") else y)
-    if len({x.shape for x in xs}) > 1:
-        raise UserError(
-            "data.shape_mismatch",
-            f'data "{name}": the inputs are not all of one shape',
-            "inputs",
-            "resize them in the torch dataset",
-        )
-    return RawExamples(to_input_tensor(np.stack(xs) if xs else np.empty((0, 1)), name), ys)
+                "data.shape_mismatch",
+                f'data "{name}": the inputs of client {client} are {_text(form)}, those of client {first} '
+                f"{_text(forms[first])}",
+                client,
+                "use the same names, shapes and types for all clients",
+            )
+        if len(parts[client].x) != len(parts[client].y):
+            message = (
+                f'data "{name}": client {client} has {len(parts[client].x)} inputs but {len(parts[client].y)} labels'
+            )
+            raise UserError("data.length_mismatch", message, "labels", "pass one label for each input")
+    owners = [client for client, part in parts.items() for _ in part.y]
+    x = concatenate([part.x for part in parts.values()])
+    return RawExamples(x, [label for part in parts.values() for label in part.y], owners)
 
 
-def _from_columns(
-    data: "HubDataset", inputs: str | Sequence[str] | None, label: str, client: str | None, size: int | None, name: str
-) -> tuple[RawExamples, tuple[str, ...] | None]:
-    images = [column for column, feature in data.features.items() if type(feature).__name__ == "Image"]
-    if inputs is None and len(images) != 1:
-        raise UserError(
-            "data.missing_column",
-            f'data "{name}": the columns of the inputs are not named',
-            "inputs",
-            f"set inputs to one or more of {', '.join(data.column_names)}",
-        )
-    chosen = images if inputs is None else [inputs] if isinstance(inputs, str) else list(inputs)
-    raw = read_dataset(data, name, ColumnNames(chosen[0], label, client))
-    if chosen[0] in images:
-        return _from_images(raw._replace(total=len(data)), name, None, size), raw.classes
-    for column in chosen:
-        if column not in data.column_names:
-            raise missing_column_error(name, column, data.column_names)
-    rows = data.with_format("numpy")[:]
-    x = rows[chosen[0]] if len(chosen) == 1 else np.column_stack([rows[column] for column in chosen])
-    x = to_input_tensor(x if np.ndim(x) > 1 else np.reshape(x, (-1, 1)), name)
-    return RawExamples(x, rows[label], None if client is None else rows[client]), raw.classes
-
-
-def _from_images(split: RawSplit, name: str, channels: int | None, size: int | None) -> RawExamples:
-    return RawExamples(*decode_images(split, name, channels, size))
+def _text(form: dict[str, str]) -> str:
+    return ", ".join(f"{name} {text}".strip() for name, text in form.items())

@@ -1,6 +1,7 @@
 """The form of every data set, tensors for training and test, and the encoding of labels as class numbers."""
 
 import json
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,14 +13,19 @@ from torch import Tensor
 
 from fedrecall.data.cache import checksum
 from fedrecall.data.transforms import Transform
-from fedrecall.errors import UserError
+from fedrecall.errors import UserError, warn_once
+from fedrecall.tensor_dict import Inputs, TensorDict, named_tensors
+
+log = logging.getLogger(__name__)
+
+INPUT_TYPES = (torch.uint8, torch.float32, torch.int64, torch.bool)
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """Training and test examples of a classification task. The constructor validates all fields.
 
-    `from_arrays`, `from_table`, `from_folder`, `from_torch` and `from_huggingface` build one.
+    `from_arrays`, `from_table`, `from_folder`, `from_torch`, `from_huggingface` and `from_clients` build one.
 
     >>> import fedrecall as fr
     >>> data = fr.from_arrays([[0.0, 1.0], [1.0, 0.0]] * 10, ["left", "right"] * 10, test=0.2)
@@ -28,9 +34,9 @@ class Dataset:
     """
 
     name: str
-    train_x: Tensor  # uint8 images [N, C, H, W], or float32 of any shape [N, ...]
+    train_x: Inputs  # uint8 images [N, C, H, W], float32, int64 or bool of any shape [N, ...], or several by name
     train_y: Tensor  # int64 [N]
-    test_x: Tensor
+    test_x: Inputs
     test_y: Tensor
     classes: tuple[str, ...]
     train_groups: Tensor | None = None  # origin of each example (writer, domain, client): int64 [N]
@@ -41,29 +47,36 @@ class Dataset:
     def __post_init__(self) -> None:
         self._check("training", self.train_x, self.train_y, self.train_groups)
         self._check("test", self.test_x, self.test_y, self.test_groups)
-        if self.train_x.shape[1:] != self.test_x.shape[1:] or self.train_x.dtype != self.test_x.dtype:
+        train, test = input_forms(self.train_x), input_forms(self.test_x)
+        if train != test:
+            name = next((name for name in train | test if train.get(name) != test.get(name)), "")
+            found = (f"{form.get(name, 'missing')}" for form in (train, test))
             raise self._invalid(
                 "data.shape_mismatch",
-                f"training examples are {list(self.train_x.shape[1:])} {self.train_x.dtype}, test examples "
-                f"{list(self.test_x.shape[1:])} {self.test_x.dtype}",
+                f"{name or 'inputs'}: training examples are {next(found)}, test examples {next(found)}",
                 "test_x",
-                "use one shape and type for both",
+                "use the same names, shapes and types for both",
             )
 
-    def _check(self, part: str, x: Tensor, y: Tensor, groups: Tensor | None) -> None:
+    def _check(self, part: str, x: Inputs, y: Tensor, groups: Tensor | None) -> None:
         field = "train" if part == "training" else "test"
-        if len(x) == 0:
+        tensors = named_tensors(x, f"{field}_x")
+        if not tensors or len(x) == 0:
             raise self._invalid("data.empty", f"there are no {part} examples", f"{field}_x", "pass at least one")
-        if x.dtype not in (torch.uint8, torch.float32):
-            hint = "pass uint8 images or float32 numbers"
-            raise self._invalid("data.invalid_inputs", f"{part} inputs are {x.dtype}", f"{field}_x", hint)
-        if x.dtype == torch.float32 and not torch.isfinite(x).all():
-            raise self._invalid(
-                "data.not_finite",
-                f"{part} inputs have values that are not finite (NaN or infinity)",
-                f"{field}_x",
-                "remove or replace them",
-            )
+        for key, t in tensors.items():
+            if len(t) != len(x):
+                message = f"{key} has {len(t)} rows, and {next(iter(tensors))} has {len(x)}"
+                raise self._invalid("data.length_mismatch", message, key, "pass one row for each example")
+            if t.dtype not in INPUT_TYPES:
+                hint = "pass uint8 images, float32 numbers, int64 numbers or bool"
+                raise self._invalid("data.invalid_inputs", f"{part} inputs are {t.dtype}", key, hint)
+            if t.dtype == torch.float32 and not torch.isfinite(t).all():
+                raise self._invalid(
+                    "data.not_finite",
+                    f"{part} inputs have values that are not finite (NaN or infinity)",
+                    key,
+                    "remove or replace them",
+                )
         ids = [("labels", f"{field}_y", y, len(self.classes))]
         if groups is not None:
             ids.append(("groups", f"{field}_groups", groups, len(self.group_names)))
@@ -87,9 +100,22 @@ class Dataset:
         return UserError(code, f'data "{self.name}": {message}', key, hint)
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of one example."""
+    def shape(self) -> tuple[int, ...] | dict[str, tuple[int, ...]]:
+        """Shape of one example; of several inputs, their shapes by name."""
+        if isinstance(self.train_x, TensorDict):
+            return {name: tuple(t.shape[1:]) for name, t in self.train_x.tensors.items()}
         return tuple(self.train_x.shape[1:])
+
+    @cached_property
+    def num_values(self) -> dict[str, tuple[int, ...]]:
+        """Number of values 0..n-1 of every column of integer inputs, by name ("" for a single input)."""
+        train, test = named_tensors(self.train_x, ""), named_tensors(self.test_x, "")
+        largest = {
+            name.removeprefix("."): torch.cat([t, test[name]]).view(len(t) + len(test[name]), -1).amax(0)
+            for name, t in train.items()
+            if t.dtype == torch.int64
+        }
+        return {name: tuple((values + 1).tolist()) for name, values in largest.items()}
 
     @property
     def num_classes(self) -> int:
@@ -99,9 +125,16 @@ class Dataset:
     @cached_property
     def fingerprint(self) -> str:
         """Checksum of the content, independent of file names."""
-        parts = ("train_x", "train_y", "test_x", "test_y", "train_groups", "test_groups")
+        parts = ("train_y", "test_y", "train_groups", "test_groups")
         tensors = {part: getattr(self, part) for part in parts if getattr(self, part) is not None}
+        tensors |= named_tensors(self.train_x, "train_x") | named_tensors(self.test_x, "test_x")
         return checksum(tensors, {"classes": json.dumps(self.classes), "groups": json.dumps(self.group_names)})
+
+
+def input_forms(x: Inputs) -> dict[str, str]:
+    """Describe shape and type of the inputs of one example, by name."""
+    forms = {name: f"{list(t.shape[1:])} {t.dtype}" for name, t in named_tensors(x, "").items()}
+    return {name.removeprefix("."): form for name, form in forms.items()}
 
 
 def encode_labels(
@@ -123,6 +156,8 @@ def encode_labels(
         )
     if names is None:
         values = np.unique(np.concatenate(arrays))
+        if values.dtype.kind == "U":
+            _warn_of_blanks(values.tolist(), where)
         return [torch.from_numpy(np.searchsorted(values, a)) for a in arrays], tuple(str(v) for v in values)
     for a in arrays:
         if a.dtype.kind != "i" or (len(a) and not 0 <= a.min() <= a.max() < len(names)):
@@ -134,6 +169,16 @@ def encode_labels(
                 f"use values in 0..{len(names) - 1}",
             )
     return [torch.from_numpy(a) for a in arrays], names
+
+
+def _warn_of_blanks(values: list[str], where: str) -> None:
+    """Warn of texts that are equal but for blanks, such as "cat" and "cat "."""
+    by_text: dict[str, str] = {}
+    for value in values:
+        twin = by_text.setdefault(" ".join(value.split()), value)
+        if twin != value:
+            warn_once(log, f"{where}: {twin!r} and {value!r} differ by blanks only, and count as two: strip them")
+            return
 
 
 def _label_array(column: Sequence[Any], key: str, where: str) -> np.ndarray[Any, Any]:

@@ -7,6 +7,7 @@ import torch
 from torch import Generator, Tensor
 
 from fedrecall.data.transforms import Transform
+from fedrecall.tensor_dict import Inputs, TensorDict, named_tensors
 
 PRECOMPUTE_BYTES = 64 * 2**20  # limit for holding a client's transformed examples in memory during its training
 
@@ -19,7 +20,7 @@ class Examples:
     only an index vector.
     """
 
-    x: Tensor  # uint8 images [N, C, H, W], or float32 of any shape [N, ...]
+    x: Inputs  # uint8 images [N, C, H, W], float32 or int64 of any shape [N, ...], or several of these by name
     labels: Tensor  # int64 [N]
     transform: Transform
     rows: Tensor | None = None  # rows of this view, int64 [n]; None: all N
@@ -37,7 +38,7 @@ class Examples:
     def __len__(self) -> int:
         return len(self.labels if self.rows is None else self.rows)
 
-    def batch(self, rows: Tensor | slice, rng: Generator | None = None) -> Tensor:
+    def batch(self, rows: Tensor | slice, rng: Generator | None = None) -> Inputs:
         """Return the model inputs of these rows: augmented if `rng` is passed, else with the test-time transform.
 
         A slice of float inputs without normalisation is a view of the shared data: do not write to it.
@@ -45,9 +46,7 @@ class Examples:
         if self.rows is not None:
             rows = self.rows[rows]
         x = self.x[rows] if isinstance(rows, slice) else _select(self.x, rows)
-        return (
-            self.transform.apply_test(x) if rng is None or not self.is_augmented else self.transform.apply_train(x, rng)
-        )
+        return self.transform.apply(x, rng)
 
     def subset(self, rows: Tensor) -> "Examples":
         """Return a view of some rows of this view."""
@@ -58,8 +57,9 @@ class Examples:
 
         Returns the view itself if it is augmented, if the transform computes nothing, or above `PRECOMPUTE_BYTES`.
         """
-        needs_transform = self.x.dtype == torch.uint8 or self.transform.mean is not None
-        if self.is_augmented or not needs_transform or 4 * len(self) * self.x[:1].numel() > PRECOMPUTE_BYTES:
+        first = named_tensors(self.x[:1], "x").values()
+        needs_transform = self.transform.mean is not None or any(t.dtype == torch.uint8 for t in first)
+        if self.is_augmented or not needs_transform or 4 * len(self) * sum(map(Tensor.numel, first)) > PRECOMPUTE_BYTES:
             return self
         return Examples(self.batch(slice(None)), self.y, Transform())
 
@@ -68,8 +68,14 @@ class Examples:
         return torch.bincount(self.y, minlength=classes)
 
 
-def _select(x: Tensor, rows: Tensor) -> Tensor:
+def _select(x: Inputs, rows: Tensor) -> Inputs:
     """Return x[rows] in the memory format of x. index_select is 20 times as fast, but its result is contiguous."""
+    if isinstance(x, TensorDict):
+        return x.map(lambda t: _select_rows(t, rows))
+    return _select_rows(x, rows)
+
+
+def _select_rows(x: Tensor, rows: Tensor) -> Tensor:
     if x.ndim == 4 and x.stride(1) == 1 and x.is_contiguous(memory_format=torch.channels_last):
         return x.permute(0, 2, 3, 1).index_select(0, rows).permute(0, 3, 1, 2)
     return x.index_select(0, rows)

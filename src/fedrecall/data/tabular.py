@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from fedrecall.data.custom import RawExamples, make_dataset, standardise_inputs
+from fedrecall.data.custom import make_dataset, standardise_inputs
 from fedrecall.data.dataset import Dataset
+from fedrecall.data.inputs import RawExamples
 from fedrecall.data.readers import missing_column_error
 from fedrecall.errors import UserError, first_line
 

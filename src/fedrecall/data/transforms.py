@@ -14,6 +14,7 @@ from torch import Generator, Tensor
 from torch.nn.functional import pad
 
 from fedrecall.errors import UserError, unknown_name
+from fedrecall.tensor_dict import Inputs, TensorDict
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,17 @@ class Transform:
         """True if the result of `apply_train` depends on the generator."""
         return bool(self.pad or self.flip or self.rotate or self.cutout)
 
+    def apply(self, x: Inputs, rng: Generator | None) -> Inputs:
+        """Transform a batch, augmented if there is a generator. Of several inputs only images (uint8) change."""
+        if isinstance(x, TensorDict):
+            if self.is_random and not any(t.dtype == torch.uint8 for t in x.tensors.values()):
+                raise _not_images(", ".join(x.names))
+            return x.map(lambda t: self._apply(t, rng) if t.dtype == torch.uint8 else t)
+        return self._apply(x, rng)
+
+    def _apply(self, x: Tensor, rng: Generator | None) -> Tensor:
+        return self.apply_test(x) if rng is None or not self.is_random else self.apply_train(x, rng)
+
     def apply_test(self, x: Tensor) -> Tensor:
         """Scale bytes to [0, 1], then normalise. Floats are only normalised, or returned as they are."""
         is_byte = x.dtype == torch.uint8
@@ -87,13 +99,7 @@ class Transform:
     def apply_train(self, x: Tensor, rng: Generator) -> Tensor:
         """Augment and normalise. Order of the draws: crop rows and columns, flips, angles, cutout rows and columns."""
         if x.ndim != 4:
-            shape = list(x.shape[1:])
-            raise UserError(
-                "config.conflict",
-                f"data.augment: augmentation needs images [channels, height, width], and the inputs are {shape}",
-                "data.augment",
-                'set data.augment = "none"',
-            )
+            raise _not_images(list(x.shape[1:]))
         if self.pad or self.flip or self.rotate:
             x = self._crop_flip_rotate(x, rng)
         out = self.apply_test(x)
@@ -142,6 +148,11 @@ class Transform:
         rows = (row < top) | (row >= top + self.cutout)
         columns = (column < left) | (column >= left + self.cutout)
         return (rows.view(b, 1, h, 1) | columns.view(b, 1, 1, w)).to(torch.float32)
+
+
+def _not_images(found: object) -> UserError:
+    message = f"data.augment: augmentation needs images [channels, height, width], and the inputs are {found}"
+    return UserError("config.conflict", message, "data.augment", 'set data.augment = "none"')
 
 
 def _rotated(degrees: Tensor, h: int, w: int) -> tuple[Tensor, Tensor]:

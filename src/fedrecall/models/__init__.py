@@ -19,7 +19,12 @@ from fedrecall.models.resnet import ResNet8, ResNet50
 
 @runtime_checkable
 class Model(Protocol):
-    """Interface of a model's configuration, a frozen dataclass."""
+    """Interface of a model's configuration, a frozen dataclass.
+
+    A model for several inputs by name has `takes_names = True`; its `build` receives their shapes by name. A model with
+    embeddings has a method `sized_for(values)`, which returns the configuration with sizes that were not set: `values`
+    maps the name of every integer input ("" for a single one) to the number of values 0..n-1 of each of its columns.
+    """
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 

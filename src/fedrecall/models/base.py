@@ -1,6 +1,6 @@
 """Base of all models, features and a linear classifier, and the layers that several models share."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +17,9 @@ BnStats = Literal["running", "batch"]
 class FeatureClassifier(nn.Module):
     """Model whose `forward` returns the features h, which enter the last linear layer, and the logits z."""
 
+    takes_integers: ClassVar[bool] = False
+    """True if the features are made of integers, by an embedding. Otherwise integers become floats."""
+
     def __init__(self, features: nn.Module, width: int, classes: int) -> None:
         super().__init__()
         self.features = features
@@ -24,7 +27,7 @@ class FeatureClassifier(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Map inputs [B, ...] to features [B, D] and logits [B, K]."""
-        h: Tensor = self.features(x)
+        h: Tensor = self.features(x if x.is_floating_point() or self.takes_integers else x.float())
         return h, self.classifier(h)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 import safetensors.torch
+import torch
 from safetensors import SafetensorError
 from torch import nn
 
@@ -24,9 +25,10 @@ from fedrecall.data.splits import split_auxiliary
 from fedrecall.data.transforms import resolve_transform
 from fedrecall.errors import UserError
 from fedrecall.models import MODELS, Model
-from fedrecall.models.adapt import adapt
+from fedrecall.models.adapt import adapt, call_by_name
 from fedrecall.runs.probes import report_request
 from fedrecall.simulation.clients import SimulatedClients
+from fedrecall.tensor_dict import Inputs, TensorDict, named_tensors
 
 UserModel = nn.Module | Callable[[], nn.Module]
 """A module with its weights, or a function that makes one, whose weights depend on the seed."""
@@ -179,19 +181,46 @@ def with_resolved_choices(
         changes["federation"] = experiment.federation.model_copy(update={"partition": named})
     if model is not None:
         changes["model"] = PythonObject("model", getattr(model, "__name__", type(model).__name__))
-    elif experiment.model is None:
-        is_image = len(federated.dataset.shape) == 3 and min(federated.dataset.shape[1:]) >= 16
-        changes["model"] = MODELS["cnn" if is_image else "mlp"]()
+    else:
+        changes["model"] = _resolved_model(experiment.model, federated.dataset)
     return experiment.model_copy(update=changes)
+
+
+def _resolved_model(model: Model | PythonObject | None, dataset: Dataset) -> Model | PythonObject:
+    shape = dataset.shape
+    if isinstance(shape, dict) and not getattr(model, "takes_names", isinstance(model, PythonObject)):
+        raise UserError(
+            "model.unsupported_input",
+            f"model: the data has several inputs ({', '.join(shape)}), which "
+            + ("no default model takes" if model is None else f"{type(model).__name__} does not take"),
+            "model",
+            "pass a module whose forward has arguments of these names",
+        )
+    if model is None:
+        is_image = isinstance(shape, tuple) and len(shape) == 3 and min(shape[1:]) >= 16
+        return MODELS["cnn" if is_image else "mlp"]()
+    return model.sized_for(dataset.num_values) if hasattr(model, "sized_for") else model
 
 
 def build_model(experiment: Experiment, dataset: Dataset, model: UserModel | None) -> nn.Module:
     """Build the model. Its initial weights depend on the seed alone, so that all methods start from the same."""
     with seeds.seeded_rng(experiment.run.seed_for("init"), "init"):
-        if model is None:
-            return require(cast(Model | PythonObject, experiment.model)).build(dataset.shape, dataset.num_classes)
-        sample = Examples(dataset.train_x, dataset.train_y, dataset.test_transform).batch(slice(0, 2))
-        return adapt(instantiate(model), sample, dataset.num_classes, copy=isinstance(model, nn.Module))
+        sample = _sample(dataset)
+        if model is not None:
+            return adapt(instantiate(model), sample, dataset.num_classes, copy=isinstance(model, nn.Module))
+        chosen = require(cast(Model | PythonObject, experiment.model))
+        module = chosen.build(cast(tuple[int, ...], dataset.shape), dataset.num_classes)
+        if isinstance(sample, TensorDict):
+            call_by_name(module, sample)
+        return module
+
+
+def _sample(dataset: Dataset) -> Inputs:
+    """Return a small batch with the largest integer of each input, which an embedding must have a row for."""
+    integers = [t for t in named_tensors(dataset.train_x, "").values() if t.dtype == torch.int64]
+    largest = [int(t.view(len(t), -1).amax(1).argmax()) for t in integers]
+    rows = torch.tensor([0, *largest]) if largest else slice(0, 2)
+    return Examples(dataset.train_x, dataset.train_y, dataset.test_transform).batch(rows)
 
 
 def instantiate(model: UserModel) -> nn.Module:

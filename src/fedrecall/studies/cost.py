@@ -138,7 +138,8 @@ def _data_facts(experiment: Experiment) -> _DataFacts:
     data = experiment.data
     if data.name not in DATASETS:
         dataset = data.load()
-        return _DataFacts(len(dataset.train_y), len(dataset.test_y), dataset.shape, dataset.test_transform)
+        shape = dataset.shape if isinstance(dataset.shape, tuple) else next(iter(dataset.shape.values()))
+        return _DataFacts(len(dataset.train_y), len(dataset.test_y), shape, dataset.test_transform)
     source = DATASETS[data.name]
     side = data.size or IMAGE_SIDES[data.name]
     shape = (source.channels, side, side)

@@ -18,10 +18,14 @@ from fedrecall.core.exchange import Diverged
 from fedrecall.core.flat_model import EVAL_BATCH
 from fedrecall.core.method_extensions import Traits
 from fedrecall.core.types import Local, Payload, Step
+from fedrecall.data.examples import Examples
+from fedrecall.data.transforms import Transform
 from fedrecall.simulation import ClientFailure, ClientStateStore, FailurePolicy, SerialEngine
 from fedrecall.simulation.clients import SimulatedClients
 from fedrecall.simulation.ray import RayEngine
+from fedrecall.simulation.ray.actor import pack_examples, view_examples
 from fedrecall.simulation.ray.session import RaySession, open_session
+from fedrecall.tensor_dict import TensorDict
 from fedrecall.testing.federation import SKEWED_LABELS, examples, model, simulated_clients
 from support.processes import children, has_exited
 from support.tiny_federation import accepted
@@ -284,3 +288,13 @@ def test_other_versions_are_errors(session: RaySession, monkeypatch: pytest.Monk
         engine.evaluate(model().w)
     assert (caught.value.code, caught.value.key) == ("engine.version_mismatch", "fedrecall")
     assert f"fedrecall {fr.__version__}" in str(caught.value)
+
+
+def test_examples_with_inputs_by_name_are_packed_as_views() -> None:
+    x = TensorDict({"ids": torch.arange(12).view(4, 3), "image": torch.rand(4, 3, 2, 2).to(torch.uint8)})
+    data = Examples(x, torch.arange(4), Transform(flip=True), torch.tensor([3, 1]))
+    seen = view_examples(pack_examples(data))
+    batch = seen.batch(slice(None))
+    assert batch.names == ("ids", "image")
+    assert all(torch.equal(batch[name], data.batch(slice(None))[name]) for name in batch.names)
+    assert (seen.y.tolist(), seen.transform) == ([3, 1], data.transform)

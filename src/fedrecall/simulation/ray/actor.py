@@ -17,6 +17,7 @@ from fedrecall.simulation.clients import SimulatedClients
 from fedrecall.simulation.jobs import run_job
 from fedrecall.simulation.processes import worker_device
 from fedrecall.simulation.shared_memory import ALIGNMENT, DTYPES, Message
+from fedrecall.tensor_dict import TensorDict
 
 
 class PackedTensor(NamedTuple):
@@ -34,7 +35,7 @@ PackedPayload = dict[str, PackedTensor]  # a payload, packed for Ray
 class PackedExamples(NamedTuple):
     """Examples, packed for Ray."""
 
-    x: PackedTensor
+    x: PackedTensor | PackedPayload
     labels: PackedTensor
     rows: PackedTensor | None
     transform: Transform
@@ -77,7 +78,7 @@ def copy_payload(arrays: PackedPayload) -> Payload:
 def pack_examples(data: Examples) -> PackedExamples:
     """Pack the tensors that examples are a view of, and the rows."""
     return PackedExamples(
-        pack_tensor(data.x),
+        pack_payload(dict(data.x.tensors)) if isinstance(data.x, TensorDict) else pack_tensor(data.x),
         pack_tensor(data.labels),
         None if data.rows is None else pack_tensor(data.rows),
         data.transform,
@@ -87,7 +88,8 @@ def pack_examples(data: Examples) -> PackedExamples:
 def view_examples(stored: PackedExamples) -> Examples:
     """Return the examples as views of Ray's memory."""
     rows = None if stored.rows is None else view_tensor(stored.rows)
-    return Examples(view_tensor(stored.x), view_tensor(stored.labels), stored.transform, rows)
+    x = view_tensor(stored.x) if isinstance(stored.x, PackedTensor) else TensorDict(view_payload(stored.x))
+    return Examples(x, view_tensor(stored.labels), stored.transform, rows)
 
 
 NO_EXAMPLES = Examples(torch.empty(0), torch.empty(0, dtype=torch.int64), Transform())
