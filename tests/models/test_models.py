@@ -9,7 +9,22 @@ from torch import nn
 from torch.nn.functional import cross_entropy, max_pool2d, relu
 
 from fedrecall.errors import UserError
-from fedrecall.models import MODELS, AlexNet, Cnn, Cnn3264, Mlp, MobileNet, Model, ResNet8, ResNet50
+from fedrecall.models import (
+    MODELS,
+    AlexNet,
+    Cnn,
+    Cnn3264,
+    Mlp,
+    MobileNet,
+    Model,
+    ResNet8,
+    ResNet18,
+    ResNet20,
+    ResNet50,
+    Rnn,
+    TabularMlp,
+    Vit,
+)
 
 MNIST, CIFAR, TINY, OFFICE, DIGITS = (1, 28, 28), (3, 32, 32), (3, 64, 64), (3, 256, 256), (1, 8, 8)
 
@@ -40,6 +55,15 @@ def parameters(module: nn.Module) -> int:
         (ResNet8(), CIFAR, 10, 78_042),
         (ResNet8(), CIFAR, 100, 83_892),
         (ResNet8(norm="group"), CIFAR, 10, 78_042),
+        (ResNet18(), CIFAR, 10, 11_173_962),
+        (ResNet18(norm="batch"), CIFAR, 100, 11_220_132),
+        (ResNet20(), CIFAR, 10, 272_474),
+        (ResNet20(norm="batch"), CIFAR, 10, 272_474),
+        (Vit(), CIFAR, 10, 6_272 + 8_192 + 6 * 132_480 + 256 + 1_290),
+        (Vit(depth=1, width=64, heads=2, patch=8), CIFAR, 10, 12_352 + 1_024 + 33_472 + 128 + 650),
+        (Rnn(vocabulary=1000), (40,), 5, 1000 * 64 + 3 * (64 + 128 + 2) * 128 + 129 * 5),
+        (Rnn("lstm", 1000), (40,), 5, 1000 * 64 + 4 * (64 + 128 + 2) * 128 + 129 * 5),
+        (TabularMlp((20,), (3, 200)), {"c": (2,), "n": (4,)}, 5, 3 * 2 + 200 * 50 + (2 + 50 + 4 + 1) * 20 + 21 * 5),
         (MobileNet(), CIFAR, 10, 3_217_226),
         (AlexNet(), OFFICE, 10, 57_063_498),
         (Mlp(), MNIST, 10, 784 * 200 + 200 + 2_010),
@@ -81,6 +105,10 @@ SMALL = {
     "resnet8": (ResNet8(), DIGITS, 64),
     "resnet8 group": (ResNet8(norm="group"), DIGITS, 64),
     "resnet8 batch": (ResNet8(bn_stats="batch"), (3, 9, 4), 64),
+    "resnet18": (ResNet18(), DIGITS, 512),
+    "resnet20": (ResNet20(groups=16), DIGITS, 64),
+    "vit": (Vit(patch=2, depth=2), DIGITS, 128),
+    "vit oblong": (Vit(patch=4, depth=1, width=12, heads=3, dropout=0.1), (3, 8, 12), 12),
     "mobilenet": (MobileNet(), (3, 16, 16), 1024),
     "alexnet": (AlexNet(), (3, 63, 63), 4096),
     "mlp": (Mlp(), DIGITS, 200),
@@ -143,7 +171,7 @@ def test_resnet50_initialisation_is_he_normal_fan_out() -> None:
             assert (m.bias == 0).all()
 
 
-@pytest.mark.parametrize("name", ["cnn", "resnet8", "mobilenet", "mlp"])
+@pytest.mark.parametrize("name", ["cnn", "resnet8", "resnet20", "vit", "mobilenet", "mlp"])
 def test_only_torchs_global_generator_decides_the_initial_weights(name: str) -> None:
     def weights() -> list[torch.Tensor]:
         torch.manual_seed(7)
@@ -158,7 +186,7 @@ def test_only_torchs_global_generator_decides_the_initial_weights(name: str) -> 
     assert all(torch.equal(a, b) for a, b in zip(first, weights(), strict=True))
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "mlp"])
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in ("mlp", "rnn", "tabular")])
 @pytest.mark.parametrize("shape", [(3, 3, 3), (64,), (28, 28)], ids=str)
 def test_wrong_shapes_are_errors_with_mlp_as_hint(name: str, shape: tuple[int, ...]) -> None:
     with pytest.raises(UserError) as e:

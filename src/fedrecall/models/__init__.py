@@ -14,7 +14,10 @@ from fedrecall.models.alexnet import AlexNet
 from fedrecall.models.cnn import Cnn, Cnn3264
 from fedrecall.models.mlp import Mlp
 from fedrecall.models.mobilenet import MobileNet
-from fedrecall.models.resnet import ResNet8, ResNet50
+from fedrecall.models.resnet import ResNet8, ResNet18, ResNet20, ResNet50
+from fedrecall.models.rnn import Rnn
+from fedrecall.models.tabular import TabularMlp
+from fedrecall.models.vit import Vit
 
 
 @runtime_checkable
@@ -38,9 +41,30 @@ MODELS: dict[str, type[Model]] = {
     "cnn-32-64": Cnn3264,
     "resnet50": ResNet50,
     "resnet8": ResNet8,
+    "resnet18": ResNet18,
+    "resnet20": ResNet20,
     "mobilenet": MobileNet,
     "alexnet": AlexNet,
+    "vit": Vit,
     "mlp": Mlp,
+    "tabular": TabularMlp,
+    "rnn": Rnn,
 }
 
-__all__ = ["MODELS", "AlexNet", "Cnn", "Cnn3264", "Mlp", "MobileNet", "Model", "ResNet8", "ResNet50", "adapt"]
+__all__ = [
+    "MODELS",
+    "AlexNet",
+    "Cnn",
+    "Cnn3264",
+    "Mlp",
+    "MobileNet",
+    "Model",
+    "ResNet8",
+    "ResNet18",
+    "ResNet20",
+    "ResNet50",
+    "Rnn",
+    "TabularMlp",
+    "Vit",
+    "adapt",
+]

@@ -1,14 +1,18 @@
 """Base of all models, features and a linear classifier, and the layers that several models share."""
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
+from annotated_types import Ge, Lt
 from torch import Tensor, nn
 
 from fedrecall.errors import UserError, unknown_name
 
 PROJECTION_DIM = 256  # output width of MOON's projection head
+
+Dropout = Annotated[float, Ge(0), Lt(1)]
+"""Probability of dropout."""
 
 BnStats = Literal["running", "batch"]
 """Test-time statistics of batch normalisation: running means, or the test batch's own (FedNTD's and FedLMD's code)."""

@@ -9,7 +9,8 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from fedrecall.errors import unknown_name
+from fedrecall.constraints import PositiveInt, check_constraints
+from fedrecall.errors import UserError, unknown_name
 from fedrecall.models.base import (
     PROJECTION_DIM,
     BnStats,
@@ -20,6 +21,8 @@ from fedrecall.models.base import (
 )
 
 Norm = Callable[[int], nn.Module]
+
+NormName = Literal["batch", "group"]
 
 
 class Residual(nn.Module):
@@ -73,13 +76,56 @@ class ResNet50:
 
 
 @dataclass(frozen=True)
+class ResNet18:
+    """ResNet-18 for 32x32 images, no pooling in the stem, with group normalisation; h has 512 dimensions."""
+
+    norm: NormName = "group"
+    """Normalisation layer: batch or group normalisation."""
+    groups: PositiveInt = 2
+    """Number of groups of each group normalisation."""
+    bn_stats: BnStats = "running"
+    """Normalisation statistics: "running" averages, or those of the batch at hand."""
+
+    def __post_init__(self) -> None:
+        check_constraints(self, "model")
+
+    def build(self, shape: tuple[int, ...], classes: int) -> FeatureClassifier:
+        """Build the module for images of this shape."""
+        channels, _, _ = require_image_shape("resnet18", shape, smallest=8)
+        return _basic_network(channels, (64, 128, 256, 512), 2, _norm_layer(self, 64), classes)
+
+
+@dataclass(frozen=True)
+class ResNet20:
+    """ResNet-20 of the CIFAR experiments, 16-32-64 channels, with group normalisation; h has 64 dimensions.
+
+    Where channels change, the skip connection is a 1x1 projection.
+    """
+
+    norm: NormName = "group"
+    """Normalisation layer: batch or group normalisation."""
+    groups: PositiveInt = 2
+    """Number of groups of each group normalisation."""
+    bn_stats: BnStats = "running"
+    """Normalisation statistics: "running" averages, or those of the batch at hand."""
+
+    def __post_init__(self) -> None:
+        check_constraints(self, "model")
+
+    def build(self, shape: tuple[int, ...], classes: int) -> FeatureClassifier:
+        """Build the module for images of this shape."""
+        channels, _, _ = require_image_shape("resnet20", shape, smallest=4)
+        return _basic_network(channels, (16, 32, 64), 3, _norm_layer(self, 16), classes)
+
+
+@dataclass(frozen=True)
 class ResNet8:
     """ResNet-8: one basic block in each of three stages, 16-32-64 channels; h has 64 dimensions.
 
     Of FedLMD's Table 4 and of FedGKD; with `norm = "group"` as in FedGKD, 16 channels per group.
     """
 
-    norm: Literal["batch", "group"] = "batch"
+    norm: NormName = "batch"
     """Normalisation layer: batch or group normalisation."""
     bn_stats: BnStats = "running"
     """Normalisation statistics: "running" averages, or those of the batch at hand."""
@@ -93,16 +139,32 @@ class ResNet8:
         def norm(width: int) -> nn.Module:
             return nn.GroupNorm(width // 16, width) if self.norm == "group" else batch_norm2d(width, self.bn_stats)
 
-        features = nn.Sequential(
-            *_conv(channels, 16, 3, 1, norm),
-            nn.ReLU(),
-            _basic(16, 16, 1, norm),
-            _basic(16, 32, 2, norm),
-            _basic(32, 64, 2, norm),
-            nn.AdaptiveAvgPool2d(1),
-            nn.Flatten(),
+        return _basic_network(channels, (16, 32, 64), 1, norm, classes)
+
+
+def _norm_layer(model: ResNet18 | ResNet20, smallest: int) -> Norm:
+    """Return the maker of a model's normalisation layers, of which the smallest has this number of channels."""
+    if smallest % model.groups:
+        raise UserError(
+            "config.invalid_value",
+            f"model.groups = {model.groups}: it must divide {smallest}, the number of channels of the first layer",
+            "model.groups",
+            "set a power of two",
         )
-        return FeatureClassifier(features, 64, classes)
+    if model.norm == "group":
+        return lambda width: nn.GroupNorm(model.groups, width)
+    return lambda width: batch_norm2d(width, model.bn_stats)
+
+
+def _basic_network(channels: int, widths: tuple[int, ...], blocks: int, norm: Norm, classes: int) -> FeatureClassifier:
+    """Build stages of basic blocks; all but the first stage halve the image."""
+    layers: list[nn.Module] = [*_conv(channels, widths[0], 3, 1, norm), nn.ReLU()]
+    channels = widths[0]
+    for stage, width in enumerate(widths):
+        for block in range(blocks):
+            layers.append(_basic(channels, width, 2 if stage and block == 0 else 1, norm))
+            channels = width
+    return FeatureClassifier(nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()), channels, classes)
 
 
 def _conv(channels: int, out: int, kernel: int, stride: int, norm: Norm) -> nn.Sequential:
