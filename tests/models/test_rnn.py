@@ -36,6 +36,9 @@ def test_padding_changes_nothing() -> None:
 def test_the_vocabulary_is_that_of_the_data_unless_set() -> None:
     assert Rnn().sized_for({"": (4, 9, 7)}).vocabulary == 9
     assert Rnn(vocabulary=50).sized_for({"": (4, 9, 7)}).vocabulary == 50
+    with pytest.raises(UserError) as error:
+        Rnn(vocabulary=8).sized_for({"": (4, 9, 7)})
+    assert (error.value.code, error.value.key) == ("config.conflict", "model.vocabulary")
     for model, shape in ((Rnn(), (4,)), (Rnn(vocabulary=5), (3, 32, 32))):
         with pytest.raises(UserError) as error:
             model.build(shape, 3)

@@ -45,6 +45,15 @@ def test_settings_out_of_range_are_errors(settings: dict[str, tuple[int, ...]], 
     assert (error.value.code, error.value.key) == ("config.invalid_value", f"model.{key}")
 
 
+@pytest.mark.parametrize("values", [(3, 4), (3,), ()])
+def test_data_with_other_categories_are_an_error(values: tuple[int, ...]) -> None:
+    model = TabularMlp(categories=(3, 3))
+    assert model.sized_for({"": (2, 3)}) == model
+    with pytest.raises(UserError) as error:
+        model.sized_for({"": values})
+    assert (error.value.code, error.value.key) == ("config.conflict", "model.categories")
+
+
 def test_more_categories_than_columns_are_an_error() -> None:
     with pytest.raises(UserError) as error:
         TabularMlp(categories=(3, 3)).build((1,), 4)

@@ -155,7 +155,7 @@ class FlatModel:
             parts = zip(names, w.split_with_sizes(self._sizes), self._shapes, strict=True)
             return F.cross_entropy(functional_call(frozen, {n: p.view(s) for n, p, s in parts}, (x,))[1], y)
 
-        def one_by_one(w: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        def one_by_one(w: Tensor, x: Inputs, y: Tensor) -> Tensor:
             return torch.stack([grad(loss)(w, x[i], y[i]) for i in torch.arange(len(y))])
 
         is_recurrent = any(isinstance(module, nn.RNNBase) for module in frozen.modules())  # without rules for vmap

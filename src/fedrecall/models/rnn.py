@@ -39,8 +39,13 @@ class Rnn:
 
     def sized_for(self, values: Mapping[str, tuple[int, ...]]) -> "Rnn":
         """Return the model with the vocabulary of the data, where it is not set."""
-        found = [n for columns in values.values() for n in columns]
-        return replace(self, vocabulary=max(found)) if self.vocabulary is None and found else self
+        largest = max((n for columns in values.values() for n in columns), default=None)
+        if self.vocabulary is None or largest is None:
+            return replace(self, vocabulary=self.vocabulary or largest)
+        if largest > self.vocabulary:
+            message = f"model.vocabulary = {self.vocabulary}: the largest token id of the data is {largest - 1}"
+            raise UserError("config.conflict", message, "model.vocabulary", f"set at least {largest}")
+        return self
 
     def build(self, shape: tuple[int, ...], classes: int) -> FeatureClassifier:
         """Build the module for texts of this number of tokens."""

@@ -43,7 +43,16 @@ class TabularMlp:
     def sized_for(self, values: Mapping[str, tuple[int, ...]]) -> "TabularMlp":
         """Return the model with the categories of the data, where they are not set."""
         found = tuple(n for columns in values.values() for n in columns)
-        return replace(self, categories=found) if self.categories is None else self
+        if self.categories is None:
+            return replace(self, categories=found)
+        if len(found) != len(self.categories) or any(n > size for n, size in zip(found, self.categories, strict=True)):
+            raise UserError(
+                "config.conflict",
+                f"model.categories = {list(self.categories)}: the integer columns of the data have {list(found)} values",
+                "model.categories",
+                "set at least these",
+            )
+        return self
 
     def build(self, shape: tuple[int, ...] | Mapping[str, tuple[int, ...]], classes: int) -> nn.Module:
         """Build the module for inputs of these shapes."""
