@@ -11,7 +11,7 @@ SHARED = Path(os.environ.get("FEDRECALL_DATA") or Path(__file__).parents[2] / "s
 
 @pytest.fixture(autouse=True, scope="session")
 def _cache(tmp_path_factory: pytest.TempPathFactory):
-    """Decoded data goes to a folder of this test run, never to the user's own cache."""
+    """Write decoded data to a folder of this test run, never to the user's cache."""
     before = os.environ.get("FEDRECALL_CACHE")
     os.environ["FEDRECALL_CACHE"] = str(tmp_path_factory.mktemp("cache"))
     yield
@@ -23,7 +23,7 @@ def _cache(tmp_path_factory: pytest.TempPathFactory):
 
 @pytest.fixture(scope="session")
 def real_data() -> Path:
-    """The folder of real data sets; tests that need it are skipped where it is absent."""
+    """Return the folder of real data sets; tests that need it are skipped where it is absent."""
     if not SHARED.is_dir():
         pytest.skip(f"needs the real data sets: set FEDRECALL_DATA (looked in {SHARED})")
     return SHARED

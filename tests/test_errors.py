@@ -24,7 +24,7 @@ TREES = {path: ast.parse(path.read_text()) for path in sorted(SOURCE.rglob("*.py
 
 
 class Use(NamedTuple):
-    """An expression whose value is an error code."""
+    """Expression whose value is an error code."""
 
     where: str
     code: ast.expr
@@ -35,13 +35,13 @@ def name_of(function: ast.expr) -> str:
 
 
 def position(function: ast.FunctionDef) -> int | None:
-    """The position of the parameter `code` in a call."""
+    """Return the position of the parameter `code` in a call."""
     names = [each.arg for each in function.args.args if each.arg not in ("self", "cls")]
     return names.index("code") if "code" in names else None
 
 
 def takers(tree: ast.AST) -> dict[str, int]:
-    """Callables with a parameter `code`, and its position: errors, reasons, and functions that make them."""
+    """Return callables with a parameter `code`, and its position: errors, reasons, and functions that make them."""
     found = dict[str, int | None]()
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
@@ -56,7 +56,7 @@ def takers(tree: ast.AST) -> dict[str, int]:
 
 
 def everywhere() -> dict[str, int]:
-    """Those that other modules can call: public names, and subclasses."""
+    """Return the callables that other modules can use: public names, and subclasses."""
     found = {name: at for tree in TREES.values() for name, at in takers(tree).items() if not name.startswith("_")}
     classes = [node for tree in TREES.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     bases = {node.name: [name_of(base) for base in node.bases] for node in classes}
@@ -68,7 +68,7 @@ def everywhere() -> dict[str, int]:
 
 
 def uses() -> Iterator[Use]:
-    """Every code that is an argument, the default of a parameter `code`, or the value of a variable or key `code`."""
+    """Yield codes that are arguments, the default of a parameter `code`, or the value of a name or key `code`."""
     public = everywhere()
     for path, tree in TREES.items():
         known = public | takers(tree)
@@ -90,7 +90,7 @@ def uses() -> Iterator[Use]:
 
 
 def constants() -> dict[str, str]:
-    """Codes that have a name: `NAME = "area.problem"` in a module."""
+    """Return codes that have a name: `NAME = "area.problem"` in a module."""
     found = {}
     for node in (node for tree in TREES.values() for node in tree.body if isinstance(node, ast.Assign)):
         if isinstance(node.value, ast.Constant) and CODE.fullmatch(str(node.value.value)):
@@ -99,7 +99,7 @@ def constants() -> dict[str, str]:
 
 
 def codes() -> dict[str, str]:
-    """Every code in the source, and a place that uses it."""
+    """Return every code in the source, and a module that uses it."""
     found, named = {}, constants()
     for where, code in uses():
         parts = list(ast.walk(code))

@@ -1,4 +1,4 @@
-"""The command line, as a person types it."""
+"""Commands of the command line."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""fedrecall doctor: what it says is so."""
+"""`fedrecall doctor` reports the state of the installation."""
 
 import json
 import tomllib

@@ -1,4 +1,4 @@
-"""What commands print: in 80 columns, in a pipe, on a terminal without colours, on one that cannot move its cursor."""
+"""Output of commands: 80 columns, pipes, terminals without colours or cursor movement."""
 
 import os
 import pty

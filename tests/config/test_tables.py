@@ -1,4 +1,4 @@
-"""Nested tables: merging and overrides keep what belongs to the chosen name, and nothing else."""
+"""Nested tables: merging and overrides keep the settings of the chosen name only."""
 
 import pytest
 

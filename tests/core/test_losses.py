@@ -1,4 +1,4 @@
-"""The words of the losses against numbers worked out by hand and a loop written from the definitions, in float64."""
+"""Losses compared with numbers computed by hand and with a loop written from the definitions, in float64."""
 
 import math
 
@@ -23,7 +23,7 @@ Y = torch.tensor([1, 2])
 
 
 def loop(z: Tensor, q: Tensor, tau: float) -> tuple[list[float], list[float]]:
-    """(cross-entropy, KL) of each row, with 0 log 0 = 0."""
+    """Return (cross-entropy, KL) of each row, with 0 log 0 = 0."""
     ce, divergence = [], []
     for row, target in zip(z.tolist(), q.tolist(), strict=True):
         total = sum(math.exp(v / tau) for v in row)

@@ -23,7 +23,7 @@ def test_server_momentum_golden() -> None:
 
 
 def reference(w: float, targets: list[float], lr: float, beta: float, damped: bool, nesterov: bool) -> float:
-    """The update rule, as it is written."""
+    """Apply the update rule as the paper writes it."""
     v = 0.0
     for target in targets:
         delta = w - target
@@ -49,7 +49,7 @@ def test_plain_averaging_is_the_target_to_the_bit() -> None:
 
 
 def adaptive_reference(rule: str, w: float, targets: list[float], o: AdaptiveServer) -> float:
-    """Algorithm 2 of the FedOpt paper, one number at a time."""
+    """Apply Algorithm 2 of the FedOpt paper, one number at a time."""
     m, v = 0.0, o.tau**2
     for target in targets:
         d = target - w

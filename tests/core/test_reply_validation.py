@@ -1,4 +1,4 @@
-"""Replies that no honest client sends: each is refused for its own reason, and the round goes on with the others."""
+"""Invalid replies: each is rejected with its own code, and the round completes with the others."""
 
 import copy
 import json

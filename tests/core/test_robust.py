@@ -1,4 +1,4 @@
-"""Rules that make something of the replies before the method sees them."""
+"""Aggregation rules applied to the replies before the method receives them."""
 
 from collections.abc import Sequence
 

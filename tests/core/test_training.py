@@ -222,7 +222,7 @@ def test_augmentation_has_its_own_stream() -> None:
 
 
 class RecordsTeacher(Method):
-    """Notes what the frozen global model is heard to say, and how often it is run."""
+    """Method that records the outputs of the frozen global model and the number of its evaluations."""
 
     def frozen(self, r):
         return {"global": r.w}

@@ -1,4 +1,4 @@
-"""Small data sets on disk, as Hugging Face `datasets` and people with folders of images leave them."""
+"""Small data sets on disk, in the formats of Hugging Face `datasets` and of image folders."""
 
 import io
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ MakeImage = Callable[..., Image.Image]
 
 @pytest.fixture
 def random_image() -> MakeImage:
-    """A random image: seed, (width, height), mode."""
+    """Return a function that makes a random image: seed, (width, height), mode."""
 
     def draw(seed: int, size: tuple[int, int] = (6, 6), mode: str = "RGB") -> Image.Image:
         shape = (size[1], size[0]) if mode == "L" else (size[1], size[0], 3)
@@ -25,7 +25,7 @@ def random_image() -> MakeImage:
 
 @pytest.fixture
 def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of this test's own, empty."""
+    """Return an empty cache for this test."""
     monkeypatch.setenv("FEDRECALL_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("FEDRECALL_DATA", raising=False)
     return tmp_path / "cache"
@@ -63,7 +63,7 @@ def write_parquet() -> Callable[..., Path]:
 
 @pytest.fixture
 def write_images(random_image: MakeImage) -> Callable[..., None]:
-    """Write so many images into a folder."""
+    """Return a function that writes a number of images into a folder."""
 
     def write(folder: Path, count: int, suffix: str = "png", **kwargs: object) -> None:
         folder.mkdir(parents=True, exist_ok=True)

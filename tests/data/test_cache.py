@@ -1,4 +1,4 @@
-"""Decoded once, mapped afterwards, and never wrong."""
+"""Cache of decoded data: written once, mapped afterwards, verified."""
 
 import logging
 import subprocess
@@ -18,7 +18,7 @@ ABOUT = {"classes": '["a", "b"]'}
 
 
 class Build:
-    """A builder that counts."""
+    """Builder that counts its calls."""
 
     def __init__(self) -> None:
         self.calls = 0

@@ -1,4 +1,4 @@
-"""Named data sets: small ones that the tests write, and the real ones where they are."""
+"""Named data sets: small ones that the tests write, and real ones where they exist."""
 
 import subprocess
 import sys
@@ -25,7 +25,7 @@ MakeImage = Callable[..., Image.Image]
 
 @pytest.fixture
 def cifar(tmp_path: Path, empty_cache: Path, write_parquet: Write, random_image: MakeImage) -> Path:
-    """A folder with a CIFAR-10 of 22 images, the training part in two files."""
+    """Return a folder with a CIFAR-10 of 22 images, the training part in two files."""
     folder = tmp_path / "data" / "cifar10"
     images = [random_image(i, mode="L" if i == 3 else "RGB") for i in range(22)]
     labels = [i % 10 for i in range(22)]
@@ -150,7 +150,7 @@ def test_labels_without_names_are_numbered_densely(
 
 @pytest.fixture
 def femnist(tmp_path: Path, empty_cache: Path, write_parquet: Write, random_image: MakeImage) -> Path:
-    """Writer w2 writes all 62 characters, w1 thirty of them twice over (digits, capitals), w0 one small letter."""
+    """Return a folder: w2 has all 62 characters, w1 thirty of them twice, w0 one small letter."""
     labels = [*range(62), *range(30), *range(30), 40]
     writers = ["w2"] * 62 + ["w1"] * 60 + ["w0"]
     images = [random_image(i, (28, 28), "L") for i in range(len(labels))]

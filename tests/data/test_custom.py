@@ -1,4 +1,4 @@
-"""Anyone's own data, and every way it can be wrong."""
+"""Data sets of users, valid and invalid."""
 
 import csv
 import warnings
@@ -37,7 +37,7 @@ def check_error(call: Callable[[], object], code: str, key: object, *facts: obje
 
 
 class Pairs(torch.utils.data.Dataset[object]):
-    """A map-style dataset of whatever it is given."""
+    """Map-style dataset of the given pairs."""
 
     def __init__(self, items: list[object]) -> None:
         self.items = items

@@ -1,4 +1,4 @@
-"""The Dirichlet law: the literal code's cuts, the papers' statistics, an end for every alpha and seed."""
+"""Dirichlet counts: the cuts of the published code, the papers' statistics, termination for every alpha and seed."""
 
 import logging
 
@@ -18,7 +18,7 @@ def make(partitioner: Dirichlet, labels: Ints, clients: int, seed: int = 0) -> P
 
 
 def literal(classes: Ints, gammas: np.ndarray, balance: bool) -> Ints:
-    """NIID-Bench's loop, for given gamma variates; only that proportions are normalised after they are cumulated."""
+    """Run NIID-Bench's loop on these gamma variates; proportions are normalised after they are cumulated."""
     clients, n = gammas.shape[1], classes.sum()
     batches: list[list[int]] = [[] for _ in range(clients)]
     counts = []

@@ -1,4 +1,4 @@
-"""Views of the store, numbering, holding out."""
+"""Views of a shared store of examples."""
 
 import torch
 

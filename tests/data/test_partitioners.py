@@ -1,4 +1,4 @@
-"""The laws: every sample once, what each promises, and demands that cannot be met."""
+"""Partitioners: every sample once, the properties of each, and impossible settings."""
 
 import logging
 import re

@@ -1,4 +1,4 @@
-"""Whole-batch transforms against a loop over images that says what they mean."""
+"""Batched transforms compared with a loop over images."""
 
 import math
 from collections.abc import Callable
@@ -44,7 +44,7 @@ def turn(image: np.ndarray, degrees: float) -> np.ndarray:
 
 
 def reference(t: Transform, x: Tensor, g: Generator) -> Tensor:
-    """One image after the other, with the same draws in the same order."""
+    """Transform one image after the other, with the same draws in the same order."""
     n, _, h, w = x.shape
     top = torch.randint(2 * t.pad + 1, (n,), generator=g) if t.pad else torch.zeros(n, dtype=torch.long)
     left = torch.randint(2 * t.pad + 1, (n,), generator=g) if t.pad else torch.zeros(n, dtype=torch.long)

@@ -6,7 +6,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three clients with a few skewed rows of a table each: quick to read, quick to train."""
+    """Return the configuration of three clients with a few skewed rows of a table each."""
     folder = tmp_path_factory.mktemp("config")
     rng = random.Random(0)
     rows = [(k, [rng.gauss(1.5 * (k == i), 1) for i in range(4)]) for k in range(3) for _ in range(40)]

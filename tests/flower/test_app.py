@@ -1,4 +1,4 @@
-"""The app that is written, what a node is told, and a node's own data."""
+"""The generated app, the settings of a node, and data on a node."""
 
 import re
 import tomllib

@@ -1,4 +1,4 @@
-"""Keys that TLS and Flower take, that only their owner reads, and that are never overwritten."""
+"""Keys for TLS and Flower: valid, readable by their owner only, never overwritten."""
 
 import socket
 import ssl
@@ -23,7 +23,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def shaken(server: Path, authority: Path, name: str) -> None:
-    """A TLS handshake on loopback with the server of one folder and a client that trusts the authority of another."""
+    """Make a TLS handshake on loopback: the server of one folder, a client that trusts the authority of another."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(server / "server.pem", server / "server.key")
     ours, theirs = socket.socketpair()

@@ -1,4 +1,4 @@
-"""A node's memory: the version that the server knows of, or none; never another."""
+"""Client states on a node: the version that the server acknowledged, or none."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Payloads survive the wire to the bit, and what is no payload is refused by name."""
+"""Payloads are sent to the bit; malformed ones are errors that name the tensor."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Flower's own processes on loopback: the bits of `serial`, strangers kept out, and faults survived."""
+"""Flower's processes on loopback: the bits of `serial`, authentication, and recovery from failures."""
 
 import json
 import os
@@ -35,7 +35,7 @@ FAILED = re.compile(r"round (\d+): client (\d+) failed: .* \(task (\w+)\)")
 
 
 class Federation:
-    """A federation of three nodes, and the runs on it."""
+    """Federation of three nodes, and the runs on it."""
 
     def __init__(self, daemons: LocalDeployment, config: Path) -> None:
         self.daemons, self.config = daemons, config
@@ -46,7 +46,7 @@ class Federation:
         return Run(self.daemons.start_run(self.app, f'out="{self.daemons.folder / out}" set="{changes}"'))
 
     def rounds(self, run: "Run", out: str) -> int:
-        """Read the output of a run to its end; the number of rounds in its summary, 0 if it has none."""
+        """Read the output of a run to its end and return the number of rounds in its summary, 0 without one."""
         run.until(None)
         summary = self.daemons.folder / out / SUMMARY_FILE
         return int(json.loads(summary.read_text())["rounds"]) if summary.exists() else 0
@@ -57,13 +57,13 @@ class Federation:
 
 
 class Run:
-    """What `flwr run` says."""
+    """Output of `flwr run`."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.process, self.heard = process, list[str]()
 
     def until(self, pattern: str | None) -> bool:
-        """Read on until a line matches this pattern, or there are no more."""
+        """Read lines until one matches this pattern, or to the end."""
         assert self.process.stdout is not None
         for raw in self.process.stdout:
             self.heard.append(raw.decode(errors="replace"))
@@ -95,13 +95,13 @@ def test_every_method_ends_with_the_weights_of_serial(method: str, trial: Federa
 
 
 def online(daemons: LocalDeployment) -> int:
-    """Nodes that the SuperLink has let in."""
+    """Return the number of nodes that the SuperLink has accepted."""
     listed = json.loads(daemons.run_flwr("supernode", "list", CONNECTION_NAME, "--format", "json"))
     return sum(node["status"] == "online" for node in listed["nodes"])
 
 
 def is_rejected(daemons: LocalDeployment, reason: str | None, **changes: Path) -> bool:
-    """Whether a node started like this gives up for this reason; without one, whether it is still out after a while."""
+    """True if a node with these settings exits for this reason; without a reason, if it stays unregistered."""
     before = daemons.log("supernode-0").stat().st_size if daemons.log("supernode-0").exists() else 0
     name, output, end = daemons.start_supernode(0, **changes), "", time.monotonic() + (60 if reason else 20)
     while not (reason and re.search(reason, output)) and time.monotonic() < end:
@@ -136,7 +136,7 @@ def is_running(daemons: LocalDeployment, name: str) -> bool:
 
 
 def at_work(daemons: LocalDeployment, name: str) -> bool:
-    """Whether a node's client is training (or about to): Flower starts a process for it."""
+    """True if a node's client is training or about to: Flower starts a process for it."""
     group = daemons.processes[name].pid
     return any("flwr-clientapp" in command_line(pid) and os.getpgid(pid) == group for pid in processes())
 
@@ -196,7 +196,7 @@ def test_the_demo_leaves_no_process_behind(tmp_path: Path, config: Path) -> None
 
 
 def test_the_documented_sequence(tmp_path: Path) -> None:
-    """FedCSD and SCAFFOLD on three authenticated nodes over TLS, as docs/deployment.md has it."""
+    """Run FedCSD and SCAFFOLD on three authenticated nodes over TLS, as in docs/deployment.md."""
     text = (Path(__file__).parents[2] / "docs" / "deployment.md").read_text()
     script = re.findall(r"```sh\n(.*?)```", text.partition("## The same by hand")[2], re.S)[0]
     script = script.replace("8000", str(free_port())).replace("9094 + i", f"{free_port()} + i")

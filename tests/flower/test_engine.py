@@ -1,4 +1,4 @@
-"""The federation's own code, without Flower's processes: the bits of `serial`, and every way to lose something."""
+"""FlowerEngine without Flower's processes: the bits of `serial`, and every kind of loss."""
 
 import json
 from pathlib import Path
@@ -44,7 +44,7 @@ def test_states_stay_on_their_nodes_and_old_versions_are_removed(config: Path, t
 
 
 def test_a_lost_reply_is_rolled_back(config: Path, tmp_path: Path) -> None:
-    """The node has trained and remembered, the server has not heard of it: as if it had not taken part."""
+    """The node has stored its state, the server has received no reply: the result is that without the client."""
     changes = "method.name=scaffold engine.min_replies=2"
     grid, requests = federation(tmp_path, config, changes), [0]
 
@@ -73,7 +73,7 @@ def test_a_lost_reply_is_rolled_back(config: Path, tmp_path: Path) -> None:
     ],
 )
 def test_a_rejected_reply_is_rolled_back(record: str, name: str, config: Path, tmp_path: Path) -> None:
-    """Its node goes back to the memory that the server has the receipt of: as if it had not taken part."""
+    """The node returns to the state that the server acknowledged: the result is that without the client."""
     changes = "method.name=scaffold engine.min_replies=2"
     grid, requests = federation(tmp_path, config, changes), [0]
 
@@ -244,7 +244,7 @@ def test_a_client_that_never_registers_is_an_error(config: Path, tmp_path: Path)
 
 
 def test_a_node_with_local_data(config: Path, tmp_path: Path) -> None:
-    """Every node has a table; what the server has is for the test and for auxiliary examples."""
+    """Every node has a table; the server's data are for the test and for auxiliary examples."""
     grid = federation(tmp_path, config, "method.name=fedssd")
     lines_of_table = (config.parent / "data.csv").read_text().splitlines()
     for client in range(3):

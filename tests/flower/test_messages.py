@@ -1,4 +1,4 @@
-"""Messages that make no sense, from either side: declined or left out, and never acted on."""
+"""Invalid messages from either side are declined or rejected, and change nothing."""
 
 from pathlib import Path
 
@@ -80,7 +80,7 @@ HUGE_STRIDES = ArrayRecord({"w": Array("float32", (0, *[2**31 - 2**20] * 3), "fe
 
 
 def with_replies_changed(change: dict[str, object]):
-    """What becomes of client 1's replies."""
+    """Run a federation whose replies of client 1 are changed."""
 
     def fate(node: int, reply: Message) -> Message:
         if node == 101 and "loss" in reply.content.array_records.get("report", {}):

@@ -1,4 +1,4 @@
-"""Floats down and up per participating client, what a client keeps, and how often a frozen model is heard."""
+"""Floats sent and received per client, size of client states, and evaluations of frozen models."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -97,7 +97,7 @@ def test_every_method_is_in_the_table() -> None:
 
 @contextmanager
 def count_evaluations() -> Iterator[list[int]]:
-    """Counts the examples that go through a network in evaluation mode."""
+    """Count the examples that a network evaluates in evaluation mode."""
     counts: list[int] = []
 
     def hook(module, args, _) -> None:

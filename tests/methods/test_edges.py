@@ -34,7 +34,7 @@ def added(
 @pytest.mark.parametrize("tau", [0.5, 1.0, 2.0])
 @pytest.mark.parametrize("name", ["fedlmd", "fedlmd-tf"])
 def test_a_sample_of_the_only_minority_class_adds_nothing(name: str, tau: float) -> None:
-    """With a temperature below one, too."""
+    """Holds for a temperature below one, too."""
     counts = torch.tensor([5, 5, 1, 5])
     value, slope = added(name, {"tau": tau}, counts=counts)
     expected = ref.fedlmd(Z, None if name == "fedlmd-tf" else ZG, Y, {0, 1, 3}, 1.0, tau, parts=True)
@@ -148,7 +148,7 @@ def test_fedrs_without_a_missing_class_is_cross_entropy() -> None:
 
 
 def test_a_prototype_of_zeros_is_a_prototype() -> None:
-    """2.9 has a presence flag per class: where all features of a class are 0, their mean still counts as held."""
+    """SPEC 2.9 has a presence flag per class: a mean of zeros is a prototype."""
     data = make_clients([(3, 2, 0), (2, 3, 0)])
     net = network()
     zero_features = data[1]
@@ -169,7 +169,7 @@ def test_a_prototype_of_zeros_is_a_prototype() -> None:
 
 @pytest.mark.parametrize("weighting", ["uniform", "size"])
 def test_fedproto_last_epoch_averages_what_it_saw(weighting: str) -> None:
-    """With batch norm a batch of one is skipped: means are over the features seen, a class unseen sends none."""
+    """With batch norm a batch of one is skipped: means are over the evaluated features, other classes send none."""
     data = make_clients([(5, 0, 0), (3, 0, 2)])
     for d in data:
         d.x[:] = d.x[0]  # equal samples normalise to 0, so every feature seen is the batch norm's bias
@@ -205,7 +205,7 @@ def test_fedproto_last_epoch_of_a_class_that_was_not_seen() -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_client_without_a_step_leaves_the_model_as_it_was(name: str) -> None:
-    """One sample and batch norm."""
+    """One sample with batch norm makes no step."""
     played = run_cohorts(
         METHODS[name](), net=network(batch_norm=True), clients=make_clients([(1, 0, 0)]), cohorts=[[0]], aux=AUX
     )[0]
@@ -257,7 +257,7 @@ def test_one_class_each(name: str) -> None:
 
 
 def test_with_batch_statistics_the_teacher_is_evaluated_on_the_students_batch() -> None:
-    """1.2 and 1.4: with batch statistics a teacher's answer is about the batch, so the student starts in agreement."""
+    """SPEC 1.2 and 1.4: with batch statistics teacher and student have equal outputs at the first step."""
     net = network()
     net.norm = torch.nn.BatchNorm1d(8, track_running_stats=False).double()
     gaps: list[float] = []

@@ -1,4 +1,4 @@
-"""Every loss, with every option, against the slow references: values and gradients in z, h and w, in float64."""
+"""Every loss with every option compared with slow references: values and gradients in z, h and w, in float64."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from support.method_bench import client, make_step
 
 @dataclass(frozen=True)
 class Case:
-    """A random batch with everything that any loss may ask for."""
+    """Random batch with every input that a loss may need."""
 
     z: Tensor
     h: Tensor
@@ -77,7 +77,7 @@ def case(seed: int) -> Case:
 
 
 def mixed(c: Case) -> tuple[Step, Local]:
-    """The step and client of a case, with leaves for z, h and w."""
+    """Return the step and the client of a case, with leaves for z, h and w."""
     z, h, w = (t.clone().requires_grad_() for t in (c.z, c.h, c.w))
     frozen = {"global": Output(c.hg, c.zg), "previous": Output(c.hp, c.zt), "teacher": Output(c.hg, c.zg)}
     step = make_step(z, c.y, frozen, h=h, w=w)
@@ -111,7 +111,7 @@ def features(c: Case, s: Step, mu: float) -> Tensor:
 
 
 def squares(c: Case, s: Step, a: float) -> Tensor:
-    """the MSE row: a mean_i sum_c (z_g - z)^2."""
+    """Return the MSE row: a mean_i sum_c (z_g - z)^2."""
     rows = [sum((c.zg[i, k] - s.z[i, k]) ** 2 for k in range(s.z.shape[1])) for i in range(len(s.y))]
     return ref.cross_entropy(s.z, s.y) + a * ref.mean(rows)
 

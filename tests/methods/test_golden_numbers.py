@@ -1,4 +1,4 @@
-"""Numbers worked out by hand, through the methods' own hooks, in float64."""
+"""Numbers computed by hand, compared with the methods' hooks, in float64."""
 
 import math
 from types import SimpleNamespace
@@ -36,7 +36,7 @@ def value(name: str, step=GLOBAL, *, hyper=None, **fields: object) -> float:
 
 
 def close(x: object, decimals: int = 8) -> object:
-    """Equal to the decimal places that are given."""
+    """Return an approximation to this number of decimals."""
     return pytest.approx(x, rel=0, abs=0.51 * 10**-decimals)
 
 

@@ -1,4 +1,4 @@
-"""What the papers' definitions make equal, on runs with partial participation.
+"""Identities that follow from the papers' definitions, on runs with partial participation.
 
 To the bit, in float32, wherever that can be asked.
 """
@@ -33,7 +33,7 @@ def states(
     dtype: torch.dtype = torch.float32,
     **rules: object,
 ) -> list[torch.Tensor]:
-    """The complete model after every round."""
+    """Return the complete model after every round."""
     clients = make_clients(**({"sizes": sizes} if sizes else {}), dtype=dtype, noise=noise)
     net = network(dtype, batch_norm=batch_norm)
     return [p.server.state for p in run_cohorts(method, net=net, clients=clients, aux=aux(dtype), **rules)]

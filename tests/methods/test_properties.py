@@ -1,4 +1,4 @@
-"""What the papers and their definitions say of gradients, bounds and first steps."""
+"""Properties that the papers state or imply: gradients, bounds and first steps."""
 
 import math
 
@@ -23,7 +23,7 @@ def normal(seed: int, *shape: int, scale: float = 2.0) -> Tensor:
 
 
 def term(method: Method, z: Tensor, zg: Tensor, y: Tensor, **fields: object) -> tuple[Tensor, Tensor]:
-    """(what the method adds to the cross-entropy, its gradient in the logits)."""
+    """Return (the term added to the cross-entropy, its gradient in the logits)."""
     z = z.clone().requires_grad_()
     frozen = {"global": zg, "teacher": zg}
     added = method.loss(make_step(z, y, frozen), client(y, z.shape[1], **fields)) - F.cross_entropy(z, y)
@@ -65,7 +65,7 @@ def test_fedntd_of_two_classes_is_zero(seed: int) -> None:
 
 
 def weights(m_max: float, zg: Tensor, y: Tensor, A: Tensor) -> Tensor:
-    """FedSSD's M [B, C]: with z = z_g + 1 the linear term's gradient is 2 M / B."""
+    """Return FedSSD's M [B, C]: with z = z_g + 1 the linear term's gradient is 2 M / B."""
     slope = term(METHODS["fedssd"](m_max=m_max, weighting="linear"), zg + 1, zg, y, down={"A": A})[1]
     return slope * len(y) / 2
 
@@ -117,7 +117,7 @@ def test_fedcsd_ignores_the_scale_of_prototype_rows(options: dict, seed: int) ->
 
 
 def first_step(name: str, hyper: dict, sizes: tuple[int, ...] = (5, 2, 0), t: int = 1) -> tuple[Tensor, Tensor]:
-    """(added term, its gradient in the weights' logits) where the student still is the received model."""
+    """Return (added term, its gradient in the logits) where the student is the received model."""
     f, data = FlatModel(network()), make_clients([sizes])[0]
     method = METHODS[name](**hyper)
     r = local(f, data, t=t)
@@ -177,7 +177,7 @@ def test_fedprox_pulls_with_mu_times_the_distance(seed: int) -> None:
 
 
 def test_distillation_never_moves_the_teacher() -> None:
-    """No gradient reaches a teacher's logits, nor FedCSD's target through the student, unless asked for."""
+    """No gradient reaches a teacher's logits, nor FedCSD's target through the student, unless set."""
     y, zg = torch.tensor([0, 1, 2]), normal(1, 3, 3).requires_grad_()
     down = {"alpha": torch.full((3,), 0.5).double(), "A": torch.eye(3).double(), "P": normal(5, 3, 3)}
     for name in ("fedlsd", "fedntd", "fedgkd", "fedcad", "fedlmd", "fedavg-kd", "fedcsd", "grid"):

@@ -1,4 +1,4 @@
-"""Whole runs of the rules that live across rounds, against plain re-implementations, in float64.
+"""Complete runs of methods with state across rounds, compared with plain re-implementations, in float64.
 
 Four rounds with partial participation: clients come, stay away and come back; some replies are lost. Every round's
 weights, buffers and server state are compared, and the clients' client_states at the end.
@@ -46,7 +46,7 @@ def run_both(
     adam: ClientAdam | None = None,
     **rules: object,
 ) -> list[tuple[RoundOutcome, State]]:
-    """Run both, compare weights and buffers of every round, and give the rest to the caller."""
+    """Run both, compare weights and buffers of every round, and return both."""
     training = LocalTraining(
         epochs=2, batch=4, optimiser=adam or ClientSGD(lr=0.1, momentum=rho), prox=prox, schedule=Decay(decay)
     )

@@ -1,4 +1,4 @@
-"""Anyone's own module becomes one that returns (features, logits)."""
+"""Modules of users, adapted to return (features, logits)."""
 
 import logging
 import pickle
@@ -29,7 +29,7 @@ def sequential() -> nn.Sequential:
 
 
 class Backwards(nn.Module):
-    """The classifier is registered first, runs last."""
+    """Module whose classifier is registered first and runs last."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Pair(nn.Module):
 
 
 class Tied(nn.Module):
-    """Two layers, one weight."""
+    """Module with two layers that share a weight."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class Tied(nn.Module):
 
 
 class Returns(nn.Module):
-    """Returns whatever the function makes of its input."""
+    """Module that applies a function to its input."""
 
     def __init__(self, make: object) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The faster pooling is torch's pooling."""
+"""Pooling: the bits of torch."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Models: exact parameter counts, what forward returns, one training step, inputs that cannot be."""
+"""Models: exact parameter counts, outputs, one training step, invalid inputs."""
 
 import random
 

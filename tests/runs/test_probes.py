@@ -1,4 +1,4 @@
-"""Probes: they see what is there, and change nothing."""
+"""Probes: correct values, and no effect on the run."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A run that was interrupted ends with the bits of one that was not, or says why it cannot."""
+"""A resumed run ends with the bits of an uninterrupted one, or is an error."""
 
 import json
 import logging
@@ -25,7 +25,7 @@ def tables(method: str = "scaffold", engine: str = "serial", **run: object) -> d
 
 
 def interrupt(config: dict[str, object], out: Path, after: int, **objects: object) -> None:
-    """Run, and break off after so many rounds, as Ctrl-C does."""
+    """Run, and interrupt after this number of rounds, as Ctrl-C does."""
 
     def stop(line: dict[str, object]) -> None:
         if line["round"] == after:
@@ -36,7 +36,7 @@ def interrupt(config: dict[str, object], out: Path, after: int, **objects: objec
 
 
 def same(a: fr.Result, b: fr.Result) -> None:
-    """All bits but the time it took."""
+    """Compare all bits except the time."""
     assert torch.equal(a.server.state, b.server.state)
     assert all(torch.equal(t, b.server.extra[name]) for name, t in a.server.extra.items())
     timeless = [[{k: v for k, v in line.items() if k != "seconds"} for line in r.rounds] for r in (a, b)]
@@ -116,7 +116,7 @@ def test_a_damaged_checkpoint_is_skipped(
 def test_an_altered_record_is_an_error(
     file: str, line: int, from_round: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The record is a part of a checkpoint: one that says something else is not gone on with."""
+    """The record is a part of a checkpoint: a run with another record is not resumed."""
     config = tables(probes=["cohort"])
     interrupt(config, tmp_path / "a", after=3)
     path = tmp_path / "a" / file
@@ -282,7 +282,7 @@ def test_two_processes_cannot_run_in_one_directory(tmp_path: Path, monkeypatch: 
 
 
 def test_a_full_disk_stops_the_run_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The write fails as the system's does: half the content is there, then there is no room."""
+    """The write fails as on a full disk: half of the content is written."""
     import errno
 
     from fedrecall import files

@@ -19,7 +19,7 @@ METRICS = ("accuracy", "loss", "train_loss", "local_accuracy", "seconds", "bytes
 
 @pytest.fixture(autouse=True)
 def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What this machine says to the tools is none of the tests' business; nothing may leave it."""
+    """Remove the tools' settings from the environment; no data may leave the machine."""
     for name in [name for name in os.environ if name.startswith(("MLFLOW_", "WANDB_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # the tracker sets it as well; this takes it back
@@ -112,7 +112,7 @@ def test_mlflow_uses_the_address_of_the_environment(
 
 
 def wandb_records(path: Path) -> Iterator:
-    """The records of an offline run's file: a LevelDB log of protobuf messages, after seven bytes of its own."""
+    """Return the records of an offline run's file: a LevelDB log of protobuf messages after a header of seven bytes."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     content, at, message = path.read_bytes(), 7, b""
@@ -195,7 +195,7 @@ def test_a_failed_write_is_warned_of_once(
 
 
 class FailingTracker:
-    """Fails in its second round; its words are kept."""
+    """Tracker that fails in its second round and stores its calls."""
 
     def __init__(self) -> None:
         self.heard: list[str] = []
@@ -248,7 +248,7 @@ def test_a_diverged_run_is_marked(result: fr.Result, tmp_path: Path) -> None:
 
 
 def resumed(name: str, out: Path) -> fr.Result:
-    """Tracked, interrupted after the third round, of which the last two are in no checkpoint, and resumed."""
+    """Run with a tracker, interrupt after the third round (the last two are in no checkpoint), and resume."""
     run = {"rounds": 4, "track": name, "checkpoint_every": 2}
     config = {"local": {"epochs": 1}, "engine": {"name": "serial"}, "run": run}
 

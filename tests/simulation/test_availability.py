@@ -1,4 +1,4 @@
-"""Clients that do not answer, or answer late: seeded, the same on every engine, and after a resume."""
+"""Dropouts and stragglers: seeded, the same on every engine and after a resume."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Workers that die, clients whose code raises: what is done again, what is kept, when a run stops."""
+"""Workers that exit and clients that raise: retries, stored tracebacks, and the end of a run."""
 
 import faulthandler
 import json
@@ -30,7 +30,7 @@ engines = pytest.mark.parametrize("name", ENGINES)
 
 @dataclass(frozen=True)
 class ExitsInTraining(fr.Method):
-    """Ends its own process at one client's last step, as often as there are tokens in a folder."""
+    """Method that ends its process at one client's last step, once for every token in a folder."""
 
     folder: str = ""
     signal_number: int = signal.SIGKILL
@@ -73,7 +73,7 @@ def test_a_worker_killed_in_a_round_is_replaced_to_the_bit(workers: int, deaths:
 
 @dataclass(frozen=True)
 class TwoExit(fr.Method):
-    """The clients with seven and four examples end their processes, once each, a moment after the others are done."""
+    """Method whose clients with seven and four examples end their processes once, after the others are done."""
 
     folder: str = ""
 
@@ -145,7 +145,7 @@ def test_writing_to_a_received_tensor_is_fatal_and_explained() -> None:
 
 @dataclass(frozen=True)
 class RaisesForSome(fr.Method):
-    """Raises for some clients."""
+    """Method that raises for some clients."""
 
     sizes: tuple[int, ...] = (7,)
     error: Exception = ValueError("I do not like\nthis batch")
@@ -208,7 +208,7 @@ def test_too_few_replies_stop_the_run_as_soon_as_it_is_known(name: str) -> None:
 def test_user_errors_of_a_client_are_raised_unchanged(
     name: str, kind: type[fr.UserError], more: tuple[str, ...]
 ) -> None:
-    """It would be the same for every client, so `min_replies` does not forgive it."""
+    """The error is the same for every client, so `min_replies` does not apply."""
     error = kind("method.own_code", "I do not like\nthis batch", *more)
     with pytest.raises(fr.UserError) as caught:
         trained(ENGINES[name](simulated_clients(RaisesForSome(error=error)), model(), FailurePolicy(min_replies=1)))
@@ -225,7 +225,7 @@ def test_a_model_that_cannot_be_scored() -> None:
 
 
 class ExitsInEvaluation(torch.nn.Module):
-    """Ends its process in evaluation, as often as there are tokens in a folder."""
+    """Model that ends its process in evaluation, once for every token in a folder."""
 
     def __init__(self, folder: str) -> None:
         super().__init__()
@@ -395,7 +395,7 @@ def test_other_systems_get_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_from_a_thread() -> None:
-    """Signals belong to the main thread, which a forked worker's only thread is."""
+    """Signals are handled in the main thread, which is a forked worker's only thread."""
     with ThreadPoolExecutor(1) as threads:
         got = threads.submit(lambda: trained(PoolEngine(simulated_clients(fr.Method()), model(), workers=2))).result(
             timeout=60

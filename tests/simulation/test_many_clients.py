@@ -1,4 +1,4 @@
-"""A million clients start as fast as a thousand, and take the same memory."""
+"""Simulations of a million clients: start and memory as with a thousand."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The pool gives the bits of `serial`, in its order, with no more processes and memory than it needs."""
+"""The pool engine: the bits and the order of `serial`, bounded processes and memory."""
 
 import os
 import time
@@ -25,7 +25,7 @@ ALL_CLIENTS = range(len(SKEWED_LABELS))
 
 @dataclass(frozen=True)
 class Stateful(Method):
-    """Everything that an engine carries: extra payloads down and up, memory, a task of its own."""
+    """Method with every kind of payload: extra tensors in both directions, client state, an extra task."""
 
     @property
     def traits(self) -> Traits:
@@ -45,7 +45,7 @@ class Stateful(Method):
 
 
 def replies(engine: PoolEngine | SerialEngine) -> list[Tensor]:
-    """All tensors of a few exchanges and evaluations, in the order they come."""
+    """Return all tensors of a few exchanges and evaluations, in order."""
     tensors, f = [], model(batch_norm=True)
     down = {"w": f.w, "b": f.b, "counters": f.int_buffers, "strength": torch.tensor(0.01)}
     with engine:
@@ -92,7 +92,7 @@ def test_states_in_files_change_no_bit() -> None:
 
 @dataclass(frozen=True)
 class SlowFirst(Method):
-    """The client with most examples takes as long as all others."""
+    """Method whose largest client takes as long as all others."""
 
     seconds: float = 0.3
 
@@ -110,7 +110,7 @@ def test_longest_first_and_replies_in_order_for_any_durations() -> None:
 
 @pytest.mark.parametrize(("buffer", "started"), [(0, 2), (10**9, 5)])
 def test_buffered_replies_are_bounded(buffer: int, started: int, tmp_path) -> None:
-    """One slow client, one buffered reply: with no room for more, the others are not begun."""
+    """With one slow client and a full buffer of replies, the others are not started."""
 
     @dataclass(frozen=True)
     class Marks(SlowFirst):

@@ -54,7 +54,7 @@ def test_an_unguarded_script_with_its_own_classes(tmp_path: Path) -> None:
 
 
 def test_code_from_standard_input_as_a_notebook_has_it(tmp_path: Path) -> None:
-    """No file that a worker could import."""
+    """The script is no file that a worker could import."""
     process = start("-c", SCRIPT, cwd=tmp_path)
     out, err = process.communicate(timeout=180)
     assert (out, err) == ("begin\nend 2 2\n", "")
@@ -81,7 +81,7 @@ def test_with_spawned_workers_an_unguarded_script_gets_a_hint(tmp_path: Path) ->
 
 @pytest.fixture
 def running(tmp_path: Path):
-    """A run of the command line that has workers at work and a round behind it."""
+    """Start a run of the command line and wait for its workers and its first round."""
     before = shared_memory()
     settings = ["run.rounds=100000", "local.epochs=20", "engine.workers=2"]
     sets = [text for setting in settings for text in ("--set", setting)]

@@ -28,7 +28,7 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture
 def fedrecall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture):
-    """The command line, in this process and an empty folder: exit code, output, errors."""
+    """Return a function that runs a command in an empty folder: exit code, output, errors."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
 
@@ -180,7 +180,7 @@ def test_ctrl_c_keeps_finished_runs_and_prints_the_command_to_resume(tmp_path: P
 
 
 def frame(display: StudyProgress, console: Console, out: StringIO) -> str:
-    """What the live table looks like now."""
+    """Return the present content of the live table."""
     out.truncate(0)
     console.print(display)
     return re.sub(r"\x1b\[[\d;]*m", "", out.getvalue().strip("\x00"))

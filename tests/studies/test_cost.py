@@ -113,7 +113,7 @@ def test_more_clients_than_cores_share_them() -> None:
 
 
 def test_no_large_network_is_timed_for_the_papers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Listing what can be reproduced is to take seconds."""
+    """Listing the experiments takes seconds."""
     requested = []
     monkeypatch.setattr(cost, "_seconds_per_example", lambda *network: requested.append(network) or 1.0)
     for name in experiment_ids():

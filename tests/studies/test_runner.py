@@ -32,7 +32,7 @@ def study(**fields: object) -> Study:
 
 
 class Events:
-    """All events of a study that is run to the end, by kind."""
+    """Events of a study that is run to the end, by kind."""
 
     def __init__(self, *arguments: object) -> None:
         events = list(run_study(*arguments))  # type: ignore[arg-type]
@@ -44,7 +44,7 @@ class Events:
 
 
 def files(folder: Path) -> dict[Path, tuple[int, bytes]]:
-    """Every file of the runs, with when it was written and what is in it."""
+    """Return every file of the runs with its modification time and content."""
     return {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in (folder / "cells").rglob("*") if p.is_file()}
 
 

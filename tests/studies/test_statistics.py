@@ -1,4 +1,4 @@
-"""Hand-made curves."""
+"""Statistics of curves made by hand."""
 
 import pytest
 from hypothesis import given

@@ -81,7 +81,7 @@ def test_validation_examples_are_disjoint_from_training(data: Dataset) -> None:
 
 
 def test_the_test_set_is_not_used(data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another test set, another order of its labels: not a bit differs; and every score is of validation examples."""
+    """With another test set no bit differs, and every score is of validation examples."""
     plain = search(data, tmp_path / "a", trials=3)
     other = replace(data, test_x=torch.full_like(data.test_x, 1e30), test_y=data.test_y.flip(0))
     sizes = []

@@ -1,4 +1,4 @@
-"""The system's browser, driven by Playwright."""
+"""The system's browser, controlled by Playwright."""
 
 import shutil
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The program, as a person or a script calls it, in this process: quicker, since torch is imported already."""
+"""Calls of the command line in this process, where torch is already imported."""
 
 import sys
 
@@ -8,7 +8,7 @@ from fedrecall import cli
 
 
 def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *args: object) -> tuple[int, str, str]:
-    """Exit code, standard output, standard error."""
+    """Return exit code, standard output and standard error."""
     monkeypatch.setattr(sys, "argv", ["fedrecall", *map(str, args)])
     with pytest.raises(SystemExit) as exit_:
         cli.main()

@@ -1,4 +1,4 @@
-"""Folders of studies and runs by hand: every file in its documented form, every number from a formula."""
+"""Folders of studies and runs made by hand: documented files, numbers from formulas."""
 
 import json
 from collections.abc import Callable, Collection
@@ -28,7 +28,7 @@ ENVIRONMENT = {
 def write_study(
     study: Study, folder: Path, accuracy: Accuracy, *, without: Collection[str] = (), **options: Any
 ) -> Path:
-    """A study's folder with all its cells but those whose folders are named."""
+    """Write a study's folder with all its cells except those in `without`."""
     folder.mkdir(parents=True)
     study.save(folder)
     for cell in study.cells():
@@ -46,7 +46,7 @@ def write_run(
     groups: Collection[str] = (),
     finished: bool = True,
 ) -> Path:
-    """A run directory; a negative accuracy means that the round failed."""
+    """Write a run directory; a negative accuracy means that the round failed."""
     path.mkdir(parents=True)
     (path / "config.toml").write_text(tomli_w.dumps(experiment.to_tables()))
     (path / "environment.json").write_text(json.dumps(ENVIRONMENT | {"partition": f"{experiment.run.seed:064x}"}))

@@ -1,4 +1,4 @@
-"""Runs that are disturbed, and what must be left of them."""
+"""Runs that are interrupted, and the comparison of their results."""
 
 import json
 import multiprocessing
@@ -15,7 +15,7 @@ from support.processes import children, has_exited, until
 
 
 def tables(method: str, engine: str, rounds: int = 8, **sections: dict[str, Any]) -> dict[str, Any]:
-    """A run of about a second, whose clients remember something if the method lets them."""
+    """Return the configuration of a run of about a second."""
     config = {
         "federation": {"clients": 8, "sample": 4, "partition": {"name": "dirichlet", "alpha": 0.3}},
         "local": {"epochs": 2},
@@ -28,14 +28,14 @@ def tables(method: str, engine: str, rounds: int = 8, **sections: dict[str, Any]
 
 
 def outcome(directory: Path) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:
-    """All that a run leaves behind but the time it took: the model, and every round."""
+    """Return the model and the records of a run, without times."""
     lines = [json.loads(line) for line in (directory / "rounds.jsonl").read_text().splitlines()]
     timeless = [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
     return safetensors.torch.load_file(directory / "model.safetensors"), timeless
 
 
 def difference(directory: Path, expected: tuple[dict[str, torch.Tensor], list[dict[str, Any]]]) -> str:
-    """What is not as in the undisturbed run; an empty text if all is."""
+    """Return the difference from the uninterrupted run, an empty text if there is none."""
     try:
         tensors, lines = outcome(directory)
     except (OSError, ValueError) as error:
@@ -55,14 +55,14 @@ def _child(task: Callable[[], object]) -> None:
 
 
 def start_process(task: Callable[[], object]) -> multiprocessing.Process:
-    """A task in a process of its own, which leads its process group: forked, because importing torch takes longer."""
+    """Start a task in a process that leads its process group: forked, because importing torch takes longer."""
     process = multiprocessing.get_context("fork").Process(target=_child, args=(task,))
     process.start()
     return process
 
 
 def kill(process: multiprocessing.Process) -> None:
-    """Kill a process as nothing can be prepared for, and wait until its workers have noticed."""
+    """Kill a process by SIGKILL, and wait until its workers have exited."""
     assert process.pid is not None
     workers = children(process.pid)
     os.kill(process.pid, signal.SIGKILL)

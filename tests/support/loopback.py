@@ -1,4 +1,4 @@
-"""A Flower grid without Flower's processes: real messages, the real handler, nodes that can be lost in every way."""
+"""Flower grid without Flower's processes: real messages, the real handler, and every kind of loss."""
 
 import json
 import tomllib
@@ -27,7 +27,7 @@ def in_a_task() -> None:
 
 @dataclass
 class Loopback:
-    """Nodes 100, 101, ... hold clients 0, 1, ...; what happens to a message is up to `fate`."""
+    """Grid of nodes 100, 101, ... with clients 0, 1, ...; `fate` decides what happens to a message."""
 
     run_config: dict[str, str]
     folder: Path
@@ -67,7 +67,7 @@ class Loopback:
 
 
 def app(folder: Path, config: Path, changes: str) -> dict[str, str]:
-    """The app's configuration, as `flwr run` hands it out."""
+    """Return the app's configuration as `flwr run` distributes it."""
     write_app(folder / "app", config, changes.split())
     project = tomllib.loads((folder / "app" / "pyproject.toml").read_text())
     return project["tool"]["flwr"]["app"]["config"] | {"out": str(folder / "run")}

@@ -1,4 +1,4 @@
-"""`serial`, with the replies missing that were missing elsewhere: what a federation's result is compared with."""
+"""Reference for lossy federations: `serial` without the same replies."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A small federation, one of whose clients lies."""
+"""Small federation with one malicious client."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ Poison = Callable[[Reply], Reply]
 
 @dataclass(frozen=True)
 class MaliciousEngine:
-    """An engine, one of whose clients lies."""
+    """Engine with one malicious client, whose replies are poisoned."""
 
     engine: Engine
     poison: Poison

@@ -1,4 +1,4 @@
-"""Method, data and cohorts on a bench: every round's participants and lost replies chosen by hand, in any precision."""
+"""Test bench of methods: participants and lost replies of every round chosen by hand, in any precision."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,7 +22,7 @@ SIZES = ((5, 2, 0), (0, 3, 2), (1, 1, 1), (0, 6, 0))  # examples per class: some
 def make_clients(
     sizes: Sequence[Sequence[int]] = SIZES, dtype: torch.dtype = torch.float64, noise: float = 0.0
 ) -> list[Vectors]:
-    """Clients with these numbers of examples of each class."""
+    """Return clients with these numbers of examples of each class."""
     rng = torch.Generator().manual_seed(11)
     out = []
     for counts in sizes:
@@ -39,7 +39,7 @@ def network(dtype: torch.dtype = torch.float64, *, batch_norm: bool = False, see
 
 @dataclass(frozen=True)
 class RoundOutcome:
-    """A round that was played."""
+    """Outcome of a round."""
 
     before: Server
     server: Server
@@ -109,7 +109,7 @@ def run_cohorts(
     weights: ReplyWeighting = "size",
     start: Server | None = None,
 ) -> list[RoundOutcome]:
-    """Run these cohorts, from the round of `start`; `lost` says whose replies never come, by round."""
+    """Run these cohorts from the round of `start`; `lost` has the clients whose replies are lost, by round."""
     f = FlatModel(net or network()) if start is None else start.f
     clients = clients or make_clients(dtype=f.w.dtype)
     fresh = Server(f, f.w, f.b, f.int_buffers, optimiser, extra=method.init(f.w), weights=weights, auxiliary=aux)
@@ -135,14 +135,14 @@ def make_step(
     w: Tensor | None = None,
     last: bool = False,
 ) -> Step:
-    """A batch by hand; a frozen model says logits only, or features and logits."""
+    """Return a step made by hand; a frozen model has logits only, or features and logits."""
     h = z.new_zeros(len(y), 1) if h is None else h
     outputs = {name: out if isinstance(out, Output) else Output(h.detach(), out) for name, out in frozen.items()}
     return Step(z.new_zeros(1) if w is None else w, h, z, y, outputs, last)
 
 
 def client(y: Tensor, classes: int, **changes: object) -> Local:
-    """A client's round by hand; without `counts` its data are the batch."""
+    """Return a client's round made by hand; without `counts` its data are the batch."""
     fields = {
         "counts": torch.bincount(y, minlength=classes),
         "y": y,

@@ -1,4 +1,4 @@
-"""Processes as the system sees them, and scripts as a user starts them."""
+"""Processes of the system, and scripts started as by a user."""
 
 import signal
 import subprocess
@@ -9,18 +9,18 @@ from pathlib import Path
 
 
 def children(parent: int) -> list[int]:
-    """Processes whose parent is this one."""
+    """Return the processes whose parent is this one."""
     pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
     return sorted(pid for pid in pids if _status(pid)[1] == parent)
 
 
 def has_exited(pid: int) -> bool:
-    """Whether a process has ended (an orphan may stay a zombie where process 1 does not care)."""
+    """True if a process has ended (an orphan may stay a zombie if process 1 does not reap it)."""
     return _status(pid)[0] in "ZX"
 
 
 def _status(pid: int) -> tuple[str, int]:
-    """State and parent."""
+    """Return state and parent of a process."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -29,7 +29,7 @@ def _status(pid: int) -> tuple[str, int]:
 
 
 def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
-    """Wait for something to come true."""
+    """Wait until a condition is true."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "waited in vain"
@@ -37,12 +37,12 @@ def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
 
 
 def shared_memory() -> set[str]:
-    """What has a name in /dev/shm and could be ours."""
+    """Return the names in /dev/shm that could be of this library."""
     return {p.name for p in Path("/dev/shm").iterdir() if p.name.startswith(("torch_", "psm_", "fedrecall"))}
 
 
 def start(*args: object, cwd: Path) -> subprocess.Popen[str]:
-    """Python with these arguments, in a process group of its own, as under a terminal."""
+    """Start Python with these arguments in a new process group, as under a terminal."""
     # A shell ignores SIGINT for its background jobs, and a child inherits that: Ctrl-C would do nothing in it.
     before = signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:

@@ -31,7 +31,7 @@ def mean(values: Sequence[Number]) -> Number:
 
 
 def masked_softmax(z: Tensor, keep: Sequence[bool], T: float = 1.0) -> list[Number]:
-    """Over the kept classes only, 0 elsewhere; nothing kept gives all zeros."""
+    """Return the softmax over the kept classes, 0 elsewhere; no kept class gives all zeros."""
     classes = [c for c in range(len(z)) if keep[c]]
     if not classes:
         return [0.0] * len(z)
@@ -57,13 +57,13 @@ def ce(z: Tensor, y: int) -> Number:
 
 
 def soft_ce(z: Tensor, q: Row, T: float) -> Number:
-    """One sample."""
+    """Return the cross-entropy of one sample with soft targets."""
     log_p = log_softmax(z, T)
     return -sum((q[c] * log_p[c] for c in range(len(z)) if plain(q[c]) > 0), start=0.0)
 
 
 def kl(z: Tensor, q: Row, T: float, keep: Sequence[bool] | None = None) -> Number:
-    """One sample: KL(q || student), terms with q_c = 0 exactly 0; the student's softmax over `keep`."""
+    """Return KL(q || student) of one sample, terms with q_c = 0 exactly 0; the student's softmax over `keep`."""
     log_p = log_softmax(z, T, keep)
     return sum(
         (
@@ -93,7 +93,7 @@ def fedrs(z: Tensor, y: Tensor, counts: Sequence[int], alpha: float, soft: bool 
 
 
 def label_smoothing(z: Tensor, y: Tensor, smoothing: float = 0.1) -> Number:
-    """(1 - s) onehot + s / C."""
+    """Return (1 - s) onehot + s / C."""
     C = z.shape[1]
     targets = [[smoothing / C + (1 - smoothing) * (c == int(y[i])) for c in range(C)] for i in range(len(y))]
     return mean([soft_ce(z[i], targets[i], 1.0) for i in range(len(y))])
@@ -105,12 +105,12 @@ def fedlsd(z: Tensor, zg: Tensor, y: Tensor, alpha: float, T: float, kd_scale: s
 
 
 def fedavg_kd(z: Tensor, zg: Tensor, y: Tensor, beta: float, tau: float) -> Number:
-    """With T and coef it is also FedGKD for one teacher."""
+    """Return FedAvg-KD's loss; with T and coef it is FedGKD's for one teacher."""
     return cross_entropy(z, y) + beta * tau**2 * mean([kl(z[i], softmax(zg[i], tau), tau) for i in range(len(y))])
 
 
 def fedgkd(z: Tensor, teachers: Sequence[Tensor], votes: Row, y: Tensor, coef: float, T: float) -> Number:
-    """One fused teacher with vote 1, or the vote variant's weighted sum over teachers."""
+    """Return the loss with one fused teacher (vote 1), or the vote variant's weighted sum over teachers."""
     terms = [
         mean([kl(z[i], softmax(zt[i], T), T) for i in range(len(y))]) * plain(a)
         for zt, a in zip(teachers, votes, strict=True)
@@ -126,7 +126,7 @@ def uniform_on(keep: Sequence[bool]) -> list[float]:
 def fedlmd(
     z: Tensor, zg: Tensor | None, y: Tensor, majority: set[int], beta: float, tau: float, *, parts: bool = False
 ) -> Number | list[Number]:
-    """FedLMD, and FedLMD-Tf where there is no teacher; with no majority class FedNTD and FedNTD-Tf."""
+    """Return FedLMD's loss, FedLMD-Tf's without a teacher; with no majority class FedNTD's and FedNTD-Tf's."""
     C = z.shape[1]
     terms = []
     for i in range(len(y)):
@@ -141,7 +141,7 @@ def fedlmd(
 
 
 def majority_set(counts: Sequence[int]) -> set[int]:
-    """Strictly above the mean count."""
+    """Return the classes strictly above the mean count."""
     return {c for c in range(len(counts)) if counts[c] > sum(counts) / len(counts)}
 
 
@@ -149,7 +149,7 @@ def majority_set(counts: Sequence[int]) -> set[int]:
 
 
 def fedcad_alpha(zg: Tensor, y: Tensor, C: int, beta: float, gamma: float, phi_T: float) -> list[float]:
-    """The published formula with phi = p_y - sum of the others, before it is reduced; no sample: beta."""
+    """Return the published formula with phi = p_y - sum of the others, before it is reduced; without samples beta."""
     alpha = []
     for c in range(C):
         phi = []
@@ -175,7 +175,7 @@ def fedcad(z: Tensor, zg: Tensor, y: Tensor, alpha: Row, T: float, kd_scale: str
 
 
 def fedssd_matrix(z: Tensor, y: Tensor, C: int, *, soft: bool = False) -> list[list[float]]:
-    """Hard argmax shares by row, or mean softmax; a class without samples has a zero row."""
+    """Return hard argmax shares by row, or mean softmax; a class without samples has a zero row."""
     A = [[0.0] * C for _ in range(C)]
     for a in range(C):
         rows = [i for i in range(len(y)) if int(y[i]) == a]
@@ -188,7 +188,7 @@ def fedssd_matrix(z: Tensor, y: Tensor, C: int, *, soft: bool = False) -> list[l
 
 
 def fedssd_class(A: Sequence[Row]) -> list[float]:
-    """Recall times one minus the largest off-diagonal entry of the column."""
+    """Return recall times one minus the largest off-diagonal entry of the column."""
     C = len(A)
     return [plain(A[b][b]) * (1 - max(plain(A[a][b]) for a in range(C) if a != b)) for b in range(C)]
 
@@ -216,13 +216,13 @@ def fedssd(
 
 
 def cosine(a: Row, b: Row) -> Number:
-    """0 if either is zero."""
+    """Return the cosine similarity, 0 if either vector is zero."""
     aa, bb = dot(a, a), dot(b, b)
     return dot(a, b) / (torch.sqrt(aa) * torch.sqrt(bb)) if plain(aa) > 0 and plain(bb) > 0 else 0.0 * a[0]
 
 
 def fedcsd_dhat(z_i: Tensor, P: Tensor) -> tuple[list[Number], list[Number]]:
-    """(delta, dhat) of one sample."""
+    """Return (delta, dhat) of one sample."""
     delta = [cosine(z_i, P[c]) for c in range(len(P))]
     return delta, softmax(torch.stack([torch.as_tensor(d, dtype=torch.float64) for d in delta]))
 
@@ -242,7 +242,7 @@ def fedcsd(
     grad_through_target: bool = False,
     form: Callable[[Tensor, Row, float], Number] = soft_ce,
 ) -> Number:
-    """With all its switches."""
+    """Return FedCSD's loss with all its options."""
     C, terms = z.shape[1], []
     for i in range(len(y)):
         dhat = fedcsd_dhat(z[i] if grad_through_target else z[i].detach(), P)[1]
@@ -269,14 +269,14 @@ def moon(z: Tensor, h: Tensor, hg: Tensor, hp: Tensor, y: Tensor, mu: float, tau
 
 
 def fedproto(z: Tensor, h: Tensor, y: Tensor, G: dict[int, Tensor], lam: float) -> Number:
-    """Samples whose class has no prototype stay in the denominator."""
+    """Return FedProto's loss; samples whose class has no prototype stay in the denominator."""
     B, d = h.shape
     squares = [(h[i, j] - G[int(y[i])][j]) ** 2 for i in range(B) if int(y[i]) in G for j in range(d)]
     return cross_entropy(z, y) + lam * sum(squares, start=0.0) / (B * d)
 
 
 def class_means(values: Tensor, y: Tensor) -> dict[int, Tensor]:
-    """Mean of the rows of each class held."""
+    """Return the mean of the rows of each class that occurs."""
     return {
         c: sum(values[i] for i in range(len(y)) if int(y[i]) == c) / sum(int(v) == c for v in y)
         for c in sorted({int(v) for v in y})

@@ -1,4 +1,4 @@
-"""Whole rounds, client by client, on a plain PyTorch module: no flat weights, no hooks, no engine of fedrecall.
+"""Complete rounds, client by client, on a plain PyTorch module: no flat weights, no hooks, no engine of fedrecall.
 
 Only the order of the mini-batches is fedrecall's (its seeds), so that both sides see the same ones. A round's state is
 a dict with the global weights `w`, the float buffers `b` and whatever the method keeps.
@@ -21,12 +21,12 @@ Loss = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]  # (rows, w, h
 
 
 def mixture(parts: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
-    """Sum_k (n_k / sum n) part_k."""
+    """Return sum_k (n_k / sum n) part_k."""
     return sum(n / sum(shares) * part for part, n in zip(parts, shares, strict=True))
 
 
 def momentum_norm(steps: int, rho: float) -> float:
-    """The momentum's reach: (K - rho (1 - rho^K) / (1 - rho)) / (1 - rho)."""
+    """Return the momentum's reach: (K - rho (1 - rho^K) / (1 - rho)) / (1 - rho)."""
     return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
 
 
@@ -36,7 +36,7 @@ def floats(net: nn.Module) -> list[Tensor]:
 
 @dataclass
 class Plain:
-    """Clients, a network and SGD."""
+    """Clients, a network and SGD, without fedrecall."""
 
     net: nn.Module
     clients: Sequence[tuple[Tensor, Tensor]]
@@ -71,7 +71,7 @@ class Plain:
         return self.lr * self.decay**t
 
     def outputs(self, w: Tensor, b: Tensor, x: Tensor, *, by_batch: bool = False) -> tuple[Tensor, Tensor]:
-        """(h, z) of a frozen model in evaluation mode, or normalising by the batch ."""
+        """Return (h, z) of a frozen model in evaluation mode, or with batch statistics."""
         with torch.no_grad():
             out = self.load(w, b, frozen=True).train(by_batch)(x)
             self.heard.eval()
@@ -93,7 +93,7 @@ class Plain:
         after: Callable[[Tensor], Tensor] = lambda w: w,
         batches_seen: list | None = None,
     ) -> tuple[Tensor, Tensor, int]:
-        """(w_k, b_k, steps)."""
+        """Return (w_k, b_k, steps)."""
         (x, y), w, b = self.clients[k], state["w"].clone(), state["b"].clone()
         rng, v, steps = seeds.generator(0, "batches", t, k), torch.zeros_like(w), 0
         square = torch.zeros_like(w)
@@ -129,7 +129,7 @@ class Plain:
 
 
 def fedavg(p: Plain, loss: Callable[[State, int, int], Loss] | None = None, *, weights: str = "size") -> list[State]:
-    """FedAvg, and every method that differs in the local loss only."""
+    """Run FedAvg, or a method that differs in the local loss only."""
     out = [p.start()]
     for t in range(len(p.cohorts)):
         now = out[-1]
@@ -196,7 +196,7 @@ def scaffold(p: Plain, mode: str, *, weights: str = "size") -> list[State]:
 
 
 def fednova(p: Plain, *, ccvr: bool = False) -> list[State]:
-    """Momentum without a proximal term, or a proximal term without momentum; `ccvr_code` as an option."""
+    """Run FedNova: momentum without a proximal term, or a proximal term without momentum; `ccvr_code` as an option."""
     out, last = [p.start()], {}
     for t in range(len(p.cohorts)):
         now = out[-1]
@@ -239,7 +239,7 @@ def feddyn(p: Plain, alpha: float, *, weights: str = "uniform") -> list[State]:
 
 
 def fisher(p: Plain, w: Tensor, b: Tensor, x: Tensor, y: Tensor, size: int, batch: int = 0) -> Tensor:
-    """Mean squared gradient, sample by sample, or by mini-batch until the total is above `size`."""
+    """Return the mean squared gradient, sample by sample, or by mini-batch until the total is above `size`."""
     net = p.load(w, b, frozen=True)
 
     def gradient(rows: slice) -> Tensor:
@@ -256,7 +256,7 @@ def fisher(p: Plain, w: Tensor, b: Tensor, x: Tensor, y: Tensor, size: int, batc
 
 
 def fedcurv(p: Plain, lam: float, size: int, *, per_batch: bool = False) -> list[State]:
-    """The server has every client's last u and v; P and Q are summed afresh for each client."""
+    """Run FedCurv: the server has every client's last u and v; P and Q are summed for each client."""
     out = [p.start() | {"u": {}, "v": {}}]
     for t in range(len(p.cohorts)):
         now = out[-1]

@@ -11,7 +11,7 @@ from support.reference_rounds import Loss, Plain, State, fedavg, mixture
 
 
 def distilled(p: Plain, term: Callable[[Tensor, Tensor, Tensor, State, int], Tensor]) -> list[State]:
-    """FedAvg with a loss (z, zg, y, state, client) that hears the received model, in evaluation mode."""
+    """Run FedAvg with a loss (z, zg, y, state, client) of the received model's logits, in evaluation mode."""
 
     def loss(now: State, k: int, t: int) -> Loss:
         zg = p.outputs(now["w"], now["b"], p.clients[k][0])[1]
@@ -21,7 +21,7 @@ def distilled(p: Plain, term: Callable[[Tensor, Tensor, Tensor, State, int], Ten
 
 
 def fedgkd(p: Plain, M: int, coef: float, T: float, aux: tuple[Tensor, Tensor] | None = None) -> list[State]:
-    """FedGKD; with auxiliary data the vote variant."""
+    """Run FedGKD; with auxiliary data the vote variant."""
     out, aggregates = [p.start()], []
     for t in range(len(p.cohorts)):
         now, done = out[-1], []
@@ -57,7 +57,7 @@ def fedcsd(
     by_batch: bool = False,
     **options: object,
 ) -> list[State]:
-    """`local`: a client's own prototypes only; `by_batch`: the teacher normalises by the batch at hand ."""
+    """Run FedCSD. `local`: a client's prototypes only; `by_batch`: the teacher has batch statistics."""
     start = p.start()
     xi, out = (start["w"], start["b"]), [start]
     for t in range(len(p.cohorts)):
@@ -83,7 +83,7 @@ def fedcsd(
 
 
 def _prototypes(rows: list[dict[int, Tensor]]) -> Tensor:
-    """Mean over the holders of each class; 0 where there is none."""
+    """Return the mean over the clients that have each class; 0 if there is none."""
     P = torch.zeros(3, 3, dtype=torch.float64)
     for c in range(3):
         present = [r[c] for r in rows if c in r]

@@ -1,4 +1,4 @@
-"""The experiment behind the table of docs/robustness.md: attacks by rules, on digits."""
+"""The experiment of the table of docs/robustness.md: attacks by rules, on digits."""
 
 import fedrecall as fr
 
@@ -14,7 +14,7 @@ RULES = ("none", "median", "trimmed mean", "clip", "krum", "multi-krum")
 
 
 def rule(name: str, share: float) -> dict[str, object] | None:
-    """A rule, set for this share of hostile ones among 20 clients."""
+    """Return a rule for this share of malicious clients among 20."""
     number = round(20 * share)
     return {
         "none": None,
@@ -27,7 +27,7 @@ def rule(name: str, share: float) -> dict[str, object] | None:
 
 
 def accuracy(robust: str, attack: str, partition: str, *, method: str = "fedavg", seed: int = 0) -> float:
-    """Final test accuracy of 15 rounds, all 20 clients in each."""
+    """Return the final test accuracy of 15 rounds with all 20 clients."""
     settings = ATTACKS[attack]
     chosen = rule(robust, 0.2 if settings is None else float(str(settings["share"])))
     federation = {"clients": 20, "partition": PARTITIONS[partition]} | (

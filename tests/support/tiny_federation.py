@@ -1,4 +1,4 @@
-"""The smallest federation that is one: a few vectors, a tiny network, an engine in a list."""
+"""Tiny federation: a few vectors, a tiny network, an engine over a list of clients."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -79,7 +79,7 @@ def server(f: FlatModel, method: Method, optimiser: ServerOptimiser = ServerSGD(
 
 @dataclass
 class ListEngine:
-    """An engine over a list of clients; `lost` never answer."""
+    """Engine over a list of clients; replies of `lost` never arrive."""
 
     method: Method
     f: FlatModel

@@ -1,4 +1,4 @@
-"""The library as Python users have it: in scripts, at a prompt, in notebooks."""
+"""The Python interface: scripts, prompt, notebooks."""
 
 import doctest
 import inspect

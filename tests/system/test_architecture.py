@@ -70,7 +70,7 @@ MAX_LINES = 500  # usually 80 to 400; no file is split because it is too long by
 
 
 class Import(NamedTuple):
-    """One import of a module of the library."""
+    """Import of a module of the library."""
 
     module: str  # "core.types"; a package is its own name, the root is ""
     scope: str  # qualified name of the function; "" at module level
@@ -127,7 +127,7 @@ def is_lazy(found: Import, tree: str) -> bool:
 
 
 def cycles(*, lazy: bool, typing_only: bool) -> set[frozenset[str]]:
-    """Sets of modules of which each reaches each by imports."""
+    """Return sets of modules of which each reaches each by imports."""
     edges: dict[str, set[str]] = defaultdict(set)
     for module, found in IMPORTS.items():
         text = MODULES[module].read_text()
@@ -202,7 +202,7 @@ def test_light_imports(command: str) -> None:
 
 
 def definitions() -> dict[str, list[str]]:
-    """Public classes, functions and constants at module level, and the modules that define them."""
+    """Return public classes, functions and constants at module level, and the modules that define them."""
     found: dict[str, list[str]] = defaultdict(list)
     for module, path in MODULES.items():
         for node in ast.parse(path.read_text()).body:

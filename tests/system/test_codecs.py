@@ -1,4 +1,4 @@
-"""Payloads through every form they take: a file of client states, the shared memory between processes, a message."""
+"""Payloads in every encoding: a file of client states, shared memory between processes, a message."""
 
 import multiprocessing
 from contextlib import suppress
@@ -16,7 +16,7 @@ from fedrecall.simulation.shared_memory import Channel, SharedBuffer
 
 @st.composite
 def tensors(draw: st.DrawFn) -> torch.Tensor:
-    """Of any type and shape, with any bits in it: NaN and infinity too; now and then not contiguous."""
+    """Draw tensors of any type, shape and bits, also NaN and infinity, also not contiguous."""
     dtype = draw(st.sampled_from(list(WIRE_DTYPES.values())))
     shape = draw(st.lists(st.integers(0, 4), max_size=3))
     n = torch.Size(shape).numel() * dtype.itemsize
@@ -30,7 +30,7 @@ payloads = st.dictionaries(st.text(max_size=12), tensors(), max_size=4)
 
 
 def same(a: Payload, b: Payload) -> None:
-    """The same names in the same order, types, shapes and bits."""
+    """True if names, order, types, shapes and bits are equal."""
     assert list(a) == list(b)
     for name, t in a.items():
         assert (t.dtype, t.shape) == (b[name].dtype, b[name].shape)

@@ -33,7 +33,7 @@ FORBIDDEN = {"eval", "exec", "compile", "__import__", "torch.load", "np.load", "
 
 
 class Trap:
-    """A pickle that touches a file when it is opened."""
+    """Pickle that touches a file when it is opened."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -44,7 +44,7 @@ class Trap:
 
 @pytest.fixture
 def trap(tmp_path: Path):
-    """The bytes of a trap, which must not have been sprung at the end."""
+    """Return the bytes of a pickle that must not be opened by the test."""
     sprung = tmp_path / "sprung"
     content = pickle.dumps(Trap(sprung))
     pickle.loads(content)
@@ -133,7 +133,7 @@ def image(fmt: str, size: tuple[int, int] = (8, 8)) -> bytes:
 
 
 def bomb() -> bytes:
-    """A picture of 60 000 x 60 000 pixels in a few bytes: its header says so."""
+    """Return an image with 60 000 x 60 000 pixels in its header and a few bytes of content."""
     content = bytearray(image("BMP"))
     content[18:26] = (60_000).to_bytes(4, "little") * 2
     return bytes(content)

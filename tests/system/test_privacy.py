@@ -1,4 +1,4 @@
-"""Central differential privacy: what is promised, what is refused, and that noise and clip are where they should be."""
+"""Central differential privacy: clipping, noise, accounting, and settings without guarantee."""
 
 import math
 import re
@@ -84,7 +84,7 @@ def test_seeded_noise_is_repeated_and_that_of_the_system_is_not() -> None:
 
 
 def gaussian_epsilon(noise: float, rounds: int, delta: float) -> float:
-    """By hand, from Mironov's Renyi bound and the conversion of Canonne, Kamath and Steinke, over many orders."""
+    """Compute epsilon from Mironov's Renyi bound and the conversion of Canonne, Kamath and Steinke."""
     best = math.inf
     for alpha in np.concatenate([np.arange(1.01, 20, 0.01), np.arange(20, 2000)]):
         rdp = rounds * alpha / (2 * (noise / 2) ** 2)  # a replaced client moves the sum by two clips

@@ -1,4 +1,4 @@
-"""A reply that is refused leaves nothing behind: neither in the model nor in what its client remembers."""
+"""A rejected reply changes neither the model nor its client's state."""
 
 from dataclasses import dataclass
 
@@ -23,7 +23,7 @@ engines = pytest.mark.parametrize("name", ENGINES)
 
 @dataclass(frozen=True)
 class Counts(fr.Method):
-    """Two exchanges; a client remembers how many of its replies were taken."""
+    """Method with two exchanges; a client's state counts its accepted replies."""
 
     @property
     def traits(self) -> Traits:
@@ -49,7 +49,7 @@ def accepted_counts(client_states: ClientStateStore) -> dict[int, int]:
 
 
 def spoiled(t: int, *rounds: int):
-    """A lie about the weights in some rounds."""
+    """Return a function that poisons the weights in some rounds."""
 
     def poison(reply: Reply) -> Reply:
         return reply._replace(up={"w": reply.up["w"] * torch.nan}) if t in rounds and "w" in reply.up else reply
@@ -90,7 +90,7 @@ def test_a_client_rejected_at_the_end_of_the_run_keeps_its_state(name: str) -> N
 
 
 def test_states_of_rejected_clients_in_a_resumed_run(tmp_path) -> None:
-    """Hostile SCAFFOLD clients keep the control variate they began with, also over a checkpoint."""
+    """Malicious SCAFFOLD clients keep their first control variate, also over a checkpoint."""
     config = {
         "federation": {"clients": 7, "attack": {"name": "scaling", "share": 0.3, "scale": 1e6}, "max_norm": 10.0},
         "local": {"epochs": 1},

@@ -1,4 +1,4 @@
-"""Simulated attackers, and the rules that outlast them, with every method."""
+"""Simulated attacks and robust rules, with every method."""
 
 import json
 import re
@@ -52,7 +52,7 @@ def test_the_same_bits_on_the_pool(attack: str, rule: str) -> None:
 
 
 def sent(attack: object) -> dict[int, torch.Tensor]:
-    """Each client's update."""
+    """Return each client's update."""
     w, f = simulated_clients(fr.Method(), attack=attack), model()
     with SerialEngine(w, f) as engine:
         return {r.client: r.up["w"] - f.w for r in engine.cohort(0, range(5)).run("train", {"w": f.w})}
@@ -144,7 +144,7 @@ def test_a_setting_on_the_command_line_replaces_the_rule() -> None:
 
 
 def printed() -> dict[tuple[str, str, str], float]:
-    """The accuracies of the page: (partition, rule, attack)."""
+    """Return the accuracies of the page by (partition, rule, attack)."""
     found = {}
     for partition in PARTITIONS:
         section = PAGE.read_text().partition(f"**{partition}**")[2]

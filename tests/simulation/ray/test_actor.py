@@ -1,4 +1,4 @@
-"""Ray actors give the bits of `serial`, in its order; what dies is replaced, what fails is told."""
+"""Ray actors: the bits and the order of `serial`; dead actors are replaced, failures are reported."""
 
 import os
 import signal
@@ -37,7 +37,7 @@ LONGEST_FIRST = [3, 1, 0, 2, 4]
 
 
 def eventful(folder: Path) -> fr.Method:
-    """All that an engine carries, and a task for each thing that can happen; a local class, as a notebook has it."""
+    """Return a method with every kind of payload and a task for every kind of failure."""
 
     @dataclass(frozen=True)
     class Eventful(fr.Method):
@@ -99,7 +99,7 @@ def description(folder: Path) -> SimulatedClients:
 
 @pytest.fixture(scope="module")
 def session() -> Iterator[RaySession]:
-    """One Ray for all tests; nothing of it stays."""
+    """Start one Ray for all tests and stop it at the end."""
     before = set(children(os.getpid()))
     session = open_session(None, 3)  # two for the actors that are shared, one for others
     started = [pid for child in set(children(os.getpid())) - before for pid in (child, *children(child))]
@@ -125,7 +125,7 @@ def shared(session: RaySession, folder: Path) -> Iterator[RayEngine]:
 
 @pytest.fixture
 def engine(shared: RayEngine, folder: Path) -> RayEngine:
-    """The same actors for every test, with nothing remembered."""
+    """Return an engine with the same actors for every test and no client states."""
     for token in folder.iterdir():
         token.unlink()
     shared.client_state, shared.failures = ClientStateStore(), FailurePolicy()
@@ -138,7 +138,7 @@ def down() -> Payload:
 
 
 def replies(engine: RayEngine | SerialEngine) -> list[Tensor]:
-    """All tensors of a few exchanges and evaluations, in the order they come."""
+    """Return all tensors of a few exchanges and evaluations, in order."""
     tensors, sent, f = [], down(), model(batch_norm=True)
     for t in range(3):
         received = list(accepted(engine.cohort(t, ALL_CLIENTS), "train", sent))
@@ -256,7 +256,7 @@ def test_a_model_that_cannot_be_scored(engine: RayEngine) -> None:
 
 def test_actors_that_cannot_start(session: RaySession) -> None:
     class Absent(fr.Method):
-        """Its module is on no other machine."""
+        """Method whose module exists on no other machine."""
 
         def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
             return __import__, ("a_module_of_mine",)

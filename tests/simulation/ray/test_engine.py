@@ -1,4 +1,4 @@
-"""The Ray engine without its troubles: a short run, what crosses the wire, what is refused before anything starts."""
+"""The Ray engine without failures: a short run, messages, and errors before the start."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Whole runs on Ray: every method, everything that wraps an engine, a cluster that loses a node, Ctrl-C, kill -9."""
+"""Complete runs on Ray: every method, every wrapper of an engine, a lost node, Ctrl-C, kill -9."""
 
 import os
 import signal
@@ -35,7 +35,7 @@ ALL_CLIENTS = range(len(SKEWED_LABELS))
 
 @pytest.fixture(scope="module")
 def local() -> Iterator[None]:
-    """One Ray for several runs."""
+    """Start one Ray for several runs."""
     session = open_session(None, 2)
     yield
     session.close()
@@ -85,7 +85,7 @@ def test_interrupted_and_resumed_with_availability_attacks_and_privacy(tmp_path:
 
 
 def cluster_of(cores: list[int]) -> Any:
-    """Nodes with so many cores, each with a raylet and an object store of its own, on this machine."""
+    """Start nodes with these numbers of cores, each with its raylet and object store, on this machine."""
     from ray.cluster_utils import Cluster
 
     watchful = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 300, "health_check_timeout_ms": 1000}
@@ -99,7 +99,7 @@ def cluster_of(cores: list[int]) -> Any:
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Three nodes of one core each."""
+    """Start three nodes of one core each."""
     for name, value in (ENV_DEFAULTS | {"RAY_AUTH_TOKEN": AUTH_TOKEN}).items():
         monkeypatch.setenv(name, value)
     import ray
@@ -113,7 +113,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def waiting(folder: Path, node: str) -> fr.Method:
-    """The first client that trains on a node takes for ever, once."""
+    """Return a method whose first client on a node never ends, once."""
 
     @dataclass(frozen=True)
     class Waits(fr.Method):
@@ -207,7 +207,7 @@ def test_the_command_line_on_a_cluster_leaves_it_as_it_was(cluster: Any, tmp_pat
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[int], Path]]:
-    """A run of the command line on a Ray of its own, with a round behind it."""
+    """Start a run of the command line with its own Ray and wait for its first round."""
     settings = ["run.rounds=100000", "local.epochs=20", "engine.name=ray", "engine.workers=2"]
     sets = [text for setting in settings for text in ("--set", setting)]
     process = start("-m", "fedrecall", "run", *sets, "--out", "a", cwd=tmp_path)

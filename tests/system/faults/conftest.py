@@ -1,4 +1,4 @@
-"""A count of what was tried and what was lost, printed whatever pytest captures."""
+"""Counts of trials and losses, printed even if pytest captures output."""
 
 from collections.abc import Callable, Iterator
 
@@ -6,26 +6,26 @@ import pytest
 
 
 class Tally:
-    """How many times something was tried, and how often data was lost."""
+    """Number of trials, and of those that lost data."""
 
     def __init__(self, subject: str) -> None:
         self.subject, self.tried, self.lost = subject, 0, list[str]()
         self.notes: dict[str, int] = {}
 
     def add(self, lost: str = "") -> None:
-        """One more try; `lost` says what was lost, if anything was."""
+        """Count a trial; `lost` describes what was lost, if anything was."""
         self.tried += 1
         if lost:
             self.lost.append(lost)
 
     def note(self, subject: str) -> None:
-        """Count something else worth knowing."""
+        """Count another fact."""
         self.notes[subject] = self.notes.get(subject, 0) + 1
 
 
 @pytest.fixture
 def tally(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[[str], Tally]]:
-    """Begin a count; at the end it is printed, and nothing may be lost."""
+    """Return a function that starts a count, which is printed at the end; no trial may lose data."""
     tallies: list[Tally] = []
 
     def start(subject: str) -> Tally:

@@ -1,4 +1,4 @@
-"""Checkpoints whose bytes were flipped, disks that are full, generators that were poisoned."""
+"""Damaged checkpoints, full disks, reseeded global generators."""
 
 import multiprocessing
 import os
@@ -52,7 +52,7 @@ def test_flipped_bytes_in_checkpoints(flips: int, tmp_path: Path, tally) -> None
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own; only root can make one."""
+    """Mount a small file system; only root can."""
     disk = tmp_path / "disk"
     disk.mkdir()
     try:
@@ -92,7 +92,7 @@ def test_the_disk_is_full(small_disk: Path, tmp_path: Path, tally) -> None:
 
 
 def limited(config: dict[str, object], out: Path, size: int, connection: Connection) -> None:
-    """A run that may write no file beyond a size: the system breaks a write off where it would pass it."""
+    """Run with a limit on file sizes: the system ends a write at the limit."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.dup2(null, 2)
@@ -105,7 +105,7 @@ def limited(config: dict[str, object], out: Path, size: int, connection: Connect
 
 
 def test_files_may_not_grow(tmp_path: Path, tally) -> None:
-    """As a full disk, for whoever may not mount one: no write beyond the limit, and half of one at it."""
+    """Like a full disk, without mounting one: no write beyond the limit, and half of one at it."""
     config, rng = tables("scaffold", "serial"), random.Random(0)
     fr.run(config, out=tmp_path / "whole")
     expected = outcome(tmp_path / "whole")
@@ -130,7 +130,7 @@ def test_files_may_not_grow(tmp_path: Path, tally) -> None:
 
 @pytest.mark.parametrize("engine", ["serial", "pool"])
 def test_poisoned_generators(engine: str, tally) -> None:
-    """Whatever else draws from the global generators, or seeds them, no bit of a run changes."""
+    """Draws from the global generators and new seeds of them change no bit of a run."""
     rng = random.Random(0)
 
     def poison(_: object) -> None:

@@ -1,4 +1,4 @@
-"""The process is killed at random moments; the run goes on and ends with the bits it would have had."""
+"""Processes killed at random moments: the run resumes and ends with the same bits."""
 
 import itertools
 import os
@@ -51,7 +51,7 @@ def test_killed_at_random_moments(method: str, engine: str, times: int, tmp_path
 
 
 def dying(config: dict[str, object], out: Path, write: int) -> None:
-    """A run that is killed in the middle of its n-th write to the disk: what it wrote is there, and does not count."""
+    """Run, and kill the process in the middle of its n-th write to the disk."""
     real, writes = os.fsync, iter(range(1, write + 1))
 
     def fsync(handle: int) -> None:
@@ -87,7 +87,7 @@ def test_killed_in_the_middle_of_every_write(every: int, tmp_path: Path, tally) 
 
 
 def test_a_comparison_killed_repeatedly(tmp_path: Path, tally) -> None:
-    """The same command goes on with the same folder, as often as it takes."""
+    """The same command resumes the same folder until it is complete."""
     config, rng = tmp_path / "config.toml", random.Random(0)
     config.write_text(tomli_w.dumps({k: v for k, v in tables("fedavg", "pool").items() if k != "method"}))
     compare = partial(fr.compare, ["fedavg", "scaffold"], config=config, seeds=2)

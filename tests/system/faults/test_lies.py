@@ -1,4 +1,4 @@
-"""Replies that are malformed in hundreds of ways: each is refused, and nothing of it is left."""
+"""Malformed replies: hundreds of random ones are rejected and change no state."""
 
 import random
 
@@ -26,7 +26,7 @@ REPORTS = [
 
 
 def random_poison(rng: random.Random) -> Poison:
-    """One of the many ways in which a reply can be wrong."""
+    """Return a random change that makes a reply invalid."""
     kind = rng.choice(["value", "shape", "type", "name", "less", "more", "huge", "number", "report", "beside"])
     seed = rng.random()
 
