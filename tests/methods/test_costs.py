@@ -22,6 +22,8 @@ NO_STATE, MODEL, WEIGHTS = "nothing", "model", "weights"  # MODEL has float buff
 CostsRow = tuple[str, dict, object, object, list[str]]
 TABLE: list[CostsRow] = [
     *((name, {}, 0, 0, []) for name in ("fedavg", "fedprox", "fedavgm", "fedrs", "fedlsd", "fedntd", "fedlmd")),
+    *((name, {}, 0, 0, []) for name in ("fedlc", "feddecorr", "fedsam", "fedexp", "fedacg")),
+    ("fedsam", {"beta": 0.1}, "w", 1, []),
     *((name, {}, 0, 0, []) for name in ("fedlmd-tf", "fedavg-kd", "fedavg-ls", "grid")),
     ("fedlmd-tf", {"switch": 1}, 0, 0, []),
     ("fedntd", {"teacher": False}, 0, 0, []),
@@ -115,7 +117,7 @@ AUX = 6
 PASSES: list[tuple[str, dict, int, int, int]] = [
     # (method, hyper-parameters, passes over the client's data, of them per epoch if augmented, over the auxiliary data)
     *((name, {}, 0, 0, 0) for name in ("fedavg", "fedprox", "fedavgm", "scaffold", "fednova", "feddyn", "fedrs")),
-    *((name, {}, 0, 0, 0) for name in ("fedlmd-tf", "fedavg-ls")),
+    *((name, {}, 0, 0, 0) for name in ("fedlmd-tf", "fedavg-ls", "fedlc", "feddecorr", "fedsam", "fedexp", "fedacg")),
     *((name, {}, 1, 1, 0) for name in ("fedlsd", "fedntd", "fedlmd", "fedavg-kd", "fedgkd", "grid")),
     ("fedntd", {"teacher": False}, 0, 0, 0),
     ("fedlmd-tf", {"switch": 1}, 1, 1, 0),

@@ -93,6 +93,70 @@ def test_fedrs() -> None:
     assert value("fedrs", hyper={"alpha": 0.5}, counts=torch.tensor([2, 1, 3, 0])) == close(0.5110356103, 10)
 
 
+@pytest.mark.parametrize(
+    ("counts", "tau", "expected"),
+    [
+        ([16, 81, 256, 1], 1.0, 0.4210888766),  # margins 1/2, 1/3, 1/4, 1
+        ([16, 81, 256, 0], 1.0, 0.3757236085),  # class 3 leaves the softmax
+        ([16, 16, 16, 16], 5.0, CE),
+        ([16, 81, 256, 0], 0.0, CE),
+    ],
+)
+def test_fedlc(counts: list[int], tau: float, expected: float) -> None:
+    assert value("fedlc", hyper={"tau": tau}, counts=torch.tensor(counts)) == close(expected, 10)
+
+
+H = tensor([1, 2], [3, -2])  # two columns of two values: standardised they are -+ 1/sqrt(2) and +- 1/sqrt(2)
+
+
+@pytest.mark.parametrize(
+    ("paper", "expected"),
+    # K = [[1, -1], [-1, 1]]; the code: mean of the off-diagonal squares, 1, by the batch of two; the paper: 4 / 2^2
+    [(False, 0.5), (True, 1.0)],
+)
+def test_feddecorr(paper: bool, expected: float) -> None:
+    loss = value("feddecorr", make_step(Z, Y, h=H), hyper={"beta": 1.0, "paper": paper})
+    assert loss - value("fedavg") == close(expected, 7)  # 1e-8 is added to the variance
+    alone = make_step(Z[:1], Y[:1], h=H[:1])
+    assert value("feddecorr", alone, hyper={"paper": paper}) == value("fedavg", alone)
+
+
+@pytest.mark.parametrize(
+    ("hyper", "expected"),
+    [({}, [0.06, 0.08]), ({"adaptive": True, "eta": 0.0}, [0.06, 0.16])],
+)
+def test_fedsam(hyper: dict, expected: list[float]) -> None:
+    g, w = (tensor(3, 4), tensor(0, 0)) if not hyper else (tensor(3, 2), tensor(1, -2))
+    offset = METHODS["fedsam"](rho=0.1, **hyper).perturbation(g, w, None)
+    assert offset.tolist() == close(expected, 14)  # adaptive: T g = (3, 4), T^2 g = (3, 8)
+
+
+def test_mofedsam() -> None:
+    method = METHODS["fedsam"](beta=0.1)
+    mixed = method.correct(tensor(1, 2), client(Y, 4, down={"direction": tensor(3, -1)}))
+    assert mixed.tolist() == close([0.1 + 2.7, 0.2 - 0.9], 14)
+    replies = [Reply({"w": tensor(0.4), "length": torch.tensor(0.5).double()}, n, {}, {}) for n in (1, 3)]
+    assert aggregated("fedsam", 1.0, replies, hyper={"beta": 0.1}).extra["direction"].tolist() == close([1.2], 14)
+
+
+@pytest.mark.parametrize(
+    ("updates", "eps", "eta"),
+    # updates 2 and -1: mean square 2.5, squared mean 0.25, eta_g = 0.5 * 2.5 / (0.25 + 2 eps)
+    [((1, 1), 0.0, 1.0), ((2, -1), 0.0, 5.0), ((2, -1), 0.1875, 2.0), ((2, -1), 9.0, 1.0)],
+)
+def test_fedexp(updates: tuple[float, float], eps: float, eta: float) -> None:
+    replies = [Reply({"w": tensor(1.0 + d)}, 10, {}, {}) for d in updates]
+    mean = sum(updates) / 2
+    assert float(aggregated("fedexp", 1.0, replies, hyper={"eps": eps}).w) == close(1 + eta * mean, 12)
+
+
+def test_fedacg() -> None:
+    """Start 1 + 0.5 * 0.4 = 1.2; updates -0.2 and 0.4; m = 0.5 * 0.4 + 0.1; w = 1 + m."""
+    replies = [Reply({"w": tensor(w)}, n, {}, {}) for w, n in ((1.0, 1), (1.6, 9))]
+    server = aggregated("fedacg", 1.0, replies, {"m": tensor(0.4)}, hyper={"lam": 0.5})
+    assert (float(server.extra["m"]), float(server.w)) == close((0.3, 1.3), 14)
+
+
 def test_fedgkd() -> None:
     step = make_step(Z, Y, {"teacher": ZG})
     assert value("fedgkd", step, hyper={"coef": 0.1, "tau": 1}) == close(0.5390023300, 10)
@@ -217,7 +281,7 @@ def test_moon() -> None:
     for i, expected in enumerate([math.log(2), 0.13972978]):  # similarities 0.5 / 0.5, and 0.9486833 / 0
         sample = {name: Output(out.h[i : i + 1], zeros[:1]) for name, out in frozen.items()}
         step = make_step(Z[i : i + 1], Y[i : i + 1], sample, h=h[i : i + 1])
-        bare = float(METHODS["fedavg"]().loss(step, None))
+        bare = float(METHODS["fedavg"]().loss(step, client(Y, 4)))
         assert value("moon", step, hyper={"mu": 1, "tau": 0.5}) - bare == close(expected)
 
 

@@ -72,6 +72,11 @@ ZERO: list[tuple[str, dict]] = [
     ("fedcsd", {"mu": 0, "convex": True, "prototypes": "local"}),
     ("fedcsd", {"mu": 0, "grad_through_target": True, "teacher_at": "client"}),
     ("fedcsd", {"mu": 0, "teacher_bn": "batch"}),
+    ("fedlc", {"tau": 0}),
+    ("feddecorr", {"beta": 0}),
+    ("feddecorr", {"beta": 0, "paper": True}),
+    ("fedsam", {"rho": 0}),
+    ("fedsam", {"rho": 0, "adaptive": True}),
     ("fedlmd", {"beta": 0}),
     ("fedlmd-tf", {"beta": 0}),
     ("fedavg-kd", {"beta": 0}),
@@ -102,12 +107,12 @@ def test_any_other_strength_is_not_fedavg(name: str, hyper: dict) -> None:
     some = {
         key: 0.5 if key in {"mu", "beta", "gamma", "beta_s", "lam", "alpha"} else value for key, value in hyper.items()
     }
-    some |= {key: 0.5 for key in ("coef", "m_max", "smoothing") if key in hyper}
+    some |= {key: 0.5 for key in ("coef", "m_max", "smoothing", "rho", "tau") if key in hyper}
     assert not same_bits(states(METHODS[name](**some)), fedavg("plain"))
 
 
 def test_every_method_with_a_strength_is_in_the_list() -> None:
-    assert set(METHODS) - {name for name, _ in ZERO} == {"fedavg", "scaffold", "fednova", "feddyn"}
+    assert set(METHODS) - {name for name, _ in ZERO} == {"fedavg", "scaffold", "fednova", "feddyn", "fedexp", "fedacg"}
 
 
 @NETS
@@ -116,6 +121,26 @@ def test_feddyn_of_strength_zero_is_fedavg_with_uniform_weights(batch_norm: bool
     assert same_bits(states(METHODS["feddyn"](alpha=0), batch_norm=batch_norm), uniform)
     by_size = states(METHODS["fedavg"](), batch_norm=batch_norm)
     assert same_bits(states(METHODS["feddyn"](alpha=0, weights="size"), batch_norm=batch_norm), by_size)
+
+
+@NETS
+def test_fedacg_without_momentum_and_proximal_term_is_fedavg_to_the_bit(batch_norm: bool) -> None:
+    uniform = states(METHODS["fedavg"](), weights="uniform", batch_norm=batch_norm)
+    assert same_bits(states(METHODS["fedacg"](lam=0, beta=0), batch_norm=batch_norm), uniform)
+    by_size = states(METHODS["fedavg"](), batch_norm=batch_norm)
+    assert same_bits(states(METHODS["fedacg"](lam=0, beta=0, weights="size"), batch_norm=batch_norm), by_size)
+    proximal = states(METHODS["fedprox"](mu=0.4), weights="uniform", batch_norm=batch_norm, dtype=torch.float64)
+    given = states(METHODS["fedacg"](lam=0, beta=0.2), batch_norm=batch_norm, dtype=torch.float64)
+    for a, b in zip(given, proximal, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-13)
+
+
+def test_fedexp_with_one_client_or_a_large_eps_is_fedavg_to_the_bit() -> None:
+    for hyper, rules in (({}, {"cohorts": [[0]] * 3}), ({"eps": 1e9}, {})):  # equal updates: eta_g = 1/2, at least 1
+        method = METHODS["fedexp"](**hyper)
+        assert same_bits(states(method, **rules), states(METHODS["fedavg"](), **rules))
+    everyone = {"cohorts": [range(4)] * 3}
+    assert not same_bits(states(METHODS["fedexp"](eps=0.0), **everyone), states(METHODS["fedavg"](), **everyone))
 
 
 @NETS

@@ -4,7 +4,7 @@ Four rounds with partial participation: clients come, stay away and come back; s
 weights, buffers and server state are compared, and the clients' client_states at the end.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import pytest
 import torch
@@ -15,6 +15,7 @@ from fedrecall.core.optim import ClientAdam, ClientSGD
 from fedrecall.core.schedules import Decay
 from fedrecall.core.training import LocalTraining
 from support import reference as ref
+from support import reference_rivals as rivals
 from support import reference_rounds as rounds
 from support import reference_teachers as teachers
 from support.method_bench import COHORTS, RoundOutcome, make_clients, network, run_cohorts
@@ -44,6 +45,7 @@ def run_both(
     prox: float = 0.0,
     decay: float = 1.0,
     adam: ClientAdam | None = None,
+    cohorts: Sequence[Sequence[int]] = COHORTS,
     **rules: object,
 ) -> list[tuple[RoundOutcome, State]]:
     """Run both, compare weights and buffers of every round, and return both."""
@@ -51,8 +53,10 @@ def run_both(
         epochs=2, batch=4, optimiser=adam or ClientSGD(lr=0.1, momentum=rho), prox=prox, schedule=Decay(decay)
     )
     net, data = network(batch_norm=batch_norm), [(v.x, v.y) for v in make_clients()]
-    actual = run_cohorts(METHODS[name](**hyper), net=net, lost=lost, training=training, aux=AUX, **rules)
-    p = Plain(network(batch_norm=batch_norm), data, COHORTS, lost, rho=rho, mu=prox, pairs=batch_norm, decay=decay)
+    actual = run_cohorts(
+        METHODS[name](**hyper), net=net, lost=lost, training=training, aux=AUX, cohorts=cohorts, **rules
+    )
+    p = Plain(network(batch_norm=batch_norm), data, cohorts, lost, rho=rho, mu=prox, pairs=batch_norm, decay=decay)
     if adam is not None:
         p.lr, p.adam = adam.lr, (adam.beta1, adam.beta2, adam.eps)
     pairs = list(zip(actual, expected(p), strict=True))
@@ -168,6 +172,35 @@ def test_fedcurv(fisher: str, size: int, batch_norm: bool, lost: Lost) -> None:
             same(g.server.extra[name], sum(e[name].values()))
             for k, memory in g.client_states.items():
                 same(memory[name], e[name][k])
+
+
+@TROUBLE
+@pytest.mark.parametrize("hyper", [{}, {"adaptive": True, "eta": 0.3}, {"beta": 0.4}, {"beta": 0.4, "adaptive": True}])
+def test_fedsam(hyper: dict, batch_norm: bool, lost: Lost) -> None:
+    given = {"rho": 0.3} | hyper
+    pairs = run_both("fedsam", given, lambda p: rivals.fedsam(p, **given), batch_norm=batch_norm, lost=lost, decay=0.7)
+    for g, e in pairs:
+        if "beta" in hyper:
+            same(g.server.extra["direction"], e["direction"])
+
+
+@TROUBLE
+def test_fedexp(batch_norm: bool, lost: Lost) -> None:
+    hyper, rules = {"eps": 1e-4, "eps_decay": 0.5}, {"batch_norm": batch_norm, "lost": lost, "cohorts": [range(4)] * 4}
+    pairs = run_both("fedexp", hyper, lambda p: rivals.fedexp(p, 1e-4, decay=0.5), **rules)
+    assert max(e["eta"] for _, e in pairs) > 1
+    for g, e in pairs:
+        same(g.server.evaluated_state, torch.cat([e["evaluated"], e["b"]]))
+    last = run_both("fedexp", hyper | {"average_last": False}, lambda p: rivals.fedexp(p, 1e-4, decay=0.5))
+    assert all(torch.equal(g.server.evaluated_state, g.server.state) for g, _ in last)
+
+
+@TROUBLE
+def test_fedacg(batch_norm: bool, lost: Lost) -> None:
+    hyper = {"lam": 0.6, "beta": 0.2}
+    pairs = run_both("fedacg", hyper, lambda p: rivals.fedacg(p, **hyper), batch_norm=batch_norm, lost=lost)
+    for g, e in pairs:
+        same(g.server.extra["m"], e["m"])
 
 
 @NORMS

@@ -275,6 +275,37 @@ def fedproto(z: Tensor, h: Tensor, y: Tensor, G: dict[int, Tensor], lam: float) 
     return cross_entropy(z, y) + lam * sum(squares, start=0.0) / (B * d)
 
 
+# --- FedLC, FedDecorr -------------------------------------------------------------------------
+
+
+def fedlc(z: Tensor, y: Tensor, counts: Sequence[int], tau: float) -> Number:
+    """Margin tau / n_c^(1/4); a class without examples has an infinite one, and leaves the softmax."""
+    held = [n > 0 for n in counts]
+    rows = []
+    for i in range(len(y)):
+        shifted = torch.stack([z[i, c] - (tau / counts[c] ** 0.25 if held[c] else 0.0) for c in range(len(counts))])
+        rows.append(-log_softmax(shifted, keep=held if tau else None)[int(y[i])])
+    return mean(rows)
+
+
+def feddecorr(z: Tensor, h: Tensor, y: Tensor, beta: float, *, paper: bool = False) -> Number:
+    """Entry by entry of the matrix of standardised features."""
+    B, d = h.shape
+    if B == 1:
+        return cross_entropy(z, y)
+    columns = []
+    for j in range(d):
+        centre = mean([h[i, j] for i in range(B)])
+        variance = sum((h[i, j] - centre) ** 2 for i in range(B)) / (B - 1)
+        columns.append([(h[i, j] - centre) / torch.sqrt(variance + 1e-8) for i in range(B)])
+    K = [[dot(a, b) for b in columns] for a in columns]
+    if paper:
+        term = sum((K[j][k] / (B - 1)) ** 2 for j in range(d) for k in range(d)) / d**2
+    else:
+        term = sum(K[j][k] ** 2 for j in range(d) for k in range(d) if j != k) / (d * (d - 1)) / B
+    return cross_entropy(z, y) + beta * term
+
+
 def class_means(values: Tensor, y: Tensor) -> dict[int, Tensor]:
     """Return the mean of the rows of each class that occurs."""
     return {

@@ -1,13 +1,17 @@
 """The methods, one file each. A method is a difference from FedAvg."""
 
 from fedrecall.core.method import Method
+from fedrecall.methods.fedacg import FedACG
 from fedrecall.methods.fedavg_kd import FedAvgKD, FedAvgLS
 from fedrecall.methods.fedavgm import FedAvgM
 from fedrecall.methods.fedcad import FedCAD
 from fedrecall.methods.fedcsd import FedCSD
 from fedrecall.methods.fedcurv import FedCurv
+from fedrecall.methods.feddecorr import FedDecorr
 from fedrecall.methods.feddyn import FedDyn
+from fedrecall.methods.fedexp import FedExP
 from fedrecall.methods.fedgkd import FedGKD
+from fedrecall.methods.fedlc import FedLC
 from fedrecall.methods.fedlmd import FedLMD, FedLMDTf
 from fedrecall.methods.fedlsd import FedLSD
 from fedrecall.methods.fednova import FedNova
@@ -15,6 +19,7 @@ from fedrecall.methods.fedntd import FedNTD
 from fedrecall.methods.fedproto import FedProto
 from fedrecall.methods.fedprox import FedProx
 from fedrecall.methods.fedrs import FedRS
+from fedrecall.methods.fedsam import FedSAM
 from fedrecall.methods.fedssd import FedSSD
 from fedrecall.methods.grid import Grid
 from fedrecall.methods.moon import Moon
@@ -31,6 +36,11 @@ METHODS: dict[str, type[Method]] = {
     "moon": Moon,
     "fedproto": FedProto,
     "fedrs": FedRS,
+    "fedlc": FedLC,
+    "feddecorr": FedDecorr,
+    "fedsam": FedSAM,
+    "fedexp": FedExP,
+    "fedacg": FedACG,
     "fedlsd": FedLSD,
     "fedntd": FedNTD,
     "fedgkd": FedGKD,

@@ -59,6 +59,18 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
             "teacher_bn": "batch",
         },
     },
+    "mofedsam": {
+        "fedsam": {"rho": 0.1, "beta": 0.1},
+    },
+    "fedasam": {
+        "fedsam": {"rho": 0.5, "adaptive": True, "eta": 0.2},
+    },
+    "fedexp-cifar": {  # with local.lr_decay = 0.998
+        "fedexp": {"eps": 0.001, "eps_decay": 0.996004},
+    },
+    "fedexp-emnist": {
+        "fedexp": {"eps": 0.1, "eps_decay": 0.996004},
+    },
     "fedlmd": {  # defaults of its code; the paper only mentions a grid search
         "fedprox": {"mu": 1.0},
         "fedavgm": {"beta_s": 0.7},

@@ -68,6 +68,13 @@ SEARCH_SPACES: dict[str, SearchSpace] = {
     "moon": SearchSpace("MOON", {"method.mu": GridValues((0.1, 1.0, 5.0, 10.0))}),
     "fedproto": SearchSpace(OWN_CHOICE, {"method.lam": GridValues((0.01, 0.1, 1.0, 10.0))}),
     "fedrs": SearchSpace(OWN_CHOICE, {"method.alpha": GridValues((0.0, 0.25, 0.5, 0.75, 1.0))}),
+    "fedlc": SearchSpace(OWN_CHOICE, {"method.tau": GridValues((0.1, 0.5, 1.0, 2.0))}),
+    "feddecorr": SearchSpace(OWN_CHOICE, {"method.beta": GridValues((0.01, 0.05, 0.1, 0.3))}),
+    "fedsam": SearchSpace("FedSAM", {"method.rho": GridValues((0.01, 0.05, 0.1, 0.5))}),
+    "fedexp": SearchSpace(OWN_CHOICE, {"method.eps": GridValues((1e-4, 1e-3, 1e-2, 1e-1))}),
+    "fedacg": SearchSpace(
+        OWN_CHOICE, {"method.lam": GridValues((0.5, 0.7, 0.85)), "method.beta": GridValues((0.001, 0.01, 0.1))}
+    ),
     "fedlsd": SearchSpace("FedCAD", {"method.alpha": GridValues((0.1, 0.3, 0.5))}),
     "fedntd": SearchSpace(OWN_CHOICE, _WEIGHT_AND_TEMPERATURE),
     "fedgkd": SearchSpace("FedCSD", {"method.coef": GridValues((0.001, 0.01, 0.1, 1.0))}),
