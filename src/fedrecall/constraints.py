@@ -13,17 +13,22 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from fedrecall.errors import UserError, unknown_name
 
-Weight = Annotated[float, Ge(0)]
+SMALLEST, LARGEST = 1e-30, 1e30  # well inside float32, in which weights and losses are computed
+
+Weight = Annotated[float, Ge(0), Le(LARGEST)]
 """Weight of a term of a loss."""
 
-Temperature = Annotated[float, Gt(0)]
+Temperature = Annotated[float, Ge(SMALLEST), Le(LARGEST)]
 """Temperature of a softmax."""
 
-PositiveFloat = Annotated[float, Gt(0)]
-"""Number above 0."""
+PositiveFloat = Annotated[float, Ge(SMALLEST), Le(LARGEST)]
+"""Number above 0 that float32 can represent."""
 
-NonNegativeFloat = Annotated[float, Ge(0)]
-"""Number of at least 0."""
+NonNegativeFloat = Annotated[float, Ge(0), Le(LARGEST)]
+"""Number of at least 0 that float32 can represent."""
+
+LogSpread = Annotated[float, Ge(0), Le(20)]
+"""Standard deviation of the logarithm of a quantity."""
 
 UnitInterval = Annotated[float, Ge(0), Le(1)]
 """Number from 0 to 1."""

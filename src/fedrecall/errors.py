@@ -1,11 +1,14 @@
 """Errors that the user can fix: one class with a stable code, one line of text, no traceback."""
 
+import errno
 import logging
 import tomllib
 from collections.abc import Iterable
 from difflib import get_close_matches
 from functools import cache
 from importlib import resources
+
+FULL_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})  # disk full, quota or file size limit exceeded
 
 
 class UserError(Exception):
@@ -57,6 +60,19 @@ def missing_extra(package: str, extra: str) -> UserError:
 def warn_once(log: logging.Logger, message: str) -> None:
     """Log a warning, the first time in this process."""
     log.warning(message)
+
+
+def limit_reached(error: Exception) -> UserError | None:
+    """Return the error for a limit of the system (open files, memory, file size, processes); None for any other."""
+    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+        what, hint = "not enough memory", "free memory, lower engine.workers, or use less data"
+    elif isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        what, hint = "too many open files", 'raise the limit (ulimit -n), or set engine.name = "serial"'
+    elif isinstance(error, OSError) and (error.errno in FULL_ERRORS or "No usable temporary directory" in str(error)):
+        what, hint = f"cannot write files ({error.strerror})", "free disk space, or raise the limit (ulimit -f)"
+    else:
+        return None
+    return UserError("system.limit_reached", f"the system has reached a limit: {what}", None, hint)
 
 
 def first_line(error: BaseException, limit: int = 200) -> str:

@@ -10,7 +10,7 @@ import typer
 
 from fedrecall._version import __version__
 from fedrecall.cli import completion, doctor, flower, init, output, run, show, study, tune
-from fedrecall.errors import UserError
+from fedrecall.errors import UserError, limit_reached
 
 app = typer.Typer(
     help="Federated learning that does not forget.",
@@ -55,7 +55,10 @@ def main() -> None:
     try:
         with completion.joined_bash_words():
             app()
-    except UserError as error:
+    except Exception as raised:
+        error = raised if isinstance(raised, UserError) else limit_reached(raised)
+        if error is None:
+            raise
         typer.echo(f"error: {error} [{error.code}]", err=True)
         if "--json" in sys.argv[1:]:
             output.print_error(error)

@@ -11,6 +11,8 @@ Tables = dict[str, Any]  # a configuration or a part of one, as nested dictionar
 
 Scalar = str | bool | int | float
 
+MAX_CONFIG_BYTES = 4 * 2**20  # the largest study definitions are a hundredth of it
+
 # Tables whose key `name` chooses a class: another name makes the other keys meaningless.
 NAMED_TABLES = frozenset({"method", "model", "schedule", "partition", "straggler", "attack", "robust", "privacy"})
 
@@ -21,7 +23,12 @@ RESULT_NEUTRAL_KEYS = ("engine.", "ray.", "data.root", "run.track", "run.checkpo
 def read_toml(path: Path) -> Tables:
     """Read the tables of a TOML file."""
     try:
-        return tomllib.loads(path.read_text())
+        with path.open("rb") as file:
+            content = file.read(MAX_CONFIG_BYTES + 1)
+        if len(content) > MAX_CONFIG_BYTES:
+            what = f"{path}: larger than {MAX_CONFIG_BYTES // 2**20} MiB, so not a configuration"
+            raise UserError("config.unreadable_file", what, str(path), "give a TOML file")
+        return tomllib.loads(content.decode())
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError("config.unreadable_file", f"{path}: {reason}", str(path)) from None

@@ -114,6 +114,7 @@ def type_error(path: list[str], wrong: ErrorDetails) -> UserError:
         hint = f"set its keys, such as {key}.KEY=VALUE"
         return UserError("config.invalid_value", f"{key} = {value!r}: not a table", key, hint)
     reason = wrong["msg"].removeprefix("Value error, ").replace("Input should", "it must", 1)
+    reason = re.sub(r"0\.0{9,}\d+|\d{16,}", lambda number: f"{float(number[0]):g}", reason)
     return UserError("config.invalid_value", f"{key} = {value!r}: {reason[:1].lower()}{reason[1:]}", key)
 
 

@@ -1,6 +1,5 @@
 """One run: start or resume it, iterate over its rounds, log them, save checkpoints, write the result."""
 
-import errno
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -12,7 +11,7 @@ from fedrecall.core.exchange import Diverged
 from fedrecall.core.failures import FailurePolicy
 from fedrecall.core.rounds import RoundResult, run_rounds
 from fedrecall.core.seeds import single_threaded
-from fedrecall.errors import UserError
+from fedrecall.errors import FULL_ERRORS, UserError
 from fedrecall.runs.checkpoints import Checkpoint
 from fedrecall.runs.directory import ROUNDS_FILE, RunDirectory, cannot_write, locked, require_empty
 from fedrecall.runs.engine import (
@@ -29,8 +28,6 @@ from fedrecall.runs.records import RoundRecord, make_record, summarise
 from fedrecall.runs.result import Result
 from fedrecall.runs.setup import MODEL_FILE, Setup
 from fedrecall.runs.trackers import SafeTracker
-
-DISK_FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # disk full, quota exceeded, file size limit exceeded
 
 
 class Run:
@@ -234,7 +231,7 @@ def os_errors_as_user_errors(directory: RunDirectory) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in DISK_FULL_ERRORS:
+        if error.errno not in FULL_ERRORS:
             if _is_inside(error.filename, directory.path):
                 raise cannot_write(directory.path, error) from error
             raise

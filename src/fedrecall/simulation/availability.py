@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedrecall.constraints import NonNegativeFloat, NonNegativeInt, PositiveFloat, check_constraints
+from fedrecall.constraints import LogSpread, NonNegativeInt, PositiveFloat, check_constraints
 from fedrecall.core import seeds
 from fedrecall.core.types import Engine, EngineCohort, Payload, Reply, Score
 
@@ -20,9 +20,9 @@ class StragglerModel:
     after the deadline is not used.
     """
 
-    spread: NonNegativeFloat = 0.5
+    spread: LogSpread = 0.5
     """Standard deviation of the logarithm of the clients' speeds, constant over the run."""
-    jitter: NonNegativeFloat = 0.1
+    jitter: LogSpread = 0.1
     """Standard deviation of the logarithm of a client's time in one round."""
     deadline: PositiveFloat | None = None
     """Time after which the server closes the round. None: wait for every requested reply."""

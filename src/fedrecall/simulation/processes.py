@@ -41,9 +41,13 @@ def worker_main(connection: Connection, clients: SimulatedClients, f: FlatModel,
     _init_process()
     f = f.to(worker_device(number))
     channel = Channel(connection)
+    try:
+        # Two buffers for results: the engine can submit the next job before it has copied the last result.
+        buffers = [SharedBuffer("even"), SharedBuffer("odd")]
+    except OSError as error:
+        sys.exit(f"worker process {number}: {error.strerror}")
     channel.send({"ready": True})
-    # Two buffers for results: the engine can submit the next job before it has copied the last result.
-    for buffer in cycle([SharedBuffer("even"), SharedBuffer("odd")]):
+    for buffer in cycle(buffers):
         try:
             message, payloads = run_job(clients, f, *channel.receive())
             channel.send(message, buffer.write(payloads))

@@ -4,6 +4,7 @@ A message is a line of JSON over a socket pair; its tensors are in blocks of ano
 so nothing remains in /dev/shm when a process is killed.
 """
 
+import errno
 import json
 import mmap
 import os
@@ -115,12 +116,18 @@ class Channel:
         payloads: dict[str, Payload] = {}
         for slot, new, content in refs:
             if new:
-                fd = reduction.recv_handle(self.connection)
+                fd = self._receive_descriptor()
                 self._blocks_received[slot] = SharedBlock(fd, os.fstat(fd).st_size, writable=False)
             for group, entries in content.items():
                 view = self._blocks_received[slot].view
                 payloads[group] = {name: view(DTYPES[dtype], shape, start) for name, dtype, shape, start in entries}
         return message, payloads
+
+    def _receive_descriptor(self) -> int:
+        try:
+            return reduction.recv_handle(self.connection)
+        except RuntimeError as error:  # the system drops a descriptor that the limit of open files does not admit
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE)) from error
 
     def close(self) -> None:
         """Close the connection."""
