@@ -16,7 +16,7 @@ SOURCE = Path(fedrecall.__file__).parent
 CODE = re.compile(r"[a-z]+\.[a-z]+(_[a-z]+)*")
 AREAS = {
     "cli", "config", "data", "engine", "flower", "install", "method", "model", "partition", "privacy", "reply",
-    "report", "robust", "round", "run", "study", "tune",
+    "report", "robust", "round", "run", "study", "system", "tune",
 }  # fmt: skip
 
 

@@ -87,3 +87,33 @@ def test_without_the_authoritys_key_no_certificate_is_made(tmp_path: Path) -> No
         make_certificates(tmp_path, ["127.0.0.1"], 0)
     assert (error.value.code, error.value.key) == ("flower.missing_authority", str(tmp_path))
     assert "ca.key" in str(error.value)
+
+
+@pytest.mark.parametrize("host", ["", " ", "-", "a b", "https://server.example", "server.example:9092"])
+def test_a_host_that_is_neither_a_name_nor_an_address(host: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError) as error:
+        make_certificates(tmp_path, ["server.example", host], 0)
+    assert (error.value.code, error.value.key) == ("cli.invalid_option", "--host")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_certificate_for_another_host_past_its_date_or_damaged_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_certificates(tmp_path, ["server.example"], 0)
+    before = (tmp_path / "server.pem").read_bytes()
+    with pytest.raises(UserError) as error:
+        make_certificates(tmp_path, ["server.example", "other.example"], 1)
+    assert error.value.code == "flower.invalid_certificate"
+    assert "other.example" in str(error.value)
+    assert (tmp_path / "server.pem").read_bytes() == before
+    (tmp_path / "server.pem").unlink()
+    monkeypatch.setattr("fedrecall.flower.certificates.SERVER_DAYS", 0)
+    make_certificates(tmp_path, ["server.example"], 0)
+    with pytest.raises(UserError) as error:
+        make_certificates(tmp_path, ["server.example"], 0)
+    assert error.value.code == "flower.invalid_certificate"
+    (tmp_path / "server.pem").write_text("no certificate")
+    with pytest.raises(UserError) as error:
+        make_certificates(tmp_path, ["server.example"], 0)
+    assert error.value.code == "flower.invalid_certificate"

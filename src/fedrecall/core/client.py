@@ -41,6 +41,7 @@ class ClientRunner:
             if self.report != ReportRequest() or self.method.traits.personalised:
                 observer = ClientReporter(self.report, self.method, f, r, self.test, client)
             reply = train(self.method, r, self.seed, client, observer)
+            _check_weights(reply, r)
         else:
             reply = Reply(self._method_task(task)(r), len(r.y), r.memory, {})
         cpu = torch.device("cpu")
@@ -84,6 +85,15 @@ class ClientRunner:
             )
         function: Callable[[Local], Payload] = getattr(self.method, task)
         return function
+
+
+def _check_weights(reply: Reply, r: Local) -> None:
+    """Raise an error if a reply's weights cannot be averaged: a mistake in the method's own code."""
+    w: object = reply.up.get("w", r.w)  # written by users, whom no type checker stops
+    if not isinstance(w, torch.Tensor) or (w.dtype, w.shape, w.device) != (r.w.dtype, r.w.shape, r.w.device):
+        form = f"{w.dtype} {list(w.shape)} on {w.device}" if isinstance(w, torch.Tensor) else type(w).__name__
+        expected = f"{r.w.dtype} {list(r.w.shape)} on {r.w.device}"
+        raise TypeError(f'the "w" that the method\'s reply returns is {form}, not {expected}')
 
 
 def to_device(payload: Payload, device: torch.device) -> Payload:

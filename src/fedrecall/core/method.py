@@ -7,6 +7,7 @@ from torch import Tensor
 
 from fedrecall.core.method_extensions import MethodExtensions
 from fedrecall.core.types import Cohort, Local, Payload, Reply, Server, Step
+from fedrecall.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,11 @@ class Method(MethodExtensions):
 
         After the last reply `cohort.size` is the number of accepted replies.
         """
-        return server.step(server.mean(replies)["w"])
+        mean = server.mean(replies)
+        if "w" not in mean:
+            what = f'{type(self).__name__}: its replies have no "w", which its aggregate averages'
+            raise UserError("method.no_weights", what, "method", 'return "w" in reply, or override aggregate')
+        return server.step(mean["w"])
 
     def round(self, server: Server, cohort: Cohort) -> Server:
         """Run one communication round: broadcast, train, aggregate. Override for more than one exchange."""

@@ -138,6 +138,9 @@ def read_image_folder(
     `classes` are the classes of the training split; None: the class folders. Links to files outside of `within`, by
     default outside of the folder, are refused.
     """
+    if folder.resolve() == Path(folder.resolve().anchor):
+        what = f"{folder}: the root of the file system, not a folder of images"
+        raise UserError("data.unsupported_type", what, str(folder), "give the folder that has the class folders")
     groups = subfolders(folder) if grouped else {"": folder}
     names = classes or tuple(sorted({name for g in groups.values() for name in subfolders(g)}))
     if not names:
@@ -203,12 +206,18 @@ def _annotations(folder: Path) -> dict[str, str]:
 
 def subfolders(folder: Path) -> dict[str, Path]:
     """Return the sub-folders by name, in alphabetical order, without hidden ones."""
-    return {p.name: p for p in sorted(folder.iterdir()) if p.is_dir() and not p.name.startswith(".")}
+    try:
+        return {p.name: p for p in sorted(folder.iterdir()) if p.is_dir() and not p.name.startswith(".")}
+    except OSError as error:
+        raise unreadable_error(folder, error) from error
 
 
 def image_files(folder: Path) -> list[Path]:
     """Return all images in a folder and its sub-folders, sorted by path."""
-    return sorted(p for p in folder.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
+    try:
+        return sorted(p for p in folder.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
+    except OSError as error:
+        raise unreadable_error(folder, error) from error
 
 
 def decode_images(

@@ -4,7 +4,9 @@ Existing files are never changed. To add a node, run the command again; to renew
 """
 
 import os
+import re
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -38,6 +40,7 @@ def make_certificates(folder: Path, hosts: Sequence[str], nodes: int) -> list[Pa
             "--host",
             "pass --host NAME",
         )
+    names = [_host(host) for host in hosts]
     made: list[Path] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -45,6 +48,8 @@ def make_certificates(folder: Path, hosts: Sequence[str], nodes: int) -> list[Pa
             made += _authority(folder)
         if not (folder / "server.pem").exists():
             made += _server(folder, hosts)
+        else:
+            _check_server(folder / "server.pem", dict(zip(hosts, names, strict=True)))
         for number in range(nodes):
             if not (folder / f"node-{number}").exists():
                 made += _node(folder / f"node-{number}")
@@ -99,6 +104,23 @@ def _server(folder: Path, hosts: Sequence[str]) -> list[Path]:
     ]
 
 
+def _check_server(path: Path, names: dict[str, x509.GeneralName]) -> None:
+    """Raise an error if the server's certificate has expired, or is not for all of these hosts."""
+    hint = f"remove {path.name} and server.key, then run the command again"
+    try:
+        certificate = x509.load_pem_x509_certificate(path.read_bytes())
+        covered = list(certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+    except (ValueError, x509.ExtensionNotFound) as error:
+        reason = f"{path}: not a server's certificate ({first_line(error)})"
+        raise UserError("flower.invalid_certificate", reason, str(path), hint) from None
+    if certificate.not_valid_after_utc < datetime.now(UTC):
+        reason = f"{path}: the certificate expired on {certificate.not_valid_after_utc:%Y-%m-%d}"
+        raise UserError("flower.invalid_certificate", reason, str(path), hint)
+    if others := [host for host, name in names.items() if name not in covered]:
+        reason = f"{path}: the certificate is not for {', '.join(others)}"
+        raise UserError("flower.invalid_certificate", reason, str(path), hint)
+
+
 def _node(path: Path) -> list[Path]:
     """Write a key pair in the form that Flower's SuperNodes read: ECDSA on P-384, in OpenSSH's format."""
     key = ec.generate_private_key(ec.SECP384R1())
@@ -136,19 +158,17 @@ def _key_usage(*, signs: bool) -> x509.KeyUsage:
 
 
 def _host(host: str) -> x509.GeneralName:
-    try:
+    with suppress(ValueError):
         return x509.IPAddress(ip_address(host))
-    except ValueError:
-        pass
-    try:
-        return x509.DNSName(host)
-    except ValueError:
-        raise UserError(
-            "cli.invalid_option",
-            f"--host = {host!r}: neither a name nor an address",
-            "--host",
-            "pass the DNS name or IP address by which the nodes reach the server",
-        ) from None
+    with suppress(ValueError):
+        if re.fullmatch(r"[\w*][\w.*-]*", host, re.ASCII):
+            return x509.DNSName(host)
+    raise UserError(
+        "cli.invalid_option",
+        f"--host = {host!r}: neither a name nor an address",
+        "--host",
+        "pass the DNS name or IP address by which the nodes reach the server",
+    )
 
 
 def _name(common: str) -> x509.Name:

@@ -1,0 +1,135 @@
+"""Absurd settings, endless files, limits of the system, mistakes in users' own code: one line and exit code 2."""
+
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import fedrecall as fr
+from fedrecall.config.tables import MAX_CONFIG_BYTES
+from fedrecall.core.types import Local, Payload
+from fedrecall.errors import limit_reached
+from support.command import call
+
+QUICK = ["--set", "run.rounds=1", "--set", "local.epochs=1"]
+
+
+@pytest.mark.parametrize(
+    ("override", "key"),
+    [
+        ("federation.straggler={spread=1e300}", "federation.straggler.spread"),
+        ("federation.straggler={jitter=1e300}", "federation.straggler.jitter"),
+        ('server.robust={name="clip",norm=1e-300}', "server.robust.norm"),
+        ('server.robust={name="clip",norm=inf}', "server.robust.norm"),
+        ("federation.max_norm=1e-300", "federation.max_norm"),
+        ("local.lr=1e-45", "local.lr"),
+        ("local.lr=1e300", "local.lr"),
+        ("local.lr_decay=1e300", "local.lr_decay"),
+        ("local.lr_decay=1e-300", "local.lr_decay"),
+        ("method={name='fedntd',tau=1e-300}", "method.tau"),
+        ("method={name='fedprox',mu=1e300}", "method.mu"),
+    ],
+)
+def test_a_number_that_float32_cannot_use(override: str, key: str) -> None:
+    with pytest.raises(fr.UserError) as error:
+        fr.Experiment.load(overrides=[override])
+    assert (error.value.code, error.value.key) == ("config.invalid_value", key)
+    assert len(str(error.value)) < 100  # bounds are not printed digit by digit
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", "large.toml"])
+def test_a_configuration_without_end_is_not_read(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("large.toml").write_bytes(b"#" * (MAX_CONFIG_BYTES + 1))
+    code, _, err = call(monkeypatch, capsys, "run", path)
+    assert code == 2
+    assert err.endswith("[config.unreadable_file]\n")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("limit", [(resource.RLIMIT_NOFILE, 20), (resource.RLIMIT_FSIZE, 0)])
+def test_a_limit_of_the_system_is_named(limit: tuple[int, int], tmp_path: Path) -> None:
+    """In a process of its own: a limit cannot be raised again."""
+    program = (
+        f"import resource; resource.setrlimit({limit[0]}, ({limit[1]}, {limit[1]})); "
+        "from fedrecall.cli import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "run", *QUICK],
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=120,
+    )
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stderr.strip().endswith(
+        ("[system.limit_reached]", "[run.cannot_write]", "[engine.worker_start_failed]")
+    )
+
+
+def test_memory_that_ends_is_a_limit_and_another_error_is_not() -> None:
+    for error in (
+        MemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: 1 TB"),
+    ):
+        known = limit_reached(error)
+        assert known is not None
+        assert known.code == "system.limit_reached"
+    assert limit_reached(RuntimeError("a bug")) is None
+    assert limit_reached(FileNotFoundError(2, "No such file or directory")) is None
+
+
+@dataclass(frozen=True)
+class WrongReply(fr.Method):
+    """Replies with something else than the weights."""
+
+    how: str = "float64"
+
+    def reply(self, w: Tensor, steps: int, r: Local) -> tuple[Payload, Payload]:
+        wrong: dict[str, Callable[[], Any]] = {
+            "float64": w.double,
+            "complex64": lambda: torch.complex(w, w),
+            "int64": w.long,
+            "meta": lambda: w.to("meta"),
+            "[3]": lambda: w[:3],
+            "list": w.tolist,
+        }
+        return {"w": wrong[self.how]()}, {}
+
+
+@dataclass(frozen=True)
+class NoReply(fr.Method):
+    """Replies without weights."""
+
+    def reply(self, w: Tensor, steps: int, r: Local) -> tuple[Payload, Payload]:
+        return {"other": w}, {}
+
+
+@pytest.mark.parametrize("engine", ["serial", "pool"])
+def test_weights_of_another_form_are_named(engine: str) -> None:
+    for how in ("float64", "complex64", "int64", "meta", "[3]", "list"):
+        with pytest.raises(fr.UserError) as error:
+            fr.run({"engine": {"name": engine}}, method=WrongReply(how), rounds=1)
+        assert error.value.code == "round.client_failed"
+        assert how in str(error.value)
+        assert '"w"' in str(error.value)
+    with pytest.raises(fr.UserError) as error:
+        fr.run({"engine": {"name": engine}}, method=NoReply(), rounds=1)
+    assert error.value.code == "method.no_weights"
+
+
+def test_the_root_of_the_file_system_is_no_folder_of_images() -> None:
+    with pytest.raises(fr.UserError) as error:
+        fr.run({"data": {"name": "folder", "path": "/"}}, rounds=1)
+    assert (error.value.code, error.value.key) == ("data.unsupported_type", "/")
