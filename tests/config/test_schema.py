@@ -41,7 +41,7 @@ def test_sections_and_keys() -> None:
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
             assert list(section["properties"]) == list(annotation.model_fields)
     assert schema.key_infos()["data.name"].values == (*DATASETS, "folder", "table", "own")
-    assert schema.key_infos()["method.kd_scale"].values == ("none", "T2")
+    assert schema.key_infos()["method.kd_scale"].values == ("none", "T2", "sum")
     assert schema.key_infos()["local.drop_last"].values == (False, True)
 
 

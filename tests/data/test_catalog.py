@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,6 +18,7 @@ from PIL import Image
 from fedrecall.data.catalog import DATASETS, load_named
 from fedrecall.errors import UserError
 
+load_part = partial(load_named, partial=True)  # the tests write a few examples of each
 TEN = [f"class{i}" for i in range(10)]
 CHARACTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 Write = Callable[..., Path]
@@ -51,7 +53,7 @@ def test_digits_need_nothing_and_are_always_the_same(empty_cache: Path, monkeypa
 
 
 def test_parquet_in_order_with_grey_made_colour(cifar: Path, random_image: MakeImage) -> None:
-    data = load_named("cifar10", root=cifar)
+    data = load_part("cifar10", root=cifar)
     assert data.classes == tuple(TEN)
     assert data.train_x.shape == (12, 3, 6, 6)
     assert data.train_y.tolist() == [i % 10 for i in range(12)]
@@ -65,20 +67,20 @@ def test_parquet_in_order_with_grey_made_colour(cifar: Path, random_image: MakeI
 def test_the_root_is_read_from_the_environment_or_is_the_folder_itself(
     cifar: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = load_named("cifar10", root=str(cifar)).fingerprint
-    assert load_named("cifar10", root=cifar / "cifar10").fingerprint == first
+    first = load_part("cifar10", root=str(cifar)).fingerprint
+    assert load_part("cifar10", root=cifar / "cifar10").fingerprint == first
     monkeypatch.setenv("FEDRECALL_DATA", str(cifar))
-    assert load_named("cifar10").fingerprint == first
+    assert load_part("cifar10").fingerprint == first
 
 
 def test_decoded_once_and_again_when_a_file_changes(
     cifar: Path, empty_cache: Path, write_parquet: Write, random_image: MakeImage
 ) -> None:
-    first = load_named("cifar10", root=cifar).fingerprint
-    assert load_named("cifar10", root=cifar).fingerprint == first
+    first = load_part("cifar10", root=cifar).fingerprint
+    assert load_part("cifar10", root=cifar).fingerprint == first
     assert len(list(empty_cache.glob("*.safetensors"))) == 1
     write_parquet(cifar / "cifar10" / "test-00000-of-00001.parquet", [random_image(99)], [1], TEN, image="img")
-    changed = load_named("cifar10", root=cifar)
+    changed = load_part("cifar10", root=cifar)
     assert changed.fingerprint != first
     assert len(changed.test_y) == 1
 
@@ -87,34 +89,35 @@ def test_a_cached_set_needs_none_of_the_slow_libraries(cifar: Path) -> None:
     code = (
         "import sys; from fedrecall.data.catalog import load_named; import fedrecall.data.custom;"
         "before = [m for m in ('datasets', 'sklearn', 'PIL', 'pyarrow', 'pandas', 'rich') if m in sys.modules];"
-        f"load_named('cifar10', root={str(cifar)!r});"
+        f"load_named('cifar10', root={str(cifar)!r}, partial=True);"
         "print(before, [m for m in ('datasets', 'PIL', 'pyarrow') if m in sys.modules])"
     )
-    load_named("cifar10", root=cifar)
+    load_part("cifar10", root=cifar)
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "[] []"
 
 
 def test_two_processes_loading_at_once_get_the_same(cifar: Path, empty_cache: Path) -> None:
     code = (
-        f"from fedrecall.data.catalog import load_named; print(load_named('cifar10', root={str(cifar)!r}).fingerprint)"
+        "from fedrecall.data.catalog import load_named;"
+        f"print(load_named('cifar10', root={str(cifar)!r}, partial=True).fingerprint)"
     )
     processes = [
         subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for _ in range(2)
     ]
     outs = [p.communicate(timeout=120) for p in processes]
-    assert outs == [(load_named("cifar10", root=cifar).fingerprint + "\n", "")] * 2  # and no progress bar in a pipe
+    assert outs == [(load_part("cifar10", root=cifar).fingerprint + "\n", "")] * 2  # and no progress bar in a pipe
     assert len(list(empty_cache.glob("*.safetensors"))) == 1
 
 
 def test_a_progress_bar_on_a_terminal_only(
     cifar: Path, empty_cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    load_named("cifar10", root=cifar)
+    load_part("cifar10", root=cifar)
     assert capsys.readouterr() == ("", "")
     monkeypatch.setenv("FORCE_COLOR", "1")  # rich then takes any stream for a terminal
-    load_named("cifar10", root=cifar, size=4)
+    load_part("cifar10", root=cifar, size=4)
     out, err = capsys.readouterr()
     assert out == ""
     assert "cifar10 train" in err
@@ -124,7 +127,7 @@ def test_cinic_from_folders_of_images_without_valid(tmp_path: Path, empty_cache:
     for split, count in (("train", 3), ("valid", 5), ("test", 2)):
         for name in ("airplane", "truck"):
             write_images(tmp_path / "CINIC-10" / split / name, count)
-    data = load_named("cinic10", root=tmp_path)
+    data = load_part("cinic10", root=tmp_path)
     assert (len(data.train_y), len(data.test_y), data.classes) == (6, 4, ("airplane", "truck"))
     assert data.train_y.tolist() == [0, 0, 0, 1, 1, 1]
 
@@ -135,7 +138,7 @@ def test_tiny_imagenet_as_published(tmp_path: Path, empty_cache: Path, write_ima
         write_images(root / "train" / name / "images", 2, "jpeg", size=(64, 64))
     write_images(root / "val" / "images", 3, "jpeg", size=(64, 64))
     (root / "val" / "val_annotations.txt").write_text("0.jpeg\tn02\t0\t0\n1.jpeg\tn01\t0\t0\n2.jpeg\tn02\t0\t0\n")
-    data = load_named("tiny-imagenet", root=tmp_path, size=32)
+    data = load_part("tiny-imagenet", root=tmp_path, size=32)
     assert (data.shape, data.train_y.tolist(), data.test_y.tolist()) == ((3, 32, 32), [0, 0, 1, 1], [1, 0, 1])
 
 
@@ -144,7 +147,7 @@ def test_labels_without_names_are_numbered_densely(
 ) -> None:
     write_parquet(tmp_path / "tiny_imagenet" / "train-0.parquet", [random_image(i) for i in range(3)], [7, 3, 7])
     write_parquet(tmp_path / "tiny_imagenet" / "valid-0.parquet", [random_image(1)], [9])
-    data = load_named("tiny-imagenet", root=tmp_path)
+    data = load_part("tiny-imagenet", root=tmp_path)
     assert (data.classes, data.train_y.tolist(), data.test_y.tolist()) == (("3", "7", "9"), [1, 0, 1], [2])
 
 
@@ -160,37 +163,37 @@ def femnist(tmp_path: Path, empty_cache: Path, write_parquet: Write, random_imag
 
 
 def test_femnist_holds_out_a_tenth_of_every_writer(femnist: Path) -> None:
-    data = load_named("femnist", root=femnist)
+    data = load_part("femnist", root=femnist)
     assert (data.num_classes, data.group_names, data.shape) == (62, ("w0", "w1", "w2"), (1, 28, 28))
     assert data.train_groups is not None
     assert data.test_groups is not None
     assert torch.bincount(data.train_groups).tolist() == [1, 54, 55]
     assert torch.bincount(data.test_groups).tolist() == [0, 6, 7]
-    assert load_named("femnist", root=femnist).fingerprint == data.fingerprint
-    assert load_named("femnist", root=femnist, seed=1).fingerprint != data.fingerprint
+    assert load_part("femnist", root=femnist).fingerprint == data.fingerprint
+    assert load_part("femnist", root=femnist, seed=1).fingerprint != data.fingerprint
 
 
 def test_femnist_digits_and_letters(femnist: Path) -> None:
-    digits = load_named("femnist", root=femnist, classes=10)
+    digits = load_part("femnist", root=femnist, classes=10)
     assert (digits.classes, digits.group_names) == (tuple("0123456789"), ("w1", "w2"))
     assert len(digits.train_y) + len(digits.test_y) == 30
-    letters = load_named("femnist", root=femnist, classes=26)
+    letters = load_part("femnist", root=femnist, classes=26)
     assert letters.group_names == ("w0", "w1", "w2")
     assert len(letters.train_y) + len(letters.test_y) == 52 + 40 + 1
     assert letters.train_groups is not None
     assert letters.train_y[letters.train_groups == 0].tolist() == [4]  # a small e is an E
-    assert len(load_named("femnist", root=femnist, limit=3).train_y) == 1 + 3 + 3
+    assert len(load_part("femnist", root=femnist, limit=3).train_y) == 1 + 3 + 3
 
 
 def test_office_from_folders_of_domains(tmp_path: Path, empty_cache: Path, write_images: Write) -> None:
     for domain, count in (("webcam", 3), ("amazon", 5)):
         for name in ("bike", "mug"):
             write_images(tmp_path / "office_caltech_10" / domain / name, count, size=(9, 7))
-    data = load_named("office-caltech-10", root=tmp_path, size=16)
+    data = load_part("office-caltech-10", root=tmp_path, size=16)
     assert (data.group_names, data.classes, data.shape) == (("amazon", "webcam"), ("bike", "mug"), (3, 16, 16))
     assert data.test_groups is not None
     assert torch.bincount(data.test_groups).tolist() == [2, 2]
-    assert load_named("office-caltech-10", root=tmp_path).shape == (3, 256, 256)
+    assert load_part("office-caltech-10", root=tmp_path).shape == (3, 256, 256)
 
 
 def test_from_the_hub_streamed_and_then_offline(cifar: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,7 +206,7 @@ def test_from_the_hub_streamed_and_then_offline(cifar: Path, monkeypatch: pytest
 
     monkeypatch.setattr(huggingface_hub, "dataset_info", lambda repo, timeout: SimpleNamespace(sha="abc"))
     monkeypatch.setattr(hub_library, "load_dataset", from_hub)
-    data = load_named("cifar10")
+    data = load_part("cifar10")
     assert requested == [("uoft-cs/cifar10", "train", "abc", True), ("uoft-cs/cifar10", "test", "abc", True)]
     assert len(data.train_y) == 12
 
@@ -211,9 +214,9 @@ def test_from_the_hub_streamed_and_then_offline(cifar: Path, monkeypatch: pytest
         raise ConnectionError("no route\nto host")
 
     monkeypatch.setattr(huggingface_hub, "dataset_info", unreachable)
-    assert load_named("cifar10").fingerprint == data.fingerprint  # from the cache
+    assert load_part("cifar10").fingerprint == data.fingerprint  # from the cache
     with pytest.raises(UserError) as error:
-        load_named("mnist")
+        load_part("mnist")
     one_line(error, "data.download_failed", "ylecun/mnist", "no route", "data.root")
 
 
@@ -249,22 +252,22 @@ def test_bad_options() -> None:
 
 def test_missing_data(tmp_path: Path, empty_cache: Path, write_images: Write) -> None:
     with pytest.raises(UserError) as error:
-        load_named("fashion-mnist", root=tmp_path)
+        load_part("fashion-mnist", root=tmp_path)
     one_line(error, "data.not_found", tmp_path, "fashion-mnist", "fashion_mnist", "data.root")
     with pytest.raises(UserError) as error:
-        load_named("office-caltech-10")
+        load_part("office-caltech-10")
     one_line(error, "data.not_found", "data.root", "office_caltech_10", "FEDRECALL_DATA")
     write_images(tmp_path / "mnist" / "train" / "0", 1)
     with pytest.raises(UserError) as error:
-        load_named("mnist", root=tmp_path)
+        load_part("mnist", root=tmp_path)
     one_line(error, "data.not_found", tmp_path / "mnist", "test-*.parquet", "test/")
     (tmp_path / "mnist" / "test").mkdir()
     with pytest.raises(UserError) as error:
-        load_named("mnist", root=tmp_path)
+        load_part("mnist", root=tmp_path)
     one_line(error, "data.empty", tmp_path / "mnist" / "test", ".png")
     write_images(tmp_path / "mnist" / "test" / "1", 1)
     with pytest.raises(UserError) as error:
-        load_named("mnist", root=tmp_path)
+        load_part("mnist", root=tmp_path)
     one_line(error, "data.unknown_class", tmp_path / "mnist" / "test", '"1"')
 
 
@@ -276,7 +279,7 @@ def test_damaged_and_wrong_parquet(
 
     def check_error(code: str, *facts: object) -> None:
         with pytest.raises(UserError) as error:
-            load_named("cifar10", root=cifar)
+            load_part("cifar10", root=cifar)
         assert error.value.key is not None
         assert error.value.key.startswith(str(file))
         one_line(error, code, error.value.key, file, *facts)
@@ -300,13 +303,13 @@ def test_labels_out_of_range(cifar: Path, write_parquet: Write, random_image: Ma
     file = cifar / "cifar10" / "test-00000-of-00001.parquet"
     write_parquet(file, [random_image(0)], [12], image="img")
     with pytest.raises(UserError) as error:
-        load_named("cifar10", root=cifar)
+        load_part("cifar10", root=cifar)
     one_line(error, "data.invalid_labels", "labels", '"cifar10"', "from 12 to 12", "0..9")
 
 
 @pytest.mark.data
 def test_real_cifar10(real_data: Path) -> None:
-    data = load_named("cifar10", root=real_data)
+    data = load_part("cifar10", root=real_data)
     assert (len(data.train_y), len(data.test_y)) == DATASETS["cifar10"].sizes
     assert torch.bincount(data.train_y).tolist() == [5000] * 10
     assert torch.bincount(data.test_y).tolist() == [1000] * 10
@@ -318,7 +321,7 @@ def test_real_cifar10(real_data: Path) -> None:
 
 @pytest.mark.data
 def test_real_mnist(real_data: Path) -> None:
-    data = load_named("mnist", root=real_data)
+    data = load_part("mnist", root=real_data)
     assert (len(data.train_y), len(data.test_y)) == DATASETS["mnist"].sizes
     x = data.test_transform.apply_test(data.train_x)
     assert float(x.mean()) == pytest.approx(0, abs=1e-3)
@@ -327,7 +330,7 @@ def test_real_mnist(real_data: Path) -> None:
 
 @pytest.mark.data
 def test_real_femnist(real_data: Path) -> None:
-    data = load_named("femnist", root=real_data)
+    data = load_part("femnist", root=real_data)
     assert len(data.train_y) + len(data.test_y) == 59_988
     assert (len(data.group_names), data.num_classes) == (376, 62)
     assert data.train_groups is not None
@@ -335,18 +338,18 @@ def test_real_femnist(real_data: Path) -> None:
     assert (
         float(data.test_transform.apply_test(data.train_x[:, :, 0]).mean()) > 0.99
     )  # ink on white paper, as LEAF stores it
-    assert load_named("femnist", root=real_data, classes=10).num_classes == 10
+    assert load_part("femnist", root=real_data, classes=10).num_classes == 10
 
 
 @pytest.mark.data
 def test_real_office_caltech(real_data: Path) -> None:
-    data = load_named("office-caltech-10", root=real_data, size=32)
+    data = load_part("office-caltech-10", root=real_data, size=32)
     assert data.group_names == ("amazon", "caltech", "dslr", "webcam")
     assert data.train_groups is not None
     assert data.test_groups is not None
     assert torch.bincount(data.train_groups).tolist() == [766, 898, 125, 236]
     assert torch.bincount(data.test_groups).tolist() == [192, 225, 32, 59]
-    few = load_named("office-caltech-10", root=real_data, size=32, limit=62)
+    few = load_part("office-caltech-10", root=real_data, size=32, limit=62)
     assert few.train_groups is not None
     assert torch.bincount(few.train_groups).tolist() == [62] * 4
     assert torch.bincount(few.train_y).min() >= 10  # a random 62 of each domain, not its first class
@@ -355,8 +358,29 @@ def test_real_office_caltech(real_data: Path) -> None:
 
 @pytest.mark.data
 def test_real_tiny_imagenet_of_twenty_classes(real_data: Path) -> None:
-    data = load_named("tiny-imagenet", root=real_data)
+    data = load_part("tiny-imagenet", root=real_data)
     assert (data.shape, data.num_classes) == ((3, 64, 64), 20)
     assert torch.bincount(data.train_y).tolist() == [200] * 20
     assert torch.bincount(data.test_y).tolist() == [50] * 20
     assert data.classes[0] == "n01443537"
+
+
+def test_a_part_of_a_data_set_is_accepted_only_on_request(cifar: Path) -> None:
+    with pytest.raises(UserError) as error:
+        load_named("cifar10", root=cifar)
+    assert (error.value.code, error.value.key) == ("data.incomplete", "data.partial")
+    assert "12 of 50,000 training examples, 10 of 10,000 test examples" in str(error.value)
+    assert len(load_named("cifar10", root=cifar, partial=True).train_y) == 12
+
+
+def test_writers_of_femnist_are_drawn(femnist: Path) -> None:
+    complete, drawn = load_part("femnist", root=femnist), load_part("femnist", root=femnist, writers=2)
+    assert len(drawn.group_names) == 2 < len(complete.group_names)
+    assert set(drawn.group_names) < set(complete.group_names)
+    assert drawn.train_groups is not None
+    assert sorted(drawn.train_groups.unique().tolist()) == [0, 1]
+    assert load_part("femnist", root=femnist, writers=2).fingerprint == drawn.fingerprint
+    for key, name, writers in (("data.writers", "femnist", 99), ("data.writers", "cifar10", 2)):
+        with pytest.raises(UserError) as error:
+            load_part(name, root=femnist, writers=writers)
+        assert error.value.key == key

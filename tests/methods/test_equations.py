@@ -143,6 +143,7 @@ EQUATIONS: list[tuple[str, dict, Loss]] = [
     ("fedavg-kd", {"beta": 0.7, "tau": 3}, lambda c, s: ref.fedavg_kd(s.z, c.zg, s.y, 0.7, 3)),
     ("fedlsd", {"alpha": 0.4, "tau": 3}, lambda c, s: ref.fedlsd(s.z, c.zg, s.y, 0.4, 3)),
     ("fedlsd", {"alpha": 0.4, "tau": 3, "kd_scale": "T2"}, lambda c, s: ref.fedlsd(s.z, c.zg, s.y, 0.4, 3, "T2")),
+    ("fedlsd", {"alpha": 0.4, "tau": 3, "kd_scale": "sum"}, lambda c, s: ref.fedlsd(s.z, c.zg, s.y, 0.4, 3, "sum")),
     ("fedntd", {"beta": 0.7, "tau": 3}, lambda c, s: ref.fedlmd(s.z, c.zg, s.y, set(), 0.7, 3)),
     ("fedntd", {"beta": 0.7, "tau": 0.5}, lambda c, s: ref.fedlmd(s.z, c.zg, s.y, set(), 0.7, 0.5)),
     ("fedntd", {"beta": 0.7, "tau": 3, "teacher": False}, lambda c, s: ref.fedlmd(s.z, None, s.y, set(), 0.7, 3)),
@@ -152,6 +153,7 @@ EQUATIONS: list[tuple[str, dict, Loss]] = [
     ("fedcad", {"tau": 3}, lambda c, s: ref.fedcad(s.z, c.zg, s.y, c.alpha, 3)),
     ("fedcad", {"tau": 3, "phi_tau": 1}, lambda c, s: ref.fedcad(s.z, c.zg, s.y, c.alpha, 3)),
     ("fedcad", {"tau": 3, "kd_scale": "T2"}, lambda c, s: ref.fedcad(s.z, c.zg, s.y, c.alpha, 3, "T2")),
+    ("fedcad", {"tau": 3, "kd_scale": "sum"}, lambda c, s: ref.fedcad(s.z, c.zg, s.y, c.alpha, 3, "sum")),
     *(
         (
             "fedssd",

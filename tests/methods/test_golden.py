@@ -18,6 +18,7 @@ import torch
 import fedrecall as fr
 
 FOLDER = Path(__file__).parent / "golden"
+METHODS = {name: {"name": name} for name in fr.METHODS} | {"fedssd-squared": {"name": "fedssd", "weighting": "squared"}}
 
 
 def processor() -> str:
@@ -30,7 +31,7 @@ def processor() -> str:
 
 def outcome(name: str) -> dict[str, Any]:
     experiment = fr.Experiment(
-        method={"name": name},
+        method=METHODS[name],
         federation={"clients": 12, "sample": 4, "partition": {"name": "dirichlet", "alpha": 0.1}},
         model={"name": "mlp", "hidden": [16]},
         local={"epochs": 2, "batch": 16},
@@ -47,7 +48,7 @@ def outcome(name: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("name", fr.METHODS)
+@pytest.mark.parametrize("name", METHODS)
 def test_golden_run(name: str, request: pytest.FixtureRequest) -> None:
     path, now = FOLDER / f"{name}.json", outcome(name)
     if request.config.getoption("--update-golden"):

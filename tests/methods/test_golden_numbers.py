@@ -65,6 +65,7 @@ def test_primitives() -> None:
         ("fedavg", {}, CE),
         ("fedlsd", {"alpha": 0.3, "tau": 2, "kd_scale": "none"}, 0.7564265747),
         ("fedlsd", {"alpha": 0.3, "tau": 2, "kd_scale": "T2"}, 1.9729992382),
+        ("fedlsd", {"alpha": 0.3, "tau": 2, "kd_scale": "sum"}, 1.1619507959),  # 0.7 CE + 0.3 * 2 soft CE
         ("fedavg-kd", {"beta": 1, "tau": 1}, 0.8784216110),
         ("fedavg-ls", {"smoothing": 0.1}, 0.6275390766),
         ("fedavg-ls", {}, 0.6275390766),
@@ -162,7 +163,9 @@ def test_fedgkd() -> None:
     assert value("fedgkd", step, hyper={"coef": 0.1, "tau": 1}) == close(0.5390023300, 10)
 
 
-@pytest.mark.parametrize(("kd_scale", "expected"), [("none", 0.8172223472), ("T2", 2.3285143318)])
+@pytest.mark.parametrize(
+    ("kd_scale", "expected"), [("none", 0.8172223472), ("T2", 2.3285143318), ("sum", 1.3209863420)]
+)
 def test_fedcad(kd_scale: str, expected: float) -> None:
     method = METHODS["fedcad"](beta=0.25, gamma=0.5, tau=2, kd_scale=kd_scale)
     # Logits [log q, log(1 - q) / 3, ...] times tau give the label exactly probability q.

@@ -144,7 +144,7 @@ def test_fedexp_with_one_client_or_a_large_eps_is_fedavg_to_the_bit() -> None:
 
 
 @NETS
-@pytest.mark.parametrize("kd_scale", ["none", "T2"])
+@pytest.mark.parametrize("kd_scale", ["none", "T2", "sum"])
 @pytest.mark.parametrize("estimate", ["aux", "local"])
 def test_fedcad_with_one_trust_is_fedlsd_to_the_bit(kd_scale: str, estimate: str, batch_norm: bool) -> None:
     for a in (0.3, 0.7, 1.0):
@@ -238,6 +238,11 @@ POINTS: dict[str, tuple[str, dict, dict]] = {  # name: (method, its hyper-parame
         "fedcad",
         {"beta": 0.2, "gamma": 0.9, "tau": 3.0, "kd_scale": "T2"},
         {"trust": "class", "low": 0.2, "high": 0.9, "divergence": "ce", "convex": True, "tau": 3.0},
+    ),
+    "fedlsd, sum": (
+        "fedlsd",
+        {"alpha": 0.4, "tau": 3.0, "kd_scale": "sum"},
+        {"beta": 0.4, "divergence": "ce", "convex": True, "tau": 3.0, "kd_scale": "sum"},
     ),
     "fedntd": ("fedntd", {"beta": 0.7, "tau": 3.0}, {"mask": "not-true", "beta": 0.7, "tau": 3.0}),
     "fedntd-tf": (

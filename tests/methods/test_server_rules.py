@@ -5,15 +5,17 @@ weights, buffers and server state are compared, and the clients' client_states a
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import Tensor
 
 from fedrecall import METHODS
-from fedrecall.core.optim import ClientAdam, ClientSGD
+from fedrecall.core.optim import ClientAdam, ClientSGD, ServerSGD
 from fedrecall.core.schedules import Decay
 from fedrecall.core.training import LocalTraining
+from fedrecall.core.types import Reply, Server
 from support import reference as ref
 from support import reference_rivals as rivals
 from support import reference_rounds as rounds
@@ -336,3 +338,26 @@ def test_fedlmd(batch_norm: bool) -> None:
         return ref.fedlmd(z, zg, y, ref.majority_set(counts), 0.7, 2.0)
 
     run_both("fedlmd", {"beta": 0.7, "tau": 2.0}, lambda p: teachers.distilled(p, term), batch_norm=batch_norm)
+
+
+@pytest.mark.parametrize("weights", ["uniform", "size"])
+@pytest.mark.parametrize("mean_examples", [None, 40.0])
+def test_fixed_point_of_feddyn(weights: str, mean_examples: float | None) -> None:
+    """Quadratic losses c/2 (w - m)^2, minimised exactly: the method converges to the minimum of a mean of them."""
+    c, m, n = (torch.tensor(values, dtype=torch.float64) for values in ([1.0, 3.0, 0.5], [0.0, 1.0, 4.0], [10, 40, 70]))
+    method = METHODS["feddyn"](alpha=0.7, weights=weights, mean_examples=mean_examples)
+    w = torch.zeros(1, dtype=torch.float64)
+    server = Server(None, w, w[:0], w[:0], ServerSGD(), method.init(w))  # type: ignore[arg-type]
+    cohort = SimpleNamespace(size=3, population=3)
+    states = [method.memory(w)] * 3
+    for _ in range(400):
+        replies = []
+        for k in range(3):
+            r = SimpleNamespace(w=server.w, memory=states[k], y=torch.zeros(int(n[k])))
+            alpha = method.alpha_of(r)
+            minimum = (c[k] * m[k] + states[k]["g"] + alpha * server.w) / (c[k] + alpha)
+            up, states[k] = method.reply(minimum, 1, r)
+            replies.append(Reply(up, int(n[k]), states[k], {}, k))
+        server = method.aggregate(server, replies, cohort)
+    share = n if mean_examples is not None else torch.ones(3)
+    assert float(server.w) == pytest.approx(float((share * c * m).sum() / (share * c).sum()), rel=1e-6)

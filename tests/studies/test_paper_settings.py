@@ -70,7 +70,8 @@ GRID = {
 EXPERIMENTS: dict[str, dict[str, Facts]] = {
     "fedcad-table-1": {
         "CIFAR-10": {}, "CIFAR-100": C100,
-        "FEMNIST": {"data": "femnist", "classes": 62, "partition": ("groups", None), "rounds": 50} | R50,
+        "FEMNIST": {"data": "femnist", "classes": 62, "writers": 2000, "partition": ("groups", None), "rounds": 50}
+        | R50,
     },
     "fedcad-table-2": {name: dirichlet(float(name)) for name in ("0.1", "0.5", "5", "10")},
     "fedcad-table-3": {"0.1": HUNDRED, "0.3": HUNDRED | {"cohort": 30}, "0.5": HUNDRED | {"cohort": 50}},
@@ -81,7 +82,7 @@ EXPERIMENTS: dict[str, dict[str, Facts]] = {
     },
     "fedcad-fig-4": {"CIFAR-10": {}},
     "fedcad-sa-fig-1": {"CIFAR-10": {}},
-    "fedcad-sa-fig-2": {"CIFAR-10": {"rounds": 1, "epochs": 10, "aux": 32}},
+    "fedcad-sa-fig-2": {"CIFAR-10": {"rounds": 1, "epochs": 10}},
     "fedssd-table-1": {"CIFAR-10": {}, "CIFAR-100": C100, "Tiny-ImageNet": TINY},
     "fedssd-table-2": SKEWS,
     "fedssd-table-3": {
@@ -104,8 +105,9 @@ EXPERIMENTS: dict[str, dict[str, Facts]] = {
     "fedcsd-table-3": {"CIFAR-100 0.5": {}},
     "fedcsd-table-4": {name: CSD_SKEWS[name] for name in ("CIFAR-100 0.01", "CIFAR-100 0.5", "CIFAR-100 5")},
     "fedcsd-fig-1": {name: {"rounds": 1, "epochs": int(name)} for name in ("1", "10", "20", "30", "40", "50")},
-    "fedcsd-fig-3": {f"tau = {tau:g}": {"method": {"tau": tau}} for tau in (1, 4, 20)}
-    | {f"mu = {mu:g}": {"method": {"mu": mu}} for mu in (0.01, 0.1, 1)} | {"mu = 0.001, tau = 10": {}},
+    "fedcsd-fig-3": {f"tau = {tau:g}": {"method": {"mu": 0.001, "tau": tau}} for tau in (1, 4, 20)}
+    | {f"mu = {mu:g}": {"method": {"mu": mu, "tau": 10.0}} for mu in (0.01, 0.1, 1)}
+    | {"mu = 0.001, tau = 10": {"method": {"mu": 0.001, "tau": 10.0}}},
     "fedcsd-fig-4": {f"{alpha:g}": {"method": {"alpha": alpha}} for alpha in (0, 0.8, 0.9, 0.99)},
     "fedcsd-fig-5": {name: CSD_SKEWS[name] for name in ("CIFAR-100 0.5", "FEMNIST 0.5")},
     "fedcsd-fig-6": CSD_SKEWS | {"Office": OFFICE_CSD},
@@ -130,19 +132,27 @@ EXPERIMENTS: dict[str, dict[str, Facts]] = {
 }  # fmt: skip
 ROWS: dict[tuple[str, str], Facts] = {  # rows that differ from the others of their experiment
     ("fedcad-fig-1", "global model"): {"rounds": 10},
-    ("fedcad-sa-fig-2", "global model"): {"rounds": 10},
+    ("fedcad-sa-fig-2", "global model"): {"rounds": 10, "epochs": 5},
     ("fedssd-fig-4", "global model"): {"rounds": 10},
     ("fedcsd-fig-1", "global model"): {"rounds": 100, "epochs": 5},
     ("fedcsd-fig-7", "local, cross-entropy"): {"rounds": 1},
     ("fedcsd-fig-7", "local, full loss"): {"rounds": 1},
+    ("fedcsd-fig-7", "local, full loss (code)"): {"rounds": 1},
+    ("fedlmd-table-3", "FedAvg (text: equal weights)"): {"weights": "uniform"},
+    ("fedlmd-table-3", "FedLMD (text: equal weights)"): {"weights": "uniform"},
     ("fedlmd-table-5", "FedLMD+Prox"): {"prox": 1.0},
     ("fedlmd-table-5", "FedLMD+AvgM"): {"server momentum": 0.7},
     ("fedlmd-table-5", "FedLMD+Prox+AvgM"): {"prox": 1.0, "server momentum": 0.7},
 }
 FEDAVG = Method()
 LSD, CAD = M["fedlsd"](alpha=0.3, tau=2.0), M["fedcad"](beta=0.3, gamma=0.5, tau=2.0, estimate="aux")
+CAD_SA = M["fedcad"](beta=0.25, gamma=0.5, tau=2.0, estimate="local")
 FEDCSD = M["fedcsd"](mu=0.001, tau=10.0, alpha=0.9)
 BASE = replace(FEDCSD, use_similarity=False, use_mask="none", use_tma=False)
+CODE = M["fedcsd"](
+    mu=0.5, tau=4.0, alpha=0.9, prototypes="local", prototype_images="augmented", grad_through_target=True,
+    mask_on="refined", convex=True, teacher_bn="batch",
+)  # fmt: skip
 LMD, LMD_TF = M["fedlmd"](beta=1.0, tau=1.0), M["fedlmd-tf"](beta=1.0, tau=1.0)
 
 
@@ -166,10 +176,12 @@ METHODS: dict[str, dict[str, Method]] = {
     "fedcad": {
         "FedAvg": FEDAVG, "global model": FEDAVG, "FedProx": M["fedprox"](mu=0.01), "FedLSD": LSD, "FedCAD": CAD,
         "FedLSD (T2)": replace(LSD, kd_scale="T2"), "FedCAD (T2)": replace(CAD, kd_scale="T2"),
+        "FedLSD (sum)": replace(LSD, kd_scale="sum"), "FedCAD (sum)": replace(CAD, kd_scale="sum"),
     },
     "fedcad-sa": {
-        "FedAvg": FEDAVG, "FedProx": M["fedprox"](mu=0.01), "FedLSD": LSD,
-        "FedCAD": M["fedcad"](beta=0.25, gamma=0.5, tau=2.0, estimate="local"),
+        "FedAvg": FEDAVG, "global model": FEDAVG, "FedProx": M["fedprox"](mu=0.01), "FedLSD": LSD, "FedCAD": CAD_SA,
+        "FedLSD (T2)": replace(LSD, kd_scale="T2"), "FedCAD (T2)": replace(CAD_SA, kd_scale="T2"),
+        "FedLSD (sum)": replace(LSD, kd_scale="sum"), "FedCAD (sum)": replace(CAD_SA, kd_scale="sum"),
     },
     "fedcsd": {
         "FedAvg": FEDAVG, "FedProx": M["fedprox"](mu=0.001), "FedNova": M["fednova"](),
@@ -180,12 +192,20 @@ METHODS: dict[str, dict[str, Method]] = {
         "adaptive mask": FEDCSD, "global model": FEDAVG, "plain training": FEDAVG,
         "feature distillation": M["grid"](divergence="features", beta=0.01),
         "logit distillation": M["grid"](divergence="ce", beta=0.001, tau=10.0, kd_scale="T2"),
-        "local, cross-entropy": FEDAVG, "local, full loss": FEDCSD,
+        "local, cross-entropy": FEDAVG, "local, full loss": FEDCSD, "FedCSD (code)": CODE,
+        "local, full loss (code)": CODE, "adaptive mask (code)": CODE,
+        "hard mask (code)": replace(CODE, use_mask="hard"),
+        "Base (code)": replace(CODE, use_similarity=False, use_mask="none", use_tma=False),
+        "M1 (code)": replace(CODE, use_tma=False), "M2 (code)": replace(CODE, use_mask="none"),
+        "M3 (code)": replace(CODE, use_similarity=False),
+        "logit distillation (code)": M["grid"](divergence="kl", beta=0.5, tau=4.0, kd_scale="T2", convex=True),
     },
     "fedlmd": {
         "FedAvg": FEDAVG, "FedCurv": M["fedcurv"](lam=1.0, fisher="per_batch", size=500),
         "FedProx": M["fedprox"](mu=1.0),
-        "FedNova": M["fednova"](), "SCAFFOLD": M["scaffold"](mode="grad"), "MOON": M["moon"](mu=0.1, tau=0.5),
+        "FedNova": M["fednova"](), "FedNova (ccvr_code)": M["fednova"](ccvr_code=True),
+        "FedAvg (text: equal weights)": FEDAVG, "FedLMD (text: equal weights)": LMD,
+        "SCAFFOLD": M["scaffold"](mode="grad"), "MOON": M["moon"](mu=0.1, tau=0.5),
         "FedRS": M["fedrs"](alpha=0.5), "FedNTD": M["fedntd"](beta=1.0, tau=1.0), "FedLMD": LMD, "FedLMD-Tf": LMD_TF,
         "FedAvg+KD": M["fedavg-kd"](beta=1.0, tau=1.0), "FedAvg+LS": M["fedavg-ls"](smoothing=0.1),
         "FedNTD-Tf": M["grid"](teacher="uniform", mask="not-true", divergence="kl", beta=1.0, tau=1.0),
@@ -194,9 +214,8 @@ METHODS: dict[str, dict[str, Method]] = {
 }  # fmt: skip
 
 
-SA = "fedcad-sa-fig-2"  # a figure that both versions have
 ONE_SEED = (
-    "fedcad-fig-1", SA, "fedcad-fig-3", "fedssd-fig-2", "fedssd-fig-3", "fedssd-fig-4", "fedssd-fig-6"
+    "fedcad-fig-1", "fedcad-sa-fig-2", "fedcad-fig-3", "fedssd-fig-2", "fedssd-fig-3", "fedssd-fig-4", "fedssd-fig-6"
 )  # fmt: skip
 
 
@@ -205,6 +224,7 @@ def facts(e: Experiment) -> Facts:
     model, local = CHOICES["model"].dump(e.model), e.local
     return {
         "data": e.data.name, "classes": e.data.classes, "size": e.data.size, "limit": e.data.limit,
+        "writers": e.data.writers,
         "partition": (partition[0], partition[1] if len(partition) > 1 else None), "model": model["name"],
         "bn": model.get("bn_stats", "running"), "clients": e.federation.clients,
         "cohort": e.federation.clients_per_round,
@@ -216,7 +236,8 @@ def facts(e: Experiment) -> Facts:
 
 
 USUAL: Facts = {
-    "classes": None, "size": None, "limit": None, "bn": "running", "momentum": 0.9, "weight decay": 1e-5, "prox": 0.0,
+    "classes": None, "size": None, "limit": None, "writers": None,
+    "bn": "running", "momentum": 0.9, "weight decay": 1e-5, "prox": 0.0,
     "overlap": "overlap", "weights": "size", "server momentum": 0.0, "server": "average", "drop last": False,
 }  # fmt: skip
 
@@ -246,7 +267,7 @@ def test_settings(name: str) -> None:
         changes = {key: value for key, value in column.items() if key in usual}
         expected = usual | changes | ROWS.get((name, cell.row), {})
         assert facts(experiment) == expected, (cell.row, cell.column)
-        methods = SSD_METHODS[experiment.data.name] if paper == "fedssd" else METHODS[paper if name != SA else "fedcad"]
+        methods = SSD_METHODS[experiment.data.name] if paper == "fedssd" else METHODS[paper]
         method = replace(methods[cell.row], **column.get("method", {}), **column.get(cell.row, {}))
         assert experiment.method == method, (cell.row, cell.column)
         head = getattr(experiment.model, "head", False)

@@ -75,8 +75,9 @@ def kl(z: Tensor, q: Row, T: float, keep: Sequence[bool] | None = None) -> Numbe
     )
 
 
-def s_factor(kd_scale: str, T: float) -> float:
-    return {"none": 1.0, "T2": T * T}[kd_scale]
+def s_factor(kd_scale: str, T: float, B: int) -> float:
+    """FedCAD's algorithm, read literally, adds the sum over the batch to the mean cross-entropy: "sum"."""
+    return {"none": 1.0, "T2": T * T, "sum": float(B)}[kd_scale]
 
 
 def cross_entropy(z: Tensor, y: Tensor) -> Number:
@@ -101,7 +102,7 @@ def label_smoothing(z: Tensor, y: Tensor, smoothing: float = 0.1) -> Number:
 
 def fedlsd(z: Tensor, zg: Tensor, y: Tensor, alpha: float, T: float, kd_scale: str = "none") -> Number:
     distil = mean([soft_ce(z[i], softmax(zg[i], T), T) for i in range(len(y))])
-    return (1 - alpha) * cross_entropy(z, y) + alpha * s_factor(kd_scale, T) * distil
+    return (1 - alpha) * cross_entropy(z, y) + alpha * s_factor(kd_scale, T, len(y)) * distil
 
 
 def fedavg_kd(z: Tensor, zg: Tensor, y: Tensor, beta: float, tau: float) -> Number:
@@ -166,7 +167,7 @@ def fedcad(z: Tensor, zg: Tensor, y: Tensor, alpha: Row, T: float, kd_scale: str
     terms = []
     for i in range(len(y)):
         a = plain(alpha[int(y[i])])
-        distil = s_factor(kd_scale, T) * soft_ce(z[i], softmax(zg[i], T), T)
+        distil = s_factor(kd_scale, T, len(y)) * soft_ce(z[i], softmax(zg[i], T), T)
         terms.append((1 - a) * ce(z[i], int(y[i])) + a * distil)
     return mean(terms)
 

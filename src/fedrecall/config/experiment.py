@@ -125,6 +125,10 @@ class DataSection(Section):
     """Side in pixels to which images are resized when they are decoded."""
     limit: Positive | None = None
     """Maximum number of training examples per group (office-caltech-10: 62)."""
+    writers: Positive | None = None
+    """Number of femnist's writers, drawn at random. None: all."""
+    partial: bool = False
+    """Accept files that have only a part of a named data set; its results compare with no paper's numbers."""
     test: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """Fraction held out for testing if the data has no test set."""
     augment: Augmentation = "none"
@@ -138,10 +142,15 @@ class DataSection(Section):
     def _check_keys_of_kind(self) -> Self:
         if self.name not in DATA_KINDS:
             raise unknown_name("data set", self.name, DATA_KINDS[:-1], key="data.name")
-        unused = {"folder": ("root", "label", "classes", "limit"), "table": ("root", "classes", "size", "limit")}
+        unused = {
+            "folder": ("root", "label", "classes", "limit", "writers"),
+            "table": ("root", "classes", "size", "limit", "writers"),
+        }
         for key in unused.get(self.name, ("path", "label", "client")):
             if getattr(self, key) is not None:
                 raise _unused(f"data.{key}", getattr(self, key), "data.name", self.name)
+        if self.partial and self.name not in DATASETS:
+            raise _unused("data.partial", "true", "data.name", self.name)
         return self
 
     def load(self) -> Dataset:
@@ -155,7 +164,15 @@ class DataSection(Section):
         if self.name == "table":
             path, label = self._required("path", self.path), self._required("label", self.label)
             return from_table(path, label, client=self.client, test=self.test)
-        return load_named(self.name, root=self.root, classes=self.classes, size=self.size, limit=self.limit)
+        return load_named(
+            self.name,
+            root=self.root,
+            classes=self.classes,
+            size=self.size,
+            limit=self.limit,
+            writers=self.writers,
+            partial=self.partial,
+        )
 
     def _required(self, key: str, value: T | None) -> T:
         if value is None:

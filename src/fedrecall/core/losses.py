@@ -4,9 +4,13 @@ z are logits [B, K], q a distribution [B, K] taken as a constant, tau a temperat
 summed over classes, so that a loss ends in `.mean()` and nothing else.
 """
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+KdScale = Literal["none", "T2", "sum"]
 
 
 def one_hot_mask(y: Tensor, classes: int) -> Tensor:
@@ -81,11 +85,6 @@ def cosine(z: Tensor, P: Tensor) -> Tensor:
     return F.normalize(z, dim=-1) @ F.normalize(P, dim=-1).T
 
 
-def convex_combination(a: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """Return (1 - a) first + a second."""
-    return (1 - a) * first + a * second
-
-
-def kd_factor(kd_scale: str, tau: float) -> float:
-    """Return the factor of a distillation term: tau^2 for "T2", else 1."""
-    return tau**2 if kd_scale == "T2" else 1.0
+def kd_factor(kd_scale: KdScale, tau: float, batch: int) -> float:
+    """Return the factor of a distillation term: tau^2 for "T2", the number of examples for "sum", else 1."""
+    return {"none": 1.0, "T2": tau**2, "sum": float(batch)}[kd_scale]

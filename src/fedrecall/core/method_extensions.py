@@ -66,6 +66,13 @@ class MethodExtensions:
         """
         return None
 
+    def distillation(self, s: Step, r: Local) -> Tensor | None:
+        """Return the distillation term D of a loss a CE + D, as a scalar or per sample [B]; None without such a term.
+
+        `loss` uses it, and the probe "pull" measures its share of the gradient at the logits.
+        """
+        return None
+
     def scoring_logits(self, out: Output, down: Payload) -> Tensor:
         """Return the logits by which a client's model is evaluated."""
         return out.z

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from string import ascii_uppercase, digits
@@ -146,23 +147,27 @@ def load_named(
     classes: int | None = None,
     size: int | None = None,
     limit: int | None = None,
+    writers: int | None = None,
+    partial: bool = False,
     seed: int = 0,
 ) -> Dataset:
     """Load a named data set from the folder `root` or $FEDRECALL_DATA if one is set, else from the Hugging Face hub.
 
-    Decoded images are cached on disk. `classes` selects FEMNIST's characters. `size` resizes the images. `limit` keeps
-    only the first training examples of every group. `seed` draws FEMNIST's test examples; other splits are fixed.
+    Decoded images are cached on disk. `classes` selects FEMNIST's characters, `writers` draws so many of its writers.
+    `size` resizes the images. `limit` keeps only the first training examples of every group. `partial` accepts files
+    that have only a part of the data set. `seed` draws FEMNIST's writers and test examples; other splits are fixed.
     """
     if name not in DATASETS:
         raise unknown_name("data set", name, DATASETS, key="data.name")
     spec = DATASETS[name]
-    if classes is not None and name != "femnist":
-        raise UserError(
-            "config.conflict",
-            f'data.classes = {classes}: only femnist has a choice of classes, not data.name = "{name}"',
-            "data.classes",
-            "remove data.classes",
-        )
+    for key, value in (("classes", classes), ("writers", writers)):
+        if value is not None and name != "femnist":
+            raise UserError(
+                "config.conflict",
+                f'data.{key} = {value}: only femnist has a choice of {key}, not data.name = "{name}"',
+                f"data.{key}",
+                f"remove data.{key}",
+            )
     if classes not in (None, 10, 26, 62):
         raise UserError(
             "config.invalid_value",
@@ -201,12 +206,50 @@ def load_named(
     folder = root or os.environ.get("FEDRECALL_DATA")
     locations = locate_splits(name, spec, Path(folder).expanduser()) if folder else None
     pixels = size or spec.size
-    key = {"size": pixels, "source": _source_key(locations) if locations else spec.repo}
-    tensors, about = decoded = cached(name, key, lambda: _read(name, spec, locations, pixels))
+    source = {"size": pixels, "source": _source_key(locations) if locations else spec.repo}
+    tensors, about = decoded = cached(name, source, lambda: _read(name, spec, locations, pixels))
+    if not partial:
+        _require_complete(name, spec, tensors)
     if len(spec.splits) > 1:
         parts = (tensors["train.x"], tensors["train.y"], tensors["test.x"], tensors["test.y"])
         return Dataset(name, *parts, tuple(json.loads(about["classes"])), test_transform=spec.test_transform)
+    if writers is not None:
+        decoded = _draw_writers(decoded, writers, seed), about
     return _split_grouped(name, spec, decoded, classes, limit, seed)
+
+
+def _require_complete(name: str, spec: DatasetSpec, tensors: Mapping[str, Tensor]) -> None:
+    """Raise an error if the files have fewer (or more) examples or classes than the data set."""
+    counts = {
+        "classes": (len(np.unique(tensors["train.y"].numpy())), spec.num_classes),
+        "training examples": (len(tensors["train.y"]), spec.sizes[0]),
+    }
+    if len(spec.sizes) > 1:
+        counts["test examples"] = (len(tensors["test.y"]), spec.sizes[1])
+    different = [f"{found:,} of {size:,} {what}" for what, (found, size) in counts.items() if found != size]
+    if different:
+        raise UserError(
+            "data.incomplete",
+            f'data.name = "{name}": the files are not the complete data set: {", ".join(different)}',
+            "data.partial",
+            "use the complete data set, or set data.partial = true for results that no paper's numbers compare with",
+        )
+
+
+def _draw_writers(decoded: CachedTensors, writers: int, seed: int) -> dict[str, Tensor]:
+    """Keep the examples of some writers, drawn by the seed."""
+    tensors, about = decoded
+    total = len(json.loads(about["groups"]))
+    if not 1 <= writers <= total:
+        raise UserError(
+            "config.invalid_value",
+            f"data.writers = {writers}: the data set has {total} writers",
+            "data.writers",
+            f"use 1 to {total}",
+        )
+    drawn = torch.randperm(total, generator=torch.Generator().manual_seed(seed))[:writers]
+    rows = torch.isin(tensors["train.groups"], drawn).nonzero().squeeze(1)
+    return {key: t[rows] for key, t in tensors.items()}
 
 
 def _digits(spec: DatasetSpec) -> Dataset:
@@ -301,7 +344,8 @@ def _split_grouped(
     if classes is not None and classes != spec.num_classes:
         rows, y, names = _femnist_subset(y, names, classes)
         x, groups = x[rows], groups[rows]
-        present, dense = np.unique(groups.numpy(), return_inverse=True)  # a writer may have none of these characters
+    present, dense = np.unique(groups.numpy(), return_inverse=True)  # not all writers are kept, or have the characters
+    if len(present) < len(group_names):
         groups, group_names = torch.from_numpy(dense), tuple(group_names[i] for i in present)
     train, test = stratified_holdout(groups, spec.holdout, seed if name == "femnist" else 0)
     if limit is not None:

@@ -23,10 +23,14 @@ class FedAvgKD(Method):
         """Return the received model."""
         return {"global": r.w}
 
-    def loss(self, s: Step, r: Local) -> Tensor:
-        """Return CE + beta tau^2 KL(teacher || student)."""
+    def distillation(self, s: Step, r: Local) -> Tensor:
+        """Return beta tau^2 KL(teacher || student)."""
         distance = kl(s.z, soft_targets(s.frozen["global"].z, self.tau), self.tau)
-        return r.cross_entropy(s.z, s.y) + self.beta * self.tau**2 * distance.mean()
+        return self.beta * self.tau**2 * distance.mean()
+
+    def loss(self, s: Step, r: Local) -> Tensor:
+        """Return CE plus the distillation."""
+        return r.cross_entropy(s.z, s.y) + self.distillation(s, r)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ He, Chen, Yang, Zhang, Zeng. 2022. A two-page version is Class-Wise Adaptive Sel
 Non-IID Data.
 
 The full version estimates the trust in the teacher on the server's auxiliary data, the short one on the client's data:
-`estimate`. Neither states the temperature; 2 is that of FedLSD. No factor tau^2 is printed: `kd_scale`.
+`estimate`. Neither states the temperature; 2 is that of FedLSD. The equations print no factor of the distillation; the
+algorithm, read literally, adds its sum over the batch to the mean cross-entropy: `kd_scale`.
 """
 
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Literal
 from torch import Tensor
 
 from fedrecall.constraints import Temperature, UnitInterval
-from fedrecall.core.losses import class_mean, convex_combination, kd_factor, label_probability, soft_ce, soft_targets
+from fedrecall.core.losses import KdScale, class_mean, kd_factor, label_probability, soft_ce, soft_targets
 from fedrecall.core.method import Method
 from fedrecall.core.method_extensions import TeacherOutputFn, Traits
 from fedrecall.core.types import Local, Payload, Server, Step
@@ -31,8 +32,8 @@ class FedCAD(Method):
     """Temperature, Eq. (2)."""
     estimate: Literal["aux", "local"] = "aux"
     """Data on which the trust is estimated: the server's auxiliary examples, or the client's own."""
-    kd_scale: Literal["none", "T2"] = "none"
-    """Factor of the distillation: "T2" is tau^2."""
+    kd_scale: KdScale = "none"
+    """Factor of the distillation: "T2" is tau^2, "sum" the number of examples in the batch."""
     phi_tau: Temperature | None = None
     """Temperature inside phi. None: tau."""
 
@@ -73,10 +74,12 @@ class FedCAD(Method):
         """Return the weight of the teacher."""
         return {"trust": r.down["alpha"][s.y]}
 
+    def distillation(self, s: Step, r: Local) -> Tensor:
+        """Return alpha_y L_d per sample."""
+        l_d = soft_ce(s.z, soft_targets(s.frozen["global"].z, self.tau), self.tau)  # Eq. (2)
+        return r.down["alpha"][s.y] * (kd_factor(self.kd_scale, self.tau, len(s.y)) * l_d)
+
     def loss(self, s: Step, r: Local) -> Tensor:
         """Return (1 - alpha_y) CE + alpha_y L_d, with the weight of each sample's label."""
         l_c = r.cross_entropy_terms(s.z, s.y)  # Eq. (3)
-        l_d = kd_factor(self.kd_scale, self.tau) * soft_ce(
-            s.z, soft_targets(s.frozen["global"].z, self.tau), self.tau
-        )  # Eq. (2)
-        return convex_combination(r.down["alpha"][s.y], l_c, l_d).mean()  # Eq. (5)
+        return ((1 - r.down["alpha"][s.y]) * l_c + self.distillation(s, r)).mean()  # Eq. (5)

@@ -2,8 +2,10 @@
 
 Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama. ICLR 2021. https://arxiv.org/abs/2111.04263
 
-The broadcast model w^{t+1} is also the evaluated one; the official code plots the mean of the clients' last
-models, clips gradients at 10 and scales alpha by client size, none of which is in the paper's algorithm.
+The broadcast model w^{t+1} is also the evaluated one; the official code plots the mean of the clients' last models and
+clips gradients at 10, neither of which is in the paper's algorithm. It also scales alpha by the client's size:
+`mean_examples`. With one alpha the fixed point is the minimum of the uniform mean of the clients' losses, whatever
+`weights` is; with the scaled one it is the minimum of the mean by size.
 """
 
 from collections.abc import Iterable
@@ -13,7 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedrecall.constraints import Weight
+from fedrecall.constraints import PositiveFloat, Weight
 from fedrecall.core.method import Method
 from fedrecall.core.types import Cohort, Local, Payload, Reply, Server, Step, average_replies
 
@@ -25,7 +27,10 @@ class FedDyn(Method):
     alpha: Weight = 0.1
     """Strength of the regulariser; 0.01 in the official CIFAR-10 example."""
     weights: Literal["uniform", "size"] = "uniform"
-    """Weights of the clients' mean; FedNTD's code weights by size."""
+    """Weights of the clients' mean; FedNTD's code weights by size. The fixed point does not depend on them."""
+    mean_examples: PositiveFloat | None = None
+    """Mean number of examples of all clients: client k uses alpha mean_examples / n_k, as in the official code.
+    None: alpha for all clients."""
 
     def init(self, w: Tensor) -> Payload:
         """Return h, the mean drift of all clients."""
@@ -38,11 +43,15 @@ class FedDyn(Method):
     def loss(self, s: Step, r: Local) -> Tensor:
         """Return CE - <g_k, w> + alpha/2 ||w - w^t||^2."""
         linear = (r.memory["g"] * s.w).sum()
-        return r.cross_entropy(s.z, s.y) - linear + self.alpha / 2 * (s.w - r.w).square().sum()  # Eq. (1)
+        return r.cross_entropy(s.z, s.y) - linear + self.alpha_of(r) / 2 * (s.w - r.w).square().sum()  # Eq. (1)
+
+    def alpha_of(self, r: Local) -> float:
+        """Return the client's strength of the regulariser."""
+        return self.alpha if self.mean_examples is None else self.alpha * self.mean_examples / len(r.y)
 
     def reply(self, w: Tensor, steps: int, r: Local) -> tuple[Payload, Payload]:
         """Send the weights; store g_k <- g_k - alpha (w_k - w^t)."""
-        return {"w": w}, {"g": r.memory["g"] - self.alpha * (w - r.w)}
+        return {"w": w}, {"g": r.memory["g"] - self.alpha_of(r) * (w - r.w)}
 
     def aggregate(self, server: Server, replies: Iterable[Reply], cohort: Cohort) -> Server:
         """Update h <- h - alpha/N sum_k (w_k - w^t); w^{t+1} = mean_k w_k - h/alpha."""

@@ -63,10 +63,19 @@ class FedGKD(Method):
             return {f"teacher {m}": w for m, w in enumerate(r.down["teachers"])}
         return {"teacher": r.down.get("teacher", r.w)}
 
+    def distillation(self, s: Step, r: Local) -> Tensor | None:
+        """Return coef tau^2 KL(teacher || student), summed over the teachers; None in the first round."""
+        return torch.stack(self._terms(s, r)).sum() if s.frozen else None
+
     def loss(self, s: Step, r: Local) -> Tensor:
-        """Return CE + coef tau^2 KL(teacher || student)."""
-        loss = r.cross_entropy(s.z, s.y)
+        """Return CE plus the distillation."""
+        ce = r.cross_entropy(s.z, s.y)
+        return sum(self._terms(s, r), start=ce)
+
+    def _terms(self, s: Step, r: Local) -> list[Tensor]:
+        """Return the distillation from each teacher."""
         votes = r.down["votes"].tolist() if "votes" in r.down else [1.0] * len(s.frozen)
-        for teacher, vote in zip(s.frozen.values(), votes, strict=True):
-            loss = loss + vote * self.coef * self.tau**2 * kl(s.z, soft_targets(teacher.z, self.tau), self.tau).mean()
-        return loss
+        return [
+            vote * self.coef * self.tau**2 * kl(s.z, soft_targets(teacher.z, self.tau), self.tau).mean()
+            for teacher, vote in zip(s.frozen.values(), votes, strict=True)
+        ]

@@ -43,10 +43,14 @@ class FedLMD(Method):
         """Return the received model."""
         return {"global": r.w}
 
-    def loss(self, s: Step, r: Local) -> Tensor:
-        """Return CE + beta tau^2 L_lmd."""
+    def distillation(self, s: Step, r: Local) -> Tensor:
+        """Return beta tau^2 L_lmd."""
         lmd = not_true_kl(s, minority_targets(s.frozen["global"].z, s.y, r, self.tau), self.tau)
-        return r.cross_entropy(s.z, s.y) + self.beta * self.tau**2 * lmd.mean()  # Eq. (5)
+        return self.beta * self.tau**2 * lmd.mean()
+
+    def loss(self, s: Step, r: Local) -> Tensor:
+        """Return CE plus the distillation."""
+        return r.cross_entropy(s.z, s.y) + self.distillation(s, r)  # Eq. (5)
 
 
 @dataclass(frozen=True)
@@ -64,8 +68,12 @@ class FedLMDTf(Method):
         """Return no model before the switch, then the received one."""
         return {"global": r.w} if self.switch is not None and r.t >= self.switch else {}
 
-    def loss(self, s: Step, r: Local) -> Tensor:
-        """Return CE + beta tau^2 L_lmd, with equal logits as the teacher before the switch."""
+    def distillation(self, s: Step, r: Local) -> Tensor:
+        """Return beta tau^2 L_lmd, with equal logits as the teacher before the switch."""
         z_g = s.frozen["global"].z if "global" in s.frozen else torch.zeros_like(s.z)  # Eq. (8)
         lmd = not_true_kl(s, minority_targets(z_g, s.y, r, self.tau), self.tau)
-        return r.cross_entropy(s.z, s.y) + self.beta * self.tau**2 * lmd.mean()  # Eq. (7)
+        return self.beta * self.tau**2 * lmd.mean()
+
+    def loss(self, s: Step, r: Local) -> Tensor:
+        """Return CE plus the distillation."""
+        return r.cross_entropy(s.z, s.y) + self.distillation(s, r)  # Eq. (7)

@@ -31,9 +31,13 @@ class FedNTD(Method):
         """Return the received model."""
         return {"global": r.w} if self.teacher else {}
 
-    def loss(self, s: Step, r: Local) -> Tensor:
-        """Return CE + beta tau^2 KL over the not-true classes."""
+    def distillation(self, s: Step, r: Local) -> Tensor:
+        """Return beta tau^2 KL over the not-true classes."""
         z_g = s.frozen["global"].z if self.teacher else torch.zeros_like(s.z)
         not_true = ~one_hot_mask(s.y, s.z.shape[-1])
         ntd = kl(mask_logits(s.z, not_true), soft_targets(z_g, self.tau, not_true), self.tau)
-        return r.cross_entropy(s.z, s.y) + self.beta * self.tau**2 * ntd.mean()
+        return self.beta * self.tau**2 * ntd.mean()
+
+    def loss(self, s: Step, r: Local) -> Tensor:
+        """Return CE plus the distillation."""
+        return r.cross_entropy(s.z, s.y) + self.distillation(s, r)

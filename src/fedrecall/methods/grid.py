@@ -13,9 +13,9 @@ from torch import Tensor
 
 from fedrecall.constraints import Temperature, UnitInterval, Weight
 from fedrecall.core.losses import (
+    KdScale,
     class_mean,
     confusion_matrix,
-    convex_combination,
     credibility,
     kd_factor,
     label_probability,
@@ -86,8 +86,8 @@ class Grid(Method):
     """Weight of the distillation, times the trust."""
     tau: Temperature = 1.0
     """Temperature of "kl" and "ce"."""
-    kd_scale: Literal["none", "T2"] = "T2"
-    """Factor of "kl" and "ce": "T2" is tau^2."""
+    kd_scale: KdScale = "T2"
+    """Factor of "kl" and "ce": "T2" is tau^2, "sum" the number of examples in the batch."""
     low: UnitInterval = 0.0
     """Trust "class": FedCAD's beta."""
     high: UnitInterval = 1.0
@@ -114,14 +114,27 @@ class Grid(Method):
         teacher_unused = self.teacher == "uniform" and self.trust in {"one", "class"} and self.divergence != "features"
         return {} if teacher_unused else {"global": r.w}
 
+    def distillation(self, s: Step, r: Local) -> Tensor | None:
+        """Return a KD per sample, with a = beta times the trust; None if features are distilled, not logits."""
+        return None if self.divergence == "features" else self._weighted_terms(s, r)
+
     def loss(self, s: Step, r: Local) -> Tensor:
-        """Return CE + a KD, or (1 - a) CE + a KD, with a = beta times the trust."""
-        g = s.frozen.get("global", Output(s.h.detach(), torch.zeros_like(s.z)))
-        trust = self.beta * TRUST[self.trust](g.z, s.y, r.down)
+        """Return CE + a KD, or (1 - a) CE + a KD."""
         ce = r.cross_entropy_terms(s.z, s.y)
-        if self.convex:  # one weight per sample
-            return convex_combination(trust.mean(-1), ce, self._terms(s, r, g).sum(-1)).mean()
-        return ce.mean() + (trust * self._terms(s, r, g)).sum(-1).mean()
+        if self.convex:
+            return ((1 - self._trust(s, r).mean(-1)) * ce + self._weighted_terms(s, r)).mean()
+        return ce.mean() + self._weighted_terms(s, r).mean()
+
+    def _weighted_terms(self, s: Step, r: Local) -> Tensor:
+        """Return a KD [B]; with `convex` there is one weight per sample."""
+        trust, terms = self._trust(s, r), self._terms(s, r, self._teacher(s))
+        return trust.mean(-1) * terms.sum(-1) if self.convex else (trust * terms).sum(-1)
+
+    def _trust(self, s: Step, r: Local) -> Tensor:
+        return self.beta * TRUST[self.trust](self._teacher(s).z, s.y, r.down)
+
+    def _teacher(self, s: Step) -> Output:
+        return s.frozen.get("global", Output(s.h.detach(), torch.zeros_like(s.z)))
 
     def _terms(self, s: Step, r: Local, g: Output) -> Tensor:
         if self.divergence == "features":
@@ -129,5 +142,5 @@ class Grid(Method):
         z_t = g.z if self.teacher == "global" else torch.zeros_like(g.z)
         majority = r.counts > len(r.y) / len(r.counts)
         masks = MASK[self.mask](~one_hot_mask(s.y, s.z.shape[-1]), ~majority)
-        factor = kd_factor(self.kd_scale, self.tau) if self.divergence != "l2" else 1.0
+        factor = kd_factor(self.kd_scale, self.tau, len(s.y)) if self.divergence != "l2" else 1.0
         return factor * DIVERGENCE[self.divergence](s.z, z_t, self.tau, masks)

@@ -40,6 +40,8 @@ IMAGE_SIDES = {  # pixels, as stored
 
 FEMNIST_SUBSET_SIZES = {10: 382_705, 26: 431_572}  # digits only, letters only
 
+FEMNIST_WRITERS = 3_597
+
 TIMING_EXAMPLES = {"resnet50": 4, "alexnet": 8, "mobilenet": 16}  # examples to time a large model with
 
 TIMING_BATCH = 64
@@ -146,6 +148,8 @@ def _data_facts(experiment: Experiment) -> _DataFacts:
     if len(source.sizes) == 2:
         return _DataFacts(*source.sizes, shape, source.test_transform)
     total = FEMNIST_SUBSET_SIZES.get(data.classes or 0, source.sizes[0])
+    if data.writers is not None:
+        total = round(total * data.writers / FEMNIST_WRITERS)
     test = round(source.holdout * total)
     # data.limit is per group, and every definition with a limit has groups as clients
     train = total - test if data.limit is None else data.limit * experiment.federation.clients
