@@ -10,11 +10,11 @@ from typing import Any
 
 import tomli_w
 
+from fedrecall.config.make_schema import make_schema
 from fedrecall.config.schema import (
     Schema,
     choice_members,
     is_choice,
-    make_schema,
     member_settings,
     summary,
     valid_values,

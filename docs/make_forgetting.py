@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 import fedrecall as fr
-from fedrecall.config.experiment import COMPARE_DEFAULTS
+from fedrecall.config.sources import COMPARE_DEFAULTS
 from fedrecall.config.tables import merge_tables
 from fedrecall.reporting.figures.style import METHOD_STYLES
 

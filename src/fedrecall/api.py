@@ -7,24 +7,24 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any
 
 from rich.console import Console
 
-from fedrecall.config.experiment import ConfigLike, Experiment, load_tables
+from fedrecall.config.experiment import CHOICES, Experiment
 from fedrecall.config.overrides import with_overrides
-from fedrecall.config.tables import Tables, merge_tables
-from fedrecall.core.method import Method
-from fedrecall.data.catalog import DATASETS
+from fedrecall.config.own_code import untrusted
+from fedrecall.config.sources import ConfigLike, import_own_code, own_code
+from fedrecall.config.tables import merge_tables
 from fedrecall.errors import UserError
 from fedrecall.reporting.comparison import Comparison
 from fedrecall.runs.directory import remove_if_unused, require_empty
+from fedrecall.runs.keywords import Keywords, MethodLike, ModelLike, NamedMethod, name_method
 from fedrecall.runs.progress import RunProgress, progress_console
 from fedrecall.runs.records import RoundRecord
 from fedrecall.runs.result import Result, run_title
 from fedrecall.runs.run import Run
-from fedrecall.runs.setup import Setup, UserModel, prepare_run
-from fedrecall.studies.compare import DEFAULT_SEEDS, MethodLike, ModelLike, PythonObjects, comparison_study
+from fedrecall.runs.setup import Setup, prepare_run
+from fedrecall.studies.compare import DEFAULT_SEEDS, StudyObjects, comparison_study
 from fedrecall.studies.cost import describe_cost
 from fedrecall.studies.progress import StudyProgress
 from fedrecall.studies.reproduce import reproduction_study
@@ -42,53 +42,74 @@ StudyFolder = str | Path | Callable[[Study], Path] | None
 
 
 def run(
-    experiment: ConfigLike | None = None,
+    config: ConfigLike | None = None,
     *,
-    method: Method | Mapping[str, Any] | str | None = None,
+    method: MethodLike | None = None,
     data: object = None,
-    model: UserModel | None = None,
+    model: ModelLike | None = None,
     partition: object = None,
+    clients: int | None = None,
+    sample: int | None = None,
+    alpha: float | None = None,
     rounds: int | None = None,
+    seed: int | None = None,
+    lr: float | None = None,
+    epochs: int | None = None,
+    batch: int | None = None,
     overrides: Sequence[str] = (),
-    out: str | Path | None = None,
+    out: str | Path | Callable[[Experiment], Path] | None = None,
     watch: Callable[[RoundRecord], None] | None = None,
     resume: bool = False,
     force: bool = False,
+    trust_code: bool = False,
     progress: bool | Console | None = None,
 ) -> Result:
     """Run one experiment and return its result.
 
-    `experiment` is an `Experiment`, its tables, or the path of a TOML file; None is the quickstart on digits.
-    `overrides` such as "local.lr=0.1" change its settings, and so do `method` (a name, a table or a `Method`), `data`
-    (a name, arrays, a `Dataset`, a torch or Hugging Face dataset, or a folder of images) and `rounds`. `model` is a
-    torch module, or a class or function that makes one; `partition` is a partitioner of this library or of
-    flwr-datasets.
+    `config` is an `Experiment`, its tables, or the path of a TOML file; None is the quickstart on digits: 10 clients
+    with a Dirichlet partition, all of them in each of 20 rounds. The keywords change its settings; `compare` and `tune`
+    have the same ones.
 
-    With `out` the run directory is written there. `watch` is called with the record of every round. `progress` shows
-    a progress display, on standard error or on a given console; by default in a notebook and on a terminal. `resume`
-    continues the interrupted run in `out`, unless settings that change its result differ; `force` continues it in any
-    case.
+    `method` is a name, with settings if desired ("fedlmd:tau=3"), a table, or a `Method`. `data` is a name such as
+    "cifar10", (x, y), (x, y, clients), a `Dataset`, a torch or Hugging Face dataset, or the path of a folder of images
+    or of a table. It is partitioned into `clients` with Dirichlet `alpha`, or by `partition`, a name, a table or an
+    object; `sample` clients train in each round. `model` is a name, a table, a module, or a class or function that
+    makes one. A name may be that of your own code, "package.module:Class". `lr`, `epochs` and `batch` are those of the
+    clients' training. `overrides` such as "server.momentum=0.9" set any other key.
+
+    With `out`, a path or a function that chooses one, the run directory is written there. `watch` is called with the
+    record of every round. `progress` shows a progress display, on standard error or on a given console; by default in a
+    notebook and on a terminal. `resume` continues the interrupted run in `out`, unless settings that change its result
+    differ; `force` continues it in any case. Without `config` it has the configuration of `out`, whose own code is
+    imported only with `trust_code`.
 
     >>> import fedrecall as fr
     >>> result = fr.run({"local": {"epochs": 1}}, method={"name": "fedprox", "mu": 0.1}, rounds=2, progress=False)
     >>> [record["round"] for record in result.rounds]
     [1, 2]
     """
-    if overrides or not isinstance(experiment, Experiment):
-        tables = {} if experiment is None else load_tables(experiment)
-        experiment = Experiment(**with_overrides(tables, overrides))
-    changes: dict[str, object] = {} if method is None else {"method": method}
-    if rounds is not None:
-        changes["run"] = dict(experiment.run) | {"rounds": rounds}
-    if isinstance(data, str) and data in DATASETS:
-        data, changes["data"] = None, dict(experiment.data) | {"name": data}
-    experiment = Experiment(**dict(experiment) | changes)
-    if out is not None and not resume:
-        require_empty(Path(out))  # before data is loaded; checked again by the run, which holds the lock then
-    setup = prepare_run(experiment, data=data, model=model, partition=partition)
+    keywords = Keywords(data, model, partition, clients, sample, alpha, rounds, seed, lr, epochs, batch)
+    from_directory = resume and config is None and isinstance(out, str | Path)
+    if from_directory:
+        config = Path(str(out)) / "config.toml"
+    named = None if method is None else name_method(method)
+    if named is None and isinstance(config, Experiment) and CHOICES["method"].dump(config.method)["name"] == "own":
+        named = NamedMethod("", {}, config.known_method)  # an object that the tables of the experiment only name
+    tables, objects = keywords.apply(config)
+    tables = with_overrides(tables if named is None else merge_tables(tables, named.tables), overrides)
+    if named is not None and named.method is not None:
+        tables["method"] = named.method
+    experiment = Experiment(**tables)
+    if from_directory and not trust_code and own_code(experiment):
+        raise untrusted(own_code(experiment), str(out))
+    experiment = import_own_code(experiment)
+    folder = out(experiment) if callable(out) else out
+    if folder is not None and not resume:
+        require_empty(Path(folder))  # before data is loaded; checked again by the run, which holds the lock then
+    setup = prepare_run(experiment, data=objects.data, model=objects.model, partition=objects.partition)
     with (
         RunProgress(setup.schedule.rounds, run_title(setup.experiment), progress_console(progress)) as display,
-        Run(setup, out, resume=resume, force=force) as active,
+        Run(setup, folder, resume=resume, force=force) as active,
     ):
         for record in active:
             display.update(record)
@@ -101,6 +122,7 @@ def run(
 def compare(
     methods: Sequence[MethodLike] | Mapping[str, MethodLike] = (),
     *,
+    config: ConfigLike | None = None,
     data: object = None,
     model: ModelLike | None = None,
     partition: object = None,
@@ -108,8 +130,11 @@ def compare(
     sample: int | None = None,
     alpha: float | None = None,
     rounds: int | None = None,
+    seed: int | None = None,
     seeds: int = DEFAULT_SEEDS,
-    config: ConfigLike | None = None,
+    lr: float | None = None,
+    epochs: int | None = None,
+    batch: int | None = None,
     overrides: Sequence[str] = (),
     out: StudyFolder = None,
     progress: bool | Console | None = None,
@@ -117,17 +142,14 @@ def compare(
 ) -> Comparison:
     """Compare methods: each runs with the same federation, cohorts and initial weights, seed by seed.
 
-    `methods` are names, with settings if desired ("fedlmd:tau=3"), tables, or `Method` objects; a dictionary names
-    them. The first method is the reference of the others.
+    `methods` are names, with settings if desired ("fedlmd:tau=3"), tables, `Method` objects, or the names of your own
+    classes ("package.module:Class:weight=2"); a dictionary names them. The first method is the reference of the others.
+    Every method has `seeds` runs, the first of them with `seed`.
 
-    `data` is (x, y), (x, y, clients), a `Dataset`, a torch or Hugging Face dataset, a folder of images, or a name such
-    as "digits". It is partitioned into `clients` with Dirichlet `alpha`, or by `partition`, a name, a table or an
-    object. Data that names its clients is partitioned by them, unless one of these is set. `sample` clients train in
-    each round.
-
-    `model` is a name, a table, a module (all runs start from its weights), or a class or function that makes one (each
-    seed has its own weights). `config` is a file, tables or an `Experiment` with all other settings, and `overrides`
-    such as "local.lr=0.1" change them.
+    `config` is a file, tables or an `Experiment` with all other settings. Without `config` and `data` the federation
+    shows forgetting: 40 clients with two digits each, three of them in each of 60 rounds. The other keywords are those
+    of `run`. A module passed as `model` gives all runs its weights; with a class or function each seed has its own
+    weights.
 
     `out` is the folder of the run directories, in which an interrupted or smaller comparison is resumed. Without it
     the folder is temporary and removed with the returned object. `progress` is True, False or a rich console; None
@@ -141,27 +163,8 @@ def compare(
     >>> list(comparison.to_dict()["fedlmd"])[:3]
     ['final', 'best', 'last 10']
     """
-    if alpha is not None and partition is not None:
-        raise UserError(
-            "config.conflict",
-            f"alpha = {alpha}: it sets a Dirichlet partition, and partition is set too",
-            "alpha",
-            "remove alpha or partition",
-        )
-    dirichlet = None if alpha is None else {"name": "dirichlet", "alpha": alpha}
-    federation: Tables = {"clients": clients, "sample": sample, "partition": dirichlet}
-    sections: dict[str, Tables] = {"federation": federation, "run": {"rounds": rounds}}
-    settings = {name: {k: v for k, v in section.items() if v is not None} for name, section in sections.items()}
-    study, objects = comparison_study(
-        methods,
-        config,
-        overrides,
-        seeds,
-        data=data,
-        model=model,
-        partition=partition,
-        settings={name: section for name, section in settings.items() if section},
-    )
+    keywords = Keywords(data, model, partition, clients, sample, alpha, rounds, seed, lr, epochs, batch)
+    study, objects = comparison_study(methods, config, overrides, seeds, keywords)
     return _run_study(study, objects, out, progress, partial=partial)
 
 
@@ -190,48 +193,47 @@ def reproduce(
     """
     rows, columns = (names if isinstance(names, str | None) else ",".join(names) for names in (methods, cells))
     study = reproduction_study(which, fraction=fraction, rows=rows, columns=columns, seeds=seeds, overrides=overrides)
-    return _run_study(study, PythonObjects(), out, progress, partial=partial, estimate=True)
+    return _run_study(study, StudyObjects(), out, progress, partial=partial, estimate=True)
 
 
 def tune(
-    method: str,
-    config: str | Path | None = None,
+    method: MethodLike,
+    config: ConfigLike | None = None,
     *,
     trials: int = 20,
     over: Sequence[str] = (),
+    data: object = None,
+    model: ModelLike | None = None,
+    partition: object = None,
+    clients: int | None = None,
+    sample: int | None = None,
+    alpha: float | None = None,
+    rounds: int | None = None,
+    seed: int | None = None,
+    lr: float | None = None,
+    epochs: int | None = None,
+    batch: int | None = None,
     overrides: Sequence[str] = (),
     out: str | Path | None = None,
     watch: Callable[[TuningEvent], None] | None = None,
-    data: object = None,
-    model: UserModel | None = None,
-    partition: object = None,
     progress: bool | Console | None = None,
 ) -> TuningResult:
     """Try settings of a method until `out` has `trials` trials, or the complete grid has been tried.
 
-    `config` and `overrides` are all other settings. `over` replaces the method's search space, for example
-    ["local.lr=0.001..0.1"]. Every trial trains on the clients' data without a fraction that is held out for validation;
-    the test set is not used. `out` is by default a folder in tuning/, in which an interrupted search is resumed.
-    `watch` is called with every event.
+    `method` is a name, a table, or a `Method` of this library. `config` and the other keywords are those of `compare`.
+    `over` replaces the method's search space, for example ["local.lr=0.001..0.1"]; your own method has none and needs
+    it. Every trial trains on the clients' data without a fraction that is held out for validation; the test set is not
+    used. `out` is by default a folder in tuning/, in which an interrupted search is resumed. `watch` is called with
+    every event.
 
     >>> import tempfile
     >>> import fedrecall as fr
-    >>> short = ["run.rounds=2", "local.epochs=1"]
-    >>> result = fr.tune("fedprox", trials=2, overrides=short, out=tempfile.mkdtemp())
+    >>> result = fr.tune("fedprox", trials=2, rounds=2, epochs=1, out=tempfile.mkdtemp())
     >>> len(result.trials), result.config.name
     (2, 'best.toml')
     """
-    search = Search(
-        method,
-        config,
-        trials=trials,
-        over=over,
-        overrides=overrides,
-        out=out,
-        data=data,
-        model=model,
-        partition=partition,
-    )
+    keywords = Keywords(data, model, partition, clients, sample, alpha, rounds, seed, lr, epochs, batch)
+    search = Search(method, config, trials=trials, over=over, overrides=overrides, out=out, keywords=keywords)
     with TuningProgress(search, progress_console(progress)) as display, search:
         for event in search:
             display.update(event)
@@ -272,7 +274,7 @@ def load(folder: str | Path) -> Comparison:
 
 def _run_study(
     study: Study,
-    objects: PythonObjects,
+    objects: StudyObjects,
     out: StudyFolder,
     progress: bool | Console | None,
     *,

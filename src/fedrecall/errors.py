@@ -22,7 +22,7 @@ class UserError(Exception):
     ...     fr.run(method="fedlmt")
     ... except fr.UserError as error:
     ...     print(error.code, error.key, error.hint, sep="; ")
-    config.unknown_name; method; did you mean "fedlmd"?
+    config.unknown_name; method.name; did you mean "fedlmd"?
     """
 
     def __init__(self, code: str, message: str, key: str | None = None, hint: str | None = None) -> None:

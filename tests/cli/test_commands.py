@@ -104,6 +104,9 @@ def test_usage_errors_exit_with_2_too() -> None:
     assert "Traceback" not in done.stderr
 
 
+FEDERATION = {"--alpha", "--clients", "--data", "--model", "--rounds", "--sample", "--seed"}  # of run, compare, tune
+
+
 def test_the_list_of_options_is_frozen() -> None:
     """Settings go into files and --set: an option is added here on purpose or not at all."""
     options: dict[str, list[str]] = {}
@@ -117,10 +120,10 @@ def test_the_list_of_options_is_frozen() -> None:
     assert options == {
         "": ["--install-completion", "--show-completion", "--version"],
         "init": ["--client", "--data", "--label", "--method", "--size"],
-        "run": ["--force", "--json", "--out", "--resume", "--set"],
-        "compare": ["--config", "--json", "--out", "--seeds", "--set"],
+        "run": sorted(FEDERATION | {"--force", "--json", "--method", "--out", "--resume", "--set", "--trust-code"}),
+        "compare": sorted(FEDERATION | {"--config", "--json", "--out", "--seeds", "--set"}),
         "reproduce": ["--cells", "--fraction", "--json", "--list", "--methods", "--out", "--seeds", "--set"],
-        "tune": ["--config", "--json", "--out", "--over", "--set", "--trials"],
+        "tune": sorted(FEDERATION | {"--config", "--json", "--out", "--over", "--set", "--trials"}),
         "report": ["--out"],
         "doctor": ["--explain", "--json"],
         "flower": [],

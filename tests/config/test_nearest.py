@@ -30,6 +30,11 @@ MISSPELT = [
     ("rounds=3", "run.rounds"),
     ("run.rouns=3", "rounds"),
     ("federation.partition.alhpa=1", "alpha"),
+    ("federation.alpha=1", "federation.partition.alpha"),
+    ("alpha=1", "federation.partition.alpha"),
+    ("run.lr=1", "local.lr"),
+    ("method.nme=fedlmd", "method.name"),
+    ("method.lr=1", "local.lr"),
     ('run.probes=["confsion"]', "confusion"),
 ]
 
@@ -70,6 +75,9 @@ def test_a_key(text: str, meant: str) -> None:
         (["show", "methds"], "'methods'"),
         (["flower", "demmo"], "'demo'"),
         (["run", "--rsume", "x"], "--resume"),
+        (["run", "--lr", "1"], "--set local.lr="),
+        (["compare", "--epochs", "1"], "--set local.epochs="),
+        (["run", "missing.toml"], "fedrecall init"),
         (["run", "--set", "method.name=fedcad", "--set", "method.estimate=loca"], '"local"'),
         (["run", "--set", "method.name=fedcad", "--set", "method.preset=fedcad-s"], '"fedcad-sa"'),
         (["compare", "fedavgg"], '"fedavg"'),
@@ -103,5 +111,5 @@ def test_in_python() -> None:
     for wrong in (lambda: fr.run(method="fedlm"), lambda: resolve_search("fedlm", None, [], [])):
         with pytest.raises(UserError) as error:
             wrong()
-        assert (error.value.code, error.value.key) == ("config.unknown_name", "method")
+        assert (error.value.code, error.value.key) == ("config.unknown_name", "method.name")
         assert '"fedlmd"' in str(error.value.hint)

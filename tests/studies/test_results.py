@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import fedrecall as fr
+from fedrecall.runs.keywords import Keywords
 from fedrecall.studies import papers
 from fedrecall.studies.compare import comparison_study
 from fedrecall.studies.extend import write_or_extend
@@ -174,6 +175,9 @@ def test_a_comparison_records_its_command(tmp_path: Path) -> None:
     study, _ = comparison_study(["fedavg", "fedlmd:tau=3"], None, ["run.rounds=2"], 2)
     assert study.command == "fedrecall compare fedavg fedlmd:tau=3 --seeds 2 --set run.rounds=2"
     assert comparison_study()[0].command == "fedrecall compare"
+    keywords = Keywords(data="digits", model="mlp", partition="iid", clients=4, rounds=2, lr=0.1)
+    options = "--data digits --model mlp --set federation.partition.name=iid --clients 4 --rounds 2 --set local.lr=0.1"
+    assert comparison_study(["fedavg"], keywords=keywords)[0].command == f"fedrecall compare fedavg {options}"
     (tmp_path / "c.toml").write_text("[run]\nrounds = 2\n")
     assert (
         comparison_study(config=tmp_path / "c.toml")[0].command == f"fedrecall compare --config {tmp_path / 'c.toml'}"
@@ -186,9 +190,9 @@ def test_a_comparison_records_its_command(tmp_path: Path) -> None:
         {"methods": [fr.METHODS["fedavg"]()]},
         {"methods": {"plain": "fedavg"}},
         {"config": {"run": {"rounds": 2}}},
-        {"data": "digits"},
-        {"model": "mlp"},
-        {"settings": {"run": {"rounds": 2}}},
+        {"keywords": Keywords(data=([[0.0], [1.0]] * 9, [0, 1] * 9))},
+        {"keywords": Keywords(model={"name": "mlp", "hidden": [8]})},
+        {"keywords": Keywords(partition={"name": "iid"})},
     ],
     ids=str,
 )

@@ -17,6 +17,7 @@ from fedrecall.core.types import Score
 from fedrecall.data.dataset import Dataset
 from fedrecall.errors import UserError
 from fedrecall.methods.search_spaces import SEARCH_SPACES, FloatRange, GridValues
+from fedrecall.runs.keywords import Keywords
 from fedrecall.runs.setup import load_and_partition
 from fedrecall.simulation import SerialEngine
 from fedrecall.studies.tuning.search import Search, TuningEvent, TuningResult, with_validation_split
@@ -167,7 +168,7 @@ def test_an_interrupted_search_resumes_to_the_same_result(data: Dataset, tmp_pat
 
 
 def test_a_search_is_an_iterator_of_events(data: Dataset, tmp_path: Path) -> None:
-    with Search("fedlmd", trials=2, overrides=QUICK, data=data, out=tmp_path / "t") as search_:
+    with Search("fedlmd", trials=2, overrides=QUICK, keywords=Keywords(data=data), out=tmp_path / "t") as search_:
         events = list(search_)
     assert [(event.number, event.kind) for event in events] == [
         (number, kind) for number in (1, 2) for kind in ("started", *["round"] * 4, "finished")

@@ -4,13 +4,38 @@ Every command imports what it needs when it runs, so that `--help` does not wait
 """
 
 import sys
-from typing import Annotated
+from difflib import get_close_matches
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from fedrecall._version import __version__
 from fedrecall.cli import completion, doctor, flower, init, output, run, show, study, tune
 from fedrecall.errors import UserError, limit_reached
+
+
+class Command(TyperCommand):
+    """A command that reports an unknown option as a `UserError` with the nearest option or configuration key."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments of the command line."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            if type(error).__name__ != "NoSuchOption":  # of click, or of typer's copy of it, depending on its version
+                raise
+            raise self._unknown_option(str(getattr(error, "option_name", ""))) from None
+
+    def _unknown_option(self, option: str) -> UserError:
+        from fedrecall.config.validation import nearest_key
+
+        options = [name for parameter in self.params for name in parameter.opts if name.startswith("--")]
+        near, key = get_close_matches(option, options, n=1), nearest_key(option.lstrip("-").replace("-", "_"))
+        hint = f"did you mean {near[0]}?" if near else f"did you mean --set {key}=VALUE?" if key else None
+        message = f"{self.name} has no option {option} (it has {', '.join(sorted(options))})"
+        return UserError("cli.unknown_option", message, option, hint)
+
 
 app = typer.Typer(
     help="Federated learning that does not forget.",
@@ -28,7 +53,7 @@ for command in (
     study.report,
     doctor.doctor,
 ):
-    app.command()(command)
+    app.command(cls=Command)(command)
 
 app.add_typer(show.app, name="show")
 

@@ -19,6 +19,12 @@ def complete_methods(incomplete: str) -> Completions:
     return [(name, schema.summary(member)) for name, member in members.items() if name.startswith(incomplete)]
 
 
+def complete_models(incomplete: str) -> Completions:
+    """Complete the name of a model."""
+    members = schema.choice_members(schema.choice_schema("model"))
+    return [(name, schema.summary(member)) for name, member in members.items() if name.startswith(incomplete)]
+
+
 def complete_datasets(incomplete: str) -> Completions:
     """Complete the name of a data set. If none matches, the shell completes a path."""
     names = [str(name) for name in schema.key_infos()["data.name"].values if name not in ("folder", "table", "own")]

@@ -6,7 +6,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedrecall.cli import completion
-from fedrecall.cli.options import JsonOption, OutOption, SetOption
+from fedrecall.cli.options import (
+    AlphaOption,
+    ClientsOption,
+    DataOption,
+    JsonOption,
+    ModelOption,
+    OutOption,
+    RoundsOption,
+    SampleOption,
+    SeedOption,
+    SetOption,
+)
 from fedrecall.errors import UserError
 
 if TYPE_CHECKING:
@@ -20,13 +31,25 @@ def compare(
         list[str] | None,
         typer.Argument(
             metavar="METHOD",
-            help="Names, with settings if desired: fedlmd fedlmd:tau=3,beta=2. Default: six methods.",
+            help="Names, with settings if desired: fedlmd fedlmd:tau=3,beta=2; or package.module:Class. "
+            "Default: six methods.",
             autocompletion=completion.complete_methods,
         ),
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(metavar="CONFIG.toml", help="Configuration. Default: skewed clients on digits.")
+        Path | None,
+        typer.Option(
+            metavar="CONFIG.toml",
+            help="Configuration. Default: 40 clients with two digits each, three per round.",
+        ),
     ] = None,
+    data: DataOption = None,
+    model: ModelOption = None,
+    clients: ClientsOption = None,
+    sample: SampleOption = None,
+    alpha: AlphaOption = None,
+    rounds: RoundsOption = None,
+    seed: SeedOption = None,
     seeds: Annotated[int | None, typer.Option(metavar="N", help="Repetitions of every method. Default: 5.")] = None,
     overrides: SetOption = None,
     out: OutOption = None,
@@ -46,6 +69,13 @@ def compare(
         comparison = api.compare(
             methods or [],
             config=config,
+            data=data,
+            model=model,
+            clients=clients,
+            sample=sample,
+            alpha=alpha,
+            rounds=rounds,
+            seed=seed,
             overrides=overrides or [],
             seeds=DEFAULT_SEEDS if seeds is None else seeds,
             out=out or (lambda study: new_run_directory(study.id)),

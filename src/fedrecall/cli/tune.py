@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedrecall.cli import completion
-from fedrecall.cli.options import JsonOption, SetOption
+from fedrecall.cli.options import (
+    AlphaOption,
+    ClientsOption,
+    DataOption,
+    JsonOption,
+    ModelOption,
+    RoundsOption,
+    SampleOption,
+    SeedOption,
+    SetOption,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,8 +31,19 @@ def tune(
         str, typer.Argument(metavar="METHOD", help="Its name.", autocompletion=completion.complete_methods)
     ],
     config: Annotated[
-        Path | None, typer.Option(metavar="CONFIG.toml", help="Configuration. Default: skewed clients on digits.")
+        Path | None,
+        typer.Option(
+            metavar="CONFIG.toml",
+            help="Configuration. Default: 40 clients with two digits each, three per round.",
+        ),
     ] = None,
+    data: DataOption = None,
+    model: ModelOption = None,
+    clients: ClientsOption = None,
+    sample: SampleOption = None,
+    alpha: AlphaOption = None,
+    rounds: RoundsOption = None,
+    seed: SeedOption = None,
     trials: Annotated[int, typer.Option(metavar="N", help="Settings to try, those of a resumed search included.")] = 20,
     over: Annotated[
         list[str] | None,
@@ -50,6 +71,13 @@ def tune(
             config,
             trials=trials,
             over=over or [],
+            data=data,
+            model=model,
+            clients=clients,
+            sample=sample,
+            alpha=alpha,
+            rounds=rounds,
+            seed=seed,
             overrides=overrides or [],
             out=out,
             progress=console,

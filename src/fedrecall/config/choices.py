@@ -1,16 +1,34 @@
 """Choices by name: a table such as {name = "dirichlet", alpha = 0.1} names a class and sets its fields."""
 
+import inspect
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from functools import cached_property
-from typing import Any, TypeVar
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from functools import cached_property, partial
+from typing import Annotated, Any, TypeVar
 
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter, ValidationError
 from pydantic_core import CoreSchema, core_schema
 
-from fedrecall.config.validation import type_error
+from fedrecall.config.own_code import check_arguments, import_object, is_code_path, untrusted
+from fedrecall.config.validation import nearest_key, type_error, unknown_key
+from fedrecall.data.transforms import TRANSFORM_PRESETS, Transform
 from fedrecall.errors import UserError, unknown_name
+
+AUGMENTATIONS = ("none", *TRANSFORM_PRESETS)
+AugmentationName = Annotated[str, Field(json_schema_extra={"enum": list(AUGMENTATIONS)})]
+
+
+def _require_known_augmentation(augment: Any) -> Any:
+    if isinstance(augment, str) and augment not in AUGMENTATIONS:
+        raise unknown_name("augmentation", augment, AUGMENTATIONS, key="data.augment")
+    return augment
+
+
+Augmentation = Annotated[
+    str | dict[str, Any],
+    BeforeValidator(_require_known_augmentation, json_schema_input_type=AugmentationName | Transform),
+]
 
 PYTHON_OBJECT = "own"  # name in the table of an object passed in Python
 
@@ -35,11 +53,37 @@ class PythonObject:
         )
 
 
+@dataclass(frozen=True)
+class OwnCode(PythonObject):
+    """A class or function that the configuration names as "package.module:Class", with its settings.
+
+    `imported` is the object that it makes, or for a model the function that makes the module; None before the import.
+    """
+
+    path: str
+    settings: Mapping[str, Any]
+    imported: Any = field(default=None, compare=False)
+
+    @property
+    def missing(self) -> UserError:
+        """Error for a run that needs the code, before it was imported."""
+        return untrusted([self.path], self.kind)
+
+
+def resolved(chosen: T | PythonObject | None) -> T | None:
+    """Return a chosen object; None if there is only a record of it."""
+    if isinstance(chosen, OwnCode):
+        imported: T | None = chosen.imported
+        return imported
+    return None if isinstance(chosen, PythonObject) else chosen
+
+
 def require(chosen: T | PythonObject) -> T:
-    """Return a chosen object, or raise an error if it is the record of an object passed in Python."""
-    if isinstance(chosen, PythonObject):
+    """Return a chosen object, or raise an error if there is only a record of it."""
+    found = resolved(chosen)
+    if found is None and isinstance(chosen, PythonObject):
         raise chosen.missing
-    return chosen
+    return found  # type: ignore[return-value]  # None only if None was chosen
 
 
 @dataclass(frozen=True, eq=False)  # the identity is the hash, which `Annotated[...] | None` needs
@@ -57,6 +101,7 @@ class NamedChoice:
     default: str | None = None  # name of a table without one; None: the name is required
     section: str | None = None  # section of the key; None: the choice is a section itself
     presets: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)  # preset -> name -> fields
+    importable: bool = False  # the name may be that of user code, "package.module:Class"
 
     @property
     def key(self) -> str:
@@ -90,16 +135,41 @@ class NamedChoice:
             )
         if name == PYTHON_OBJECT:
             return PythonObject(self.kind, str(values.get("of")))
+        if self.importable and is_code_path(name):
+            return OwnCode(self.kind, str(name).rpartition(":")[2], str(name), values)
         if not isinstance(name, str) or name not in self.classes:
             key = self.key if isinstance(table, str) else f"{self.key}.name"
             raise unknown_name(self.kind, name, self.classes, key=key)
         values = self._preset(name, values.pop("preset", None)) | values
-        known = [f.name for f in fields(self.classes[name])]
+        return self._validate(self._adapters[name], self.classes[name], name, values)
+
+    def import_code(self, code: OwnCode) -> OwnCode:
+        """Import user code, and validate its settings as those of the named classes."""
+        found, settings = import_object(code.path, f"{self.key}.name"), dict(code.settings)
+        made: Any
+        if isinstance(found, type) and is_dataclass(found):
+            made = self._validate(TypeAdapter(found), found, code.path, settings)
+        elif inspect.isclass(found) or inspect.isroutine(found):
+            check_arguments(found, settings, self.key)
+            made = partial(found, **settings) if self.kind == "model" else found(**settings)
+        else:
+            check_arguments(lambda: None, settings, self.key)
+            made = found
+        is_protocol = getattr(self.base, "_is_protocol", False)  # other objects are checked where they are used
+        if not is_protocol and not isinstance(made, self.base):
+            key, base = f"{self.key}.name", self.base.__name__
+            message = f'{key} = "{code.path}": not a class derived from fedrecall.{base}'
+            raise UserError("config.invalid_value", message, key, f"derive it from fedrecall.{base}")
+        return replace(code, imported=made)
+
+    def _validate(self, adapter: TypeAdapter[Any], cls: type[Any], name: str, values: Mapping[str, Any]) -> Any:
+        """Return an object of a class with settings of strict types; errors have the configuration key."""
+        known = [f.name for f in fields(cls)]
         for key in values:
             if key not in known:
                 raise self._unknown_key(name, key, known)
         try:  # JSON has the types of TOML, and strict validation of JSON accepts a list for a tuple
-            return self._adapters[name].validate_json(json.dumps(values, default=_to_json_value), strict=True)
+            return adapter.validate_json(json.dumps(values, default=_to_json_value), strict=True)
         except ValidationError as error:
             first = error.errors()[0]
             raise type_error([self.key, *map(str, first["loc"])], first) from None
@@ -110,6 +180,10 @@ class NamedChoice:
 
     def dump(self, chosen: Any) -> dict[str, Any]:
         """Return the complete table of a chosen object, with every field."""
+        if isinstance(chosen, OwnCode):
+            made: Any = chosen.imported
+            complete = asdict(made) if is_dataclass(made) and not isinstance(made, type) else chosen.settings
+            return {"name": chosen.path, **{k: v for k, v in complete.items() if v is not None}}
         if isinstance(chosen, PythonObject):
             return {"name": PYTHON_OBJECT, "of": chosen.class_name}
         own = {"name": PYTHON_OBJECT, "of": type(chosen).__name__}
@@ -133,10 +207,14 @@ class NamedChoice:
 
     def _unknown_key(self, name: str, key: str, known: list[str]) -> UserError:
         path = f"{self.key}.{key}"
-        if not known:
+        others = [other for other, cls in self.classes.items() if key in {f.name for f in fields(cls)}]
+        if others:
+            message = f"{path}: a setting of {', '.join(others)}, not of the {self.kind} {name}"
+            return UserError("config.unknown_key", message, path, f"remove {path}, or set {self.key}.name")
+        if not known and nearest_key(path) is None:
             message = f"{path}: the {self.kind} {name} has no settings"
             return UserError("config.unknown_key", message, path, f"remove {path}, or set {self.key}.name")
-        return unknown_name(f"key of the {self.kind} {name}", key, known, "config.unknown_key", path)
+        return unknown_key(path, f"key of the {self.kind} {name}", known)
 
     def __get_pydantic_core_schema__(self, _: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Validate by `build`, serialise by `dump`."""
@@ -161,7 +239,14 @@ class NamedChoice:
             "properties": {"name": {"const": PYTHON_OBJECT}, "of": {"type": "string", "description": "Its class."}},
             "required": ["name"],
         }
-        return {"oneOf": [{"enum": list(self.classes)}, *tables, own]}
+        code = {
+            "title": "OwnCode",
+            "description": "Your own code, with its settings.",
+            "type": "object",
+            "properties": {"name": {"type": "string", "pattern": ":", "description": '"package.module:Class".'}},
+            "required": ["name"],
+        }
+        return {"oneOf": [{"enum": list(self.classes)}, *tables, own, *([code] if self.importable else [])]}
 
     def _member_schema(self, name: str, member: dict[str, Any]) -> dict[str, Any]:
         properties: dict[str, Any] = {"name": {"const": name}}

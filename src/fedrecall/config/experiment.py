@@ -4,17 +4,18 @@ A configuration is validated completely before anything runs. An unknown or ill-
 the nearest valid name.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
-from fedrecall.config.choices import NamedChoice, PythonObject
+from fedrecall.config.choices import Augmentation, NamedChoice, PythonObject, resolved
 from fedrecall.config.overrides import apply_overrides
-from fedrecall.config.tables import Tables, merge_tables, read_toml
-from fedrecall.config.validation import find_conflict, to_user_error
+from fedrecall.config.own_code import is_code_path, untrusted
+from fedrecall.config.tables import Tables, read_toml
+from fedrecall.config.validation import find_conflict, to_user_error, unknown_key
 from fedrecall.constraints import PositiveFloat
 from fedrecall.core.method import Method
 from fedrecall.core.optim import AdaptiveServer, ClientAdam, ClientOptimiser, ClientSGD, ServerOptimiser, ServerSGD
@@ -23,11 +24,10 @@ from fedrecall.core.robust import AGGREGATION_RULES, AggregationRule
 from fedrecall.core.schedules import SCHEDULES, Cosine, Decay, Schedule
 from fedrecall.core.training import LocalTraining
 from fedrecall.data.catalog import DATASETS, load_named
-from fedrecall.data.custom import from_folder
+from fedrecall.data.custom import as_dataset, from_folder
 from fedrecall.data.dataset import Dataset
 from fedrecall.data.partitioners import PARTITIONERS, Partitioner
 from fedrecall.data.tabular import from_table
-from fedrecall.data.transforms import TRANSFORM_PRESETS, Transform
 from fedrecall.errors import UserError, unknown_name
 from fedrecall.methods import METHODS
 from fedrecall.methods.presets import PRESETS
@@ -45,16 +45,8 @@ BelowOne = Annotated[float, Field(ge=0, lt=1)]
 LaxPath = Annotated[Path, Field(strict=False)]  # TOML has no paths, only strings
 
 DATA_KINDS = (*DATASETS, "folder", "table", "own")
+SOURCE_KEYS = ("root", "path", "label", "client", "classes", "size", "limit")  # of data.*: they depend on data.name
 DataName = Annotated[str, Field(json_schema_extra={"enum": list(DATA_KINDS)})]
-
-AUGMENTATIONS = ("none", *TRANSFORM_PRESETS)
-AugmentationName = Annotated[str, Field(json_schema_extra={"enum": list(AUGMENTATIONS)})]
-
-
-def _require_known_augmentation(augment: Any) -> Any:
-    if isinstance(augment, str) and augment not in AUGMENTATIONS:
-        raise unknown_name("augmentation", augment, AUGMENTATIONS, key="data.augment")
-    return augment
 
 
 def _require_class_weights(weights: Any) -> Any:
@@ -71,11 +63,6 @@ def _require_class_weights(weights: Any) -> Any:
     return tuple(map(float, weights))  # TOML has no tuples
 
 
-Augmentation = Annotated[
-    str | dict[str, Any],
-    BeforeValidator(_require_known_augmentation, json_schema_input_type=AugmentationName | Transform),
-]
-
 ClassWeightsKey = Annotated[
     Literal["balanced"] | tuple[float, ...],
     BeforeValidator(_require_class_weights, json_schema_input_type=Literal["balanced"] | list[PositiveFloat]),
@@ -84,10 +71,10 @@ ClassWeightsKey = Annotated[
 CHOICES = {
     choice.kind: choice
     for choice in (
-        NamedChoice("method", METHODS, Method, default="fedavg", presets=PRESETS),
-        NamedChoice("model", MODELS, Model),
+        NamedChoice("method", METHODS, Method, default="fedavg", presets=PRESETS, importable=True),
+        NamedChoice("model", MODELS, Model, importable=True),
         NamedChoice("schedule", SCHEDULES, Schedule, section="local"),
-        NamedChoice("partition", PARTITIONERS, Partitioner, default="dirichlet", section="federation"),
+        NamedChoice("partition", PARTITIONERS, Partitioner, "dirichlet", "federation", importable=True),
         NamedChoice("straggler", STRAGGLER_MODELS, StragglerModel, default="lognormal", section="federation"),
         NamedChoice("attack", ATTACKS, Attack, section="federation"),
         NamedChoice("robust", AGGREGATION_RULES, AggregationRule, section="server"),
@@ -109,8 +96,11 @@ class Section(BaseModel):
 class DataSection(Section):
     """Data set, augmentation and the server's auxiliary examples."""
 
+    model_config = ConfigDict(extra="allow")  # the arguments of own code; the other kinds have none
+
     name: DataName = "digits"
-    """A named data set, "folder" (images) or "table" (CSV, Parquet). "own": data passed in Python."""
+    """A named data set, "folder" (images), "table" (CSV, Parquet), or "package.module:function", whose arguments are
+    further keys. "own": data passed in Python."""
     root: LaxPath | None = None
     """Folder of the named data sets, to work offline. None: the environment variable FEDRECALL_DATA."""
     path: LaxPath | None = None
@@ -138,8 +128,14 @@ class DataSection(Section):
     aux_per_class: Annotated[int, Field(ge=0)] = 32
     """Number of the server's auxiliary examples per class, for the methods that need them."""
 
+    _loader: Callable[[], object] | None = PrivateAttr(None)  # own code, once it is imported
+
     @model_validator(mode="after")
     def _check_keys_of_kind(self) -> Self:
+        if is_code_path(self.name):
+            return self
+        for key in self.model_extra or ():
+            raise unknown_key(f"data.{key}", "key in [data]", type(self).model_fields)
         if self.name not in DATA_KINDS:
             raise unknown_name("data set", self.name, DATA_KINDS[:-1], key="data.name")
         unused = {
@@ -153,11 +149,21 @@ class DataSection(Section):
             raise _unused("data.partial", "true", "data.name", self.name)
         return self
 
+    @property
+    def may_name_clients(self) -> bool:
+        """True if the data is the user's own and can have the client of every example."""
+        return self.name in ("table", "folder", "own") or is_code_path(self.name)
+
     def load(self) -> Dataset:
         """Load the data set that the section names."""
         if self.name == "own":
             message = 'data.name = "own": the configuration refers to data passed in Python'
             raise UserError("config.needs_python_object", message, "data", "pass it again: run(..., data=...)")
+        if is_code_path(self.name):
+            if self._loader is None:
+                raise untrusted([self.name], "data.name")
+            return as_dataset(self._loader())
+
         if self.name == "folder":
             path = self._required("path", self.path)
             return from_folder(path, size=self.size, client=self.client is not None, test=self.test)
@@ -185,13 +191,13 @@ class FederationSection(Section):
     """Clients, their data and their participation."""
 
     clients: Positive = 10
-    """Number of clients."""
+    """Number of clients. Your own data may name its clients: then their number, if no partition is set."""
     sample: Positive | None = None
     """Number of clients per round. None: federation.fraction decides."""
     fraction: Fraction | None = None
     """Fraction of the clients per round, instead of federation.sample. Neither: all clients."""
     partition: Annotated[Partitioner | PythonObject, CHOICES["partition"]] = PARTITIONERS["dirichlet"]()
-    """Partitioner that assigns the examples to the clients."""
+    """Partitioner that assigns the examples to the clients. Not set, and your own data names its clients: "groups"."""
     dropout: BelowOne | None = None
     """Probability that a sampled client does not reply. None: 0."""
     straggler: Annotated[StragglerModel, CHOICES["straggler"]] | None = None
@@ -209,6 +215,12 @@ class FederationSection(Section):
             message = f"federation.fraction = {self.fraction}: federation.sample = {self.sample} is set too"
             hint = "remove federation.sample or federation.fraction"
             raise UserError("config.conflict", message, "federation.fraction", hint)
+        if "clients" in self.model_fields_set:  # else the data may name its clients
+            self.check_number_of_clients()
+        return self
+
+    def check_number_of_clients(self) -> None:
+        """Raise an error if a round needs more clients than there are."""
         if self.sample is not None and self.sample > self.clients:
             message = f"federation.sample = {self.sample}: more than federation.clients = {self.clients}"
             raise UserError("config.conflict", message, "federation.sample", f"set at most {self.clients}")
@@ -220,7 +232,6 @@ class FederationSection(Section):
                 "federation.straggler.over",
                 f"set at most {self.clients - self.clients_per_round}, or a smaller federation.sample",
             )
-        return self
 
     @property
     def clients_per_round(self) -> int:
@@ -454,6 +465,11 @@ class Experiment(Section):
         apply_overrides(tables, overrides)
         return cls(**tables)
 
+    @property
+    def known_method(self) -> Method | None:
+        """The method; None if it was passed in Python to another run, or if its code is not imported."""
+        return resolved(self.method)
+
     @model_validator(mode="after")
     def _check_conflicts(self) -> Self:
         if (conflict := find_conflict(self)) is not None:
@@ -469,21 +485,3 @@ class Experiment(Section):
 def _unused(key: str, value: object, name: str, chosen: str) -> UserError:
     """Return the error for a key that has no effect with the chosen name."""
     return UserError("config.conflict", f'{key} = {value}: no effect with {name} = "{chosen}"', key, f"remove {key}")
-
-
-# A federation that shows forgetting within two minutes: 40 clients with two digits each, three of them per round.
-COMPARE_DEFAULTS: Tables = {
-    "data": {"name": "digits"},
-    "federation": {"clients": 40, "sample": 3, "partition": {"name": "shards", "s": 2}},
-    "local": {"epochs": 10, "batch": 16, "lr": 0.05},
-    "run": {"rounds": 60, "local_accuracy": True, "checkpoint_every": 20},
-}
-
-ConfigLike = Experiment | Mapping[str, Any] | str | Path
-
-
-def load_tables(config: ConfigLike) -> Tables:
-    """Return a configuration as tables, from an experiment, from tables or from a TOML file."""
-    if isinstance(config, Experiment):
-        return config.to_tables()
-    return merge_tables(config) if isinstance(config, Mapping) else read_toml(Path(config))

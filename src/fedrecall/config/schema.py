@@ -1,12 +1,14 @@
 """JSON schema of the configuration: types, bounds, defaults and descriptions of every key.
 
 `schema.json` is a snapshot of the schema, for editors and for shell completion, which must import neither torch nor
-pydantic. `python -m fedrecall.config.schema` rewrites it after a change of the types, and a test compares the two.
+pydantic. `python -m fedrecall.config.schema` rewrites it after a change of the types (make_schema.py), and a test
+compares the two.
 """
 
 import json
 from functools import cache
 from pathlib import Path
+from runpy import run_module
 from typing import Any, NamedTuple
 
 SCHEMA_FILE = Path(__file__).with_name("schema.json")
@@ -28,50 +30,6 @@ def read_schema() -> Schema:
     return schema
 
 
-def make_schema() -> Schema:
-    """Make the schema from the types of the configuration, without references."""
-    from pydantic.json_schema import GenerateJsonSchema
-
-    from fedrecall.config.experiment import CHOICES, Experiment
-
-    class TomlSchema(GenerateJsonSchema):
-        """JSON schema of TOML tables: no null, no titles made of keys, chosen objects as tables."""
-
-        def nullable_schema(self, schema: Any) -> Schema:
-            return self.generate_inner(schema["schema"])
-
-        def default_schema(self, schema: Any) -> Schema:
-            out = super().default_schema(schema)
-            if out.get("default") is None:
-                out.pop("default", None)
-            return out
-
-        def encode_default(self, dft: Any) -> Any:
-            found = (choice.dump(dft) for choice in CHOICES.values() if type(dft) in choice.classes.values())
-            return super().encode_default(next(found, dft))
-
-        def field_title_should_be_set(self, schema: Any) -> bool:
-            return False
-
-    found = Experiment.model_json_schema(schema_generator=TomlSchema)
-    schema: Schema = _inline(found, found.get("$defs", {}))
-    schema["description"] = "Configuration of a run of fedrecall."
-    for section in schema["properties"].values():
-        section.pop("default", None)  # the sum of its keys' defaults
-    return {"$schema": TomlSchema.schema_dialect, **schema}
-
-
-def _inline(node: Any, definitions: Schema) -> Any:
-    """Replace references by the definitions."""
-    if isinstance(node, list):
-        return [_inline(item, definitions) for item in node]
-    if not isinstance(node, dict):
-        return node
-    target = definitions[node["$ref"].rpartition("/")[2]] if "$ref" in node else {}
-    merged = {**target, **{key: value for key, value in node.items() if key not in ("$ref", "$defs")}}
-    return {key: _inline(value, definitions) for key, value in merged.items()}
-
-
 def is_choice(node: Schema) -> bool:
     """Return True if the value of a key is an object chosen by name."""
     return "oneOf" in node
@@ -79,7 +37,7 @@ def is_choice(node: Schema) -> bool:
 
 def choice_members(node: Schema) -> dict[str, Schema]:
     """Return the schema of every named table of a choice."""
-    tables = [table for table in node["oneOf"] if "properties" in table and table["title"] != "PythonObject"]
+    tables = [table for table in node["oneOf"] if table.get("title") not in (None, "PythonObject", "OwnCode")]
     return {table["properties"]["name"]["const"]: table for table in tables}
 
 
@@ -109,6 +67,7 @@ def valid_values(node: Schema) -> tuple[object, ...]:
     return (*node.get("enum", [node["const"]] if "const" in node else listed),)
 
 
+@cache
 def key_infos() -> dict[str, KeyInfo]:
     """Return the description of every dotted key of the configuration, e.g. "federation.partition.alpha"."""
     out: dict[str, KeyInfo] = {}
@@ -130,4 +89,4 @@ def _section_keys(section: str, node: Schema) -> list[tuple[str, Schema]]:
 
 
 if __name__ == "__main__":
-    SCHEMA_FILE.write_text(json.dumps(make_schema(), indent=1) + "\n")
+    run_module("fedrecall.config.make_schema", run_name="__main__")  # not imported: it imports every section

@@ -2,6 +2,7 @@
 
 import tomllib
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,10 @@ def read_toml(path: Path) -> Tables:
         return tomllib.loads(content.decode())
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise UserError("config.unreadable_file", f"{path}: {reason}", str(path)) from None
+        others = [file.name for file in path.parent.glob("*.toml")] if path.parent.is_dir() else []
+        near = get_close_matches(path.name, others, n=1)
+        hint = f'did you mean "{path.with_name(near[0])}"?' if near else f"fedrecall init {path} writes one"
+        raise UserError("config.unreadable_file", f"{path}: {reason}", str(path), hint) from None
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise UserError("config.invalid_toml", f"{path}: not valid TOML: {error}", str(path)) from None
 

@@ -1,14 +1,14 @@
 """Validation across sections, and validation errors of pydantic as `UserError`."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ValidationError
-from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from fedrecall.core.method import Method
+from fedrecall.config.schema import key_infos
 from fedrecall.core.robust import Krum
 from fedrecall.core.schedules import Cosine
 from fedrecall.errors import UserError, unknown_name
@@ -24,6 +24,8 @@ def find_conflict(experiment: "Experiment") -> UserError | None:
 
 
 def _conflicts(experiment: "Experiment") -> Iterator[UserError]:
+    if not experiment.data.may_name_clients:
+        experiment.federation.check_number_of_clients()
     min_replies, rule = experiment.engine.min_replies, experiment.server.robust
     per_round, clients = experiment.federation.clients_per_round, experiment.federation.clients
     if min_replies is not None and min_replies > per_round:
@@ -45,8 +47,8 @@ def _conflicts(experiment: "Experiment") -> Iterator[UserError]:
 
 
 def _training_conflicts(experiment: "Experiment") -> Iterator[UserError]:
-    local, method, schedule = experiment.local, experiment.method, experiment.local.schedule
-    if isinstance(method, Method) and method.traits.needs_sgd and local.optimiser != "sgd":
+    local, method, schedule = experiment.local, experiment.known_method, experiment.local.schedule
+    if method is not None and method.traits.needs_sgd and local.optimiser != "sgd":
         wrong = f"{method} needs updates that are linear combinations of gradients"
         hint = 'set local.optimiser = "sgd", or another method'
         yield _conflict("local.optimiser", local.optimiser, wrong, hint)
@@ -70,11 +72,11 @@ def _privacy_conflicts(experiment: "Experiment") -> Iterator[UserError]:
         if value:
             wrong = "the accounting of server.privacy does not cover it"
             yield _conflict(key, value, wrong, f"remove {key} or server.privacy")
-    method = experiment.method
-    if isinstance(method, Method) and method.traits.needs_auxiliary_data and experiment.data.aux == "overlap":
+    method = experiment.known_method
+    if method is not None and method.traits.needs_auxiliary_data and experiment.data.aux == "overlap":
         wrong = "server.privacy does not cover auxiliary examples that clients hold too"
         yield _conflict("data.aux", experiment.data.aux, wrong, 'set data.aux = "holdout"')
-    if isinstance(method, Method) and method.traits.personalised:
+    if method is not None and method.traits.personalised:
         wrong = "server.privacy protects the global model, and this method has none"
         yield _conflict("method", type(method).__name__, wrong, "remove server.privacy")
     if server.privacy is not None and server.privacy.delta >= 1 / federation.clients:
@@ -99,9 +101,32 @@ def to_user_error(error: ValidationError, model: type[BaseModel], top: str = "se
     return type_error(path, first)
 
 
-def _section_has_key(field: FieldInfo, key: str) -> bool:
-    """Return True if a section has a key."""
-    return isinstance(field.annotation, type) and key in getattr(field.annotation, "model_fields", {})
+def nearest_key(key: str, known: Iterable[str] = ()) -> str | None:
+    """Return the valid key that an unknown dotted key most likely means; None if none is near.
+
+    A misspelt key of the same table is returned as its last part, one of `known`. A key that exists in another table
+    is returned in full.
+
+    >>> nearest_key("federation.alpha"), nearest_key("run.rouns", ["rounds", "seed"]), nearest_key("method.nme")
+    ('federation.partition.alpha', 'rounds', 'method.name')
+    """
+    table, _, last = key.rpartition(".")
+    elsewhere = [other for other in key_infos() if other.rpartition(".")[2] == last and other != key]
+    if elsewhere:
+        section = key.partition(".")[0]
+        return min(elsewhere, key=lambda other: (other.partition(".")[0] != section, elsewhere.index(other)))
+    if near := get_close_matches(last, list(known), n=1, cutoff=0.5):
+        return near[0]
+    siblings = [other for other in key_infos() if other.rpartition(".")[0] == table]
+    near = get_close_matches(key, siblings, n=1, cutoff=0.7) or get_close_matches(key, key_infos(), n=1, cutoff=0.7)
+    return near[0] if near else None
+
+
+def unknown_key(key: str, what: str, known: Iterable[str], code: str = "config.unknown_key") -> UserError:
+    """Return the error for a key that its table does not have, with the nearest key of any table as its hint."""
+    listed, near = sorted(known), nearest_key(key, known)
+    hint = f'did you mean "{near}"?' if near else None
+    return UserError(code, f'unknown {what} "{key.rpartition(".")[2]}" (valid: {", ".join(listed)})', key, hint)
 
 
 def type_error(path: list[str], wrong: ErrorDetails) -> UserError:
@@ -128,9 +153,7 @@ def _unknown_key(path: list[str], model: type[BaseModel], top: str) -> UserError
             message = f"{'.'.join(path)}: {'.'.join(sections)} has no key {key}"
             return UserError(code, message, ".".join(path), f"remove {key}")
         model = inner
-    if not sections and (
-        holders := [name for name, field in model.model_fields.items() if _section_has_key(field, key)]
-    ):
-        return UserError(code, f'unknown {top} "{key}"', key, f'did you mean "{holders[0]}.{key}"?')
     where = f"key in [{'.'.join(sections)}]" if sections else top
-    return unknown_name(where, key, model.model_fields, code, ".".join(path))
+    if top != "section":  # the definition of a study
+        return unknown_name(where, key, model.model_fields, code, ".".join(path))
+    return unknown_key(".".join(path), where, model.model_fields, code)

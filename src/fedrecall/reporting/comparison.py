@@ -16,7 +16,7 @@ from fedrecall.reporting.tables import ReportTable, comparison_table, paper_tabl
 from fedrecall.reporting.tables.render import print_table, to_latex, to_markdown
 from fedrecall.runs.directory import require_empty
 from fedrecall.runs.setup import MODEL_FILE, build_model, load_weights
-from fedrecall.studies.compare import PythonObjects
+from fedrecall.studies.compare import StudyObjects
 from fedrecall.studies.results import FinishedRun, StudyResults, load_results
 from fedrecall.studies.study import FigureSpec
 
@@ -40,10 +40,10 @@ class Comparison:
     def __init__(
         self,
         results: StudyResults,
-        objects: PythonObjects | None = None,
+        objects: StudyObjects | None = None,
         rejected: Mapping[str, UserError] | None = None,
     ) -> None:
-        self._results, self._objects = results, objects or PythonObjects()
+        self._results, self._objects = results, objects or StudyObjects()
         self._rejected = dict(rejected or {})
 
     @property

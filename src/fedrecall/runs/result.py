@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from fedrecall.config.experiment import CHOICES, Experiment
-from fedrecall.core.method import Method
 from fedrecall.core.types import Server
 from fedrecall.errors import UserError
 from fedrecall.runs.probes import ProbeRecord
@@ -46,8 +45,8 @@ class Result:
 
     def model(self) -> nn.Module:
         """Return the global model after the last round; its forward returns (features, logits)."""
-        method = self.experiment.method
-        if isinstance(method, Method) and method.traits.personalised:
+        method = self.experiment.known_method
+        if method is not None and method.traits.personalised:
             raise UserError(
                 "method.no_global_model",
                 f"method = {type(method).__name__}: it trains personal models, which stay with their "

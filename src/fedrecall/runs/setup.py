@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, cast
 
+import numpy as np
 import safetensors.torch
 import torch
 from safetensors import SafetensorError
 from torch import nn
 
 from fedrecall.config.choices import PythonObject, require
-from fedrecall.config.experiment import Experiment
+from fedrecall.config.experiment import Experiment, FederationSection
 from fedrecall.core import seeds
 from fedrecall.core.flat_model import FlatModel
 from fedrecall.core.rounds import RoundSchedule
@@ -20,7 +21,7 @@ from fedrecall.data.custom import as_dataset
 from fedrecall.data.dataset import Dataset
 from fedrecall.data.examples import Examples
 from fedrecall.data.partition import Partition, from_flower_partitioner, make_partition
-from fedrecall.data.partitioners import Ints, Partitioner
+from fedrecall.data.partitioners import Groups, Ints, Partitioner
 from fedrecall.data.splits import split_auxiliary
 from fedrecall.data.transforms import resolve_transform
 from fedrecall.errors import UserError
@@ -125,6 +126,7 @@ def make_simulated_clients(experiment: Experiment, federated: FederatedData) -> 
 def load_and_partition(experiment: Experiment, *, data: object = None, partition: object = None) -> FederatedData:
     """Load the data, draw the server's auxiliary examples, partition the others among the clients."""
     dataset = experiment.data.load() if data is None else as_dataset(data)
+    experiment = with_clients_of_data(experiment, dataset, data, partition)
     seed = experiment.run.seed_for("partition")
     aux, left = split_auxiliary(
         dataset.train_y, experiment.data.aux_per_class, experiment.data.aux, seeds.numpy_generator(seed, "auxiliary")
@@ -153,15 +155,40 @@ def load_and_partition(experiment: Experiment, *, data: object = None, partition
     )
 
 
+def with_clients_of_data(experiment: Experiment, dataset: Dataset, data: object, partition: object) -> Experiment:
+    """Return the experiment with the clients that the user's own data names, unless another partition is set.
+
+    Data sets of the catalogue have groups too (writers, domains), which are divided among any number of clients.
+    """
+    federation, groups = experiment.federation, dataset.train_groups
+    chosen = federation.partition if "partition" in federation.model_fields_set else Groups()
+    own_data = data is not None or experiment.data.may_name_clients
+    if partition is not None or groups is None or not own_data or not isinstance(chosen, Groups):
+        federation.check_number_of_clients()
+        return experiment
+    clients = len(np.unique(groups.numpy()))
+    if "clients" in federation.model_fields_set and federation.clients != clients:
+        raise UserError(
+            "config.conflict",
+            f"federation.clients = {federation.clients}: the data has {clients} clients "
+            f"({', '.join(dataset.group_names[:5])}{', ...' if clients > 5 else ''})",
+            "federation.clients",
+            f"set {clients} or remove it, or set federation.partition.name to divide the data otherwise",
+        )
+    named = FederationSection(**dict(federation) | {"clients": clients, "partition": chosen})
+    return experiment.model_copy(update={"federation": named})
+
+
 def make_partition_for(
     experiment: Experiment, labels: Ints, groups: Ints | None, seed: int, partition: object
 ) -> Partition:
     """Return the partition of the clients' examples, by the configured partitioner or by a Python object."""
+    partition = require(experiment.federation.partition) if partition is None else partition
     if isinstance(partition, Partition):
         return partition
-    if partition is not None and not hasattr(partition, "assign"):
+    if not hasattr(partition, "assign"):
         return from_flower_partitioner(partition, labels, groups, seed=seed)
-    partitioner = require(experiment.federation.partition) if partition is None else cast(Partitioner, partition)
+    partitioner = cast(Partitioner, partition)
     rng = seeds.numpy_generator(seed, "partition")
     return make_partition(partitioner, labels, groups, experiment.federation.clients, rng=rng, seed=seed)
 
@@ -173,6 +200,7 @@ def with_resolved_choices(
 
     The default is a small CNN for images of at least 16 x 16 pixels, otherwise an MLP.
     """
+    experiment = with_clients_of_data(experiment, federated.dataset, data, partition)
     changes: dict[str, object] = {}
     if data is not None:
         changes["data"] = experiment.data.model_copy(update={"name": "own"})
@@ -206,9 +234,10 @@ def build_model(experiment: Experiment, dataset: Dataset, model: UserModel | Non
     """Build the model. Its initial weights depend on the seed alone, so that all methods start from the same."""
     with seeds.seeded_rng(experiment.run.seed_for("init"), "init"):
         sample = _sample(dataset)
-        if model is not None:
-            return adapt(instantiate(model), sample, dataset.num_classes, copy=isinstance(model, nn.Module))
-        chosen = require(cast(Model | PythonObject, experiment.model))
+        chosen: object = model if model is not None else require(cast(Model | PythonObject, experiment.model))
+        if not isinstance(chosen, Model):  # passed in Python, or own code that the configuration names
+            module = instantiate(cast(UserModel, chosen))
+            return adapt(module, sample, dataset.num_classes, copy=isinstance(chosen, nn.Module))
         module = chosen.build(cast(tuple[int, ...], dataset.shape), dataset.num_classes)
         if isinstance(sample, TensorDict):
             call_by_name(module, sample)

@@ -15,13 +15,14 @@ from typing import Any, Literal
 from filelock import FileLock, Timeout
 
 from fedrecall.config.experiment import Experiment
+from fedrecall.config.sources import import_own_code
 from fedrecall.core.exchange import Diverged
 from fedrecall.errors import UserError
 from fedrecall.runs.directory import SUMMARY_FILE, RunDirectory
 from fedrecall.runs.records import RoundRecord
 from fedrecall.runs.run import Run
 from fedrecall.runs.setup import MODEL_FILE, Setup
-from fedrecall.studies.compare import PythonObjects
+from fedrecall.studies.compare import StudyObjects
 from fedrecall.studies.extend import write_or_extend
 from fedrecall.studies.results import read_json
 from fedrecall.studies.study import Cell, Study
@@ -47,15 +48,17 @@ class StudyEvent:
     """Reason, for `rejected`."""
 
 
-def run_study(study: Study, folder: Path, objects: PythonObjects | None = None) -> Generator[StudyEvent, None, None]:
+def run_study(study: Study, folder: Path, objects: StudyObjects | None = None) -> Generator[StudyEvent, None, None]:
     """Run all cells that are not finished; yield every change of a cell's state.
 
     A run that diverges is finished: the failure is its result. A cell that cannot be run, because its data set is
-    missing for example, does not stop the others. `objects` are those that the study's tables name "own".
+    missing for example, does not stop the others. `objects` are those that the study's tables name "own". User code
+    that the study names is imported.
     """
-    experiments = study.experiments  # validated before the first run
+    # validated before the first run
+    experiments = {folder: import_own_code(experiment) for folder, experiment in study.experiments.items()}
     write_or_extend(study, folder)
-    runner, remaining = _CellRunner(experiments, folder, objects or PythonObjects()), study.cells()
+    runner, remaining = _CellRunner(experiments, folder, objects or StudyObjects()), study.cells()
     while remaining:
         before = len(remaining)
         for cell in tuple(remaining):
@@ -69,7 +72,7 @@ def run_study(study: Study, folder: Path, objects: PythonObjects | None = None) 
 class _CellRunner:
     """Runs single cells of a study; a cell that starts from a rejected cell is rejected too."""
 
-    def __init__(self, experiments: Mapping[str, Experiment], folder: Path, objects: PythonObjects) -> None:
+    def __init__(self, experiments: Mapping[str, Experiment], folder: Path, objects: StudyObjects) -> None:
         self._experiments, self._folder, self._objects = experiments, folder, objects
         self._rejected: set[str] = set()
 

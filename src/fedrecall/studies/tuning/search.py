@@ -15,20 +15,22 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 import numpy as np
 import torch
 
-from fedrecall.config.experiment import COMPARE_DEFAULTS, Experiment, RunSection
+from fedrecall.config.experiment import Experiment, RunSection
 from fedrecall.config.overrides import with_overrides
-from fedrecall.config.tables import Tables, merge_tables, read_toml
+from fedrecall.config.sources import COMPARE_DEFAULTS, ConfigLike, import_own_code
+from fedrecall.config.tables import Tables, merge_tables
 from fedrecall.core import seeds
 from fedrecall.core.exchange import Diverged
 from fedrecall.data.examples import Examples
 from fedrecall.data.splits import split_validation
-from fedrecall.errors import UserError, missing_extra, unknown_name
-from fedrecall.methods import METHODS
+from fedrecall.errors import UserError, missing_extra
 from fedrecall.methods.search_spaces import GridValues, SearchSpace
 from fedrecall.runs.directory import locked
+from fedrecall.runs.keywords import Keywords, MethodLike, PythonObjects, name_method
 from fedrecall.runs.records import RoundRecord
 from fedrecall.runs.run import Run
-from fedrecall.runs.setup import FederatedData, UserModel, build_setup, load_and_partition, with_resolved_choices
+from fedrecall.runs.setup import FederatedData, build_setup, load_and_partition, with_resolved_choices
+from fedrecall.studies.study import slug
 from fedrecall.studies.tuning import space as spaces
 from fedrecall.studies.tuning.space import Settings
 from fedrecall.studies.tuning.trials import SearchFolder, Trial, best_trial
@@ -82,32 +84,30 @@ class Search:
 
     def __init__(
         self,
-        method: str,
-        config: str | Path | None = None,
+        method: MethodLike,
+        config: ConfigLike | None = None,
         *,
         trials: int = 20,
         over: Sequence[str] = (),
         overrides: Sequence[str] = (),
         out: str | Path | None = None,
-        data: object = None,
-        model: UserModel | None = None,
-        partition: object = None,
+        keywords: Keywords | None = None,
     ) -> None:
         """Describe a search of `trials` trials, those of an interrupted search in `out` included."""
         self._optuna = import_optuna()
-        self._tables, self.space = resolve_search(method, config, over, overrides)
+        self._tables, self._objects, self.space = resolve_search(method, config, over, overrides, keywords)
         if trials < 1:
             message = f"trials = {trials}: must be at least 1"
             raise UserError("config.invalid_value", message, "trials", "set it to 1 or more")
-        self.method, self.num_trials, self.data_name = method, trials, str(self._tables["data"]["name"])
+        self.method = str(self._tables["method"]["name"])
+        self.num_trials, self.data_name = trials, str(self._tables["data"]["name"])
         self.rounds: int = self._tables["run"]["rounds"]
-        self.folder = Path("tuning") / f"{method}-{self.data_name}" if out is None else Path(out)
-        self._user_data, self._user_model, self._user_partition = data, model, partition
+        self.folder = Path("tuning") / slug(f"{self.method}-{self.data_name}") if out is None else Path(out)
         self._distributions = {key: self._distribution(values) for key, values in self.space.dimensions.items()}
 
     def __enter__(self) -> Self:
-        experiment = Experiment(**self._tables)
-        data, model, partition = self._user_data, self._user_model, self._user_partition
+        experiment = import_own_code(Experiment(**self._tables))
+        data, model, partition = self._objects.data, self._objects.model, self._objects.partition
         federated = load_and_partition(experiment, data=data, partition=partition)
         self._experiment = with_resolved_choices(experiment, federated, data, model, partition)
         self._data = with_validation_split(federated, experiment.run)
@@ -182,9 +182,9 @@ class Search:
         def make_trial(outcome: Any, value: float | None = None, why: str = "") -> Trial:
             return Trial(number, settings, outcome, value, curve, round(time.perf_counter() - start, 2), why)
 
-        experiment = Experiment(**spaces.apply_settings(self._trial_tables, settings))
+        experiment = import_own_code(Experiment(**spaces.apply_settings(self._trial_tables, settings)))
         try:
-            with Run(build_setup(experiment, self._data, self._user_model)) as run:
+            with Run(build_setup(experiment, self._data, self._objects.model)) as run:
                 for record in run:
                     yield TuningEvent("round", number, settings, record=record)
                     if record["accuracy"] is None:
@@ -231,19 +231,27 @@ class Search:
 
 
 def resolve_search(
-    method: str, config: str | Path | None, over: Sequence[str], overrides: Sequence[str]
-) -> tuple[Tables, SearchSpace]:
-    """Return the complete configuration and the search space, both validated."""
-    if method not in METHODS:
-        raise unknown_name("method", method, METHODS)
+    method: MethodLike,
+    config: ConfigLike | None,
+    over: Sequence[str],
+    overrides: Sequence[str],
+    keywords: Keywords | None = None,
+) -> tuple[Tables, PythonObjects, SearchSpace]:
+    """Return the complete configuration, the objects beside it, and the search space, all of them validated."""
     if any(text.replace(" ", "").startswith(("method.name=", "method=")) for text in overrides):
         message = f"--set method.name conflicts with the argument {method}, which names the method to tune"
         raise UserError("cli.conflicting_options", message, "method.name", "remove --set method.name")
-    base = merge_tables(COMPARE_DEFAULTS if config is None else read_toml(Path(config)), {"method": {"name": method}})
-    tables = Experiment(**with_overrides(base, overrides)).to_tables()
-    space = spaces.search_space(method, over)
+    keywords, named = keywords or Keywords(), name_method(method)
+    if named.method is not None:  # every trial makes a method of its own from the tables
+        message = f"method = {named.label}: an object, which cannot be made again with other settings"
+        raise UserError("config.invalid_value", message, "method", 'name its class: "package.module:Class"')
+    defaults = COMPARE_DEFAULTS if config is None and keywords.data is None else None
+    base, objects = keywords.apply(defaults if config is None else config)
+    experiment = import_own_code(Experiment(**with_overrides(merge_tables(base, named.tables), overrides)))
+    tables = experiment.to_tables()
+    space = spaces.search_space(str(tables["method"]["name"]), over)
     spaces.require_valid(tables, space)
-    return tables, space
+    return tables, objects, space
 
 
 def with_validation_split(federated: FederatedData, run: RunSection) -> FederatedData:

@@ -5,6 +5,7 @@ from itertools import product
 from typing import Any
 
 from fedrecall.config.experiment import Experiment
+from fedrecall.config.sources import import_own_code
 from fedrecall.config.tables import Tables, merge_tables
 from fedrecall.errors import UserError
 from fedrecall.methods.search_spaces import SEARCH_SPACES, FloatRange, GridValues, Number, SearchSpace
@@ -17,6 +18,9 @@ Settings = dict[str, Number]  # values by dotted key
 def search_space(method: str, texts: Sequence[str]) -> SearchSpace:
     """Return the space of a method, or that of the texts: "key=a,b,c" is a grid, "key=low..high" a range."""
     if not texts:
+        if method not in SEARCH_SPACES:
+            message, hint = f"method = {method}: it has no search space", "pass one: --over method.mu=0.01,0.1"
+            raise UserError("tune.invalid_space", message, "over", hint)
         return SEARCH_SPACES[method]
     return SearchSpace("--over", dict(_dimension(text) for text in texts))
 
@@ -58,7 +62,7 @@ def grid_points(tables: Tables, space: SearchSpace) -> list[Settings] | None:
 def is_valid(tables: Tables, settings: Settings) -> bool:
     """Return True if the configuration with these settings is valid; FedCAD, for example, needs beta <= gamma."""
     try:
-        Experiment(**apply_settings(tables, settings))
+        import_own_code(Experiment(**apply_settings(tables, settings)))
     except UserError:
         return False
     return True
@@ -70,12 +74,12 @@ def require_valid(tables: Tables, space: SearchSpace) -> None:
         key: values.of[0] if isinstance(values, GridValues) else values.low for key, values in space.dimensions.items()
     }
     if not (grid_points(tables, space) or is_valid(tables, first)):
-        Experiment(**apply_settings(tables, first))
+        import_own_code(Experiment(**apply_settings(tables, first)))
 
 
 def current_settings(tables: Tables, space: SearchSpace) -> Settings | None:
     """Return the configuration's values of the keys; None if they are outside the space."""
-    complete = Experiment(**tables).to_tables()
+    complete = import_own_code(Experiment(**tables)).to_tables()
     settings = {key: _get(complete, key) for key in space.dimensions}
     return settings if all(settings[key] in values for key, values in space.dimensions.items()) else None
 

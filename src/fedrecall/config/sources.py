@@ -1,0 +1,70 @@
+"""Sources of a configuration: files, tables and experiments, the defaults of a comparison, and own code."""
+
+from collections.abc import Collection, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fedrecall.config.choices import OwnCode
+from fedrecall.config.experiment import CHOICES, SOURCE_KEYS, DataSection, Experiment
+from fedrecall.config.own_code import check_arguments, import_object, is_code_path, untrusted
+from fedrecall.config.tables import Tables, merge_tables, read_toml
+
+# A federation that shows forgetting within two minutes: 40 clients with two digits each, three of them per round.
+COMPARE_DEFAULTS: Tables = {
+    "data": {"name": "digits"},
+    "federation": {"clients": 40, "sample": 3, "partition": {"name": "shards", "s": 2}},
+    "local": {"epochs": 10, "batch": 16, "lr": 0.05},
+    "run": {"rounds": 60, "local_accuracy": True, "checkpoint_every": 20},
+}
+
+ConfigLike = Experiment | Mapping[str, Any] | str | Path
+
+
+def load_tables(config: ConfigLike) -> Tables:
+    """Return a configuration as tables, from an experiment, from tables or from a TOML file."""
+    if isinstance(config, Experiment):
+        tables = config.to_tables()
+        unset = {"clients", "partition"} - config.federation.model_fields_set  # the data may name its clients
+        return tables | {"federation": {k: v for k, v in tables["federation"].items() if k not in unset}}
+    return merge_tables(config) if isinstance(config, Mapping) else read_toml(Path(config))
+
+
+def own_code(experiment: Experiment) -> list[str]:
+    """Return the names of the user's classes and functions, "package.module:Class", in a configuration."""
+    chosen = (experiment.method, experiment.model, experiment.federation.partition)
+    data = [experiment.data.name] if is_code_path(experiment.data.name) else []
+    return [*data, *(choice.path for choice in chosen if isinstance(choice, OwnCode))]
+
+
+def import_own_code(experiment: Experiment, allowed: Collection[str] | None = None) -> Experiment:
+    """Return the experiment with its own code imported, and the settings of the code validated.
+
+    With `allowed`, other code is an error.
+    """
+    names = own_code(experiment)
+    if not names:
+        return experiment
+    if allowed is not None and (others := [name for name in names if name not in allowed]):
+        raise untrusted(others, "the federation")
+    changes: dict[str, Any] = {"data": _with_loader(experiment.data)}
+    for kind in ("method", "model"):
+        if isinstance(code := getattr(experiment, kind), OwnCode):
+            changes[kind] = CHOICES[kind].import_code(code)
+    if isinstance(code := experiment.federation.partition, OwnCode):
+        partition = CHOICES["partition"].import_code(code)
+        changes["federation"] = experiment.federation.model_copy(update={"partition": partition})
+    return Experiment(**dict(experiment) | changes)  # validated again, now that the method is known
+
+
+def _with_loader(section: DataSection) -> DataSection:
+    """Return the section with its function imported, if it names one."""
+    if not is_code_path(section.name):
+        return section
+    function = import_object(section.name, "data.name")
+    keys = {key: getattr(section, key) for key in SOURCE_KEYS if getattr(section, key) is not None}
+    settings = keys | (section.model_extra or {})
+    check_arguments(function, settings, "data")
+    section = section.model_copy()
+    section._loader = partial(function, **settings)
+    return section
