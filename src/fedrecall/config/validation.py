@@ -114,7 +114,7 @@ def nearest_key(key: str, known: Iterable[str] = ()) -> str | None:
     elsewhere = [other for other in key_infos() if other.rpartition(".")[2] == last and other != key]
     if elsewhere:
         section = key.partition(".")[0]
-        return min(elsewhere, key=lambda other: (other.partition(".")[0] != section, elsewhere.index(other)))
+        return min(elsewhere, key=lambda other: (other.partition(".")[0] != section, other.count(".")))
     if near := get_close_matches(last, list(known), n=1, cutoff=0.5):
         return near[0]
     siblings = [other for other in key_infos() if other.rpartition(".")[0] == table]
