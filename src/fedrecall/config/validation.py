@@ -111,14 +111,18 @@ def nearest_key(key: str, known: Iterable[str] = ()) -> str | None:
     ('federation.partition.alpha', 'rounds', 'method.name')
     """
     table, _, last = key.rpartition(".")
-    elsewhere = [other for other in key_infos() if other.rpartition(".")[2] == last and other != key]
-    if elsewhere:
-        section = key.partition(".")[0]
-        return min(elsewhere, key=lambda other: (other.partition(".")[0] != section, other.count(".")))
+    infos = key_infos()
+    elsewhere = [other for other in infos if other.rpartition(".")[2] == last and other != key]
+    if elsewhere:  # of the same section, then a key of a section before a setting of one of several choices
+
+        def rank(other: str) -> tuple[bool, bool]:
+            return other.partition(".")[0] != key.partition(".")[0], f"{other.rpartition('.')[0]}.name" in infos
+
+        return min(elsewhere, key=rank)
     if near := get_close_matches(last, list(known), n=1, cutoff=0.5):
         return near[0]
-    siblings = [other for other in key_infos() if other.rpartition(".")[0] == table]
-    near = get_close_matches(key, siblings, n=1, cutoff=0.7) or get_close_matches(key, key_infos(), n=1, cutoff=0.7)
+    siblings = [other for other in infos if other.rpartition(".")[0] == table]
+    near = get_close_matches(key, siblings, n=1, cutoff=0.7) or get_close_matches(key, infos, n=1, cutoff=0.7)
     return near[0] if near else None
 
 
