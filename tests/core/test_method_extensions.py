@@ -9,6 +9,8 @@ import fedrecall as fr
 from fedrecall.constraints import PositiveInt, UnitInterval
 from fedrecall.core.privacy import GaussianMechanism
 from fedrecall.core.robust import Clip, Krum, TrimmedMean
+from fedrecall.data.partitioners import Dirichlet, LabelsPerClient, Quantity, Shards
+from fedrecall.data.transforms import Transform, resolve_transform
 from fedrecall.simulation.attacks import LabelFlip, Scaling
 from fedrecall.simulation.availability import StragglerModel
 
@@ -91,3 +93,29 @@ def test_other_choices_declare_bounds_in_the_same_way(make, key: str) -> None:
     with pytest.raises(fr.UserError) as error:
         make()
     assert error.value.key == key
+
+
+@pytest.mark.parametrize(
+    ("table", "make", "key"),
+    [
+        ({"name": "dirichlet", "alpha": 0.0}, lambda: Dirichlet(alpha=0.0), "federation.partition.alpha"),
+        ({"name": "dirichlet", "min_size": 0}, lambda: Dirichlet(min_size=0), "federation.partition.min_size"),
+        ({"name": "quantity", "alpha": -1.0}, lambda: Quantity(alpha=-1.0), "federation.partition.alpha"),
+        ({"name": "labels", "k": 0}, lambda: LabelsPerClient(k=0), "federation.partition.k"),
+        ({"name": "shards", "s": 0}, lambda: Shards(s=0), "federation.partition.s"),
+        ({"pad": -1}, lambda: Transform(pad=-1), "data.augment.pad"),
+        ({"rotate": -1.0}, lambda: Transform(rotate=-1.0), "data.augment.rotate"),
+        ({"cutout": -1}, lambda: Transform(cutout=-1), "data.augment.cutout"),
+    ],
+)
+def test_partitioners_and_transforms_have_the_same_bounds_in_python_and_in_a_configuration(table, make, key) -> None:
+    section, name = key.split(".")[:2]
+
+    def configured() -> None:
+        experiment = fr.Experiment(**{section: {name: table}})
+        resolve_transform(experiment.data.augment, "digits", Transform())
+
+    for call in (make, configured):
+        with pytest.raises(fr.UserError) as error:
+            call()
+        assert (error.value.code, error.value.key) == ("config.invalid_value", key)

@@ -6,13 +6,10 @@ therefore a matrix of class counts, with no indices, and a batch of attempts is 
 
 from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
-from math import isfinite
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-
-from fedrecall.errors import UserError
 
 Ints = NDArray[np.int64]
 
@@ -33,13 +30,6 @@ class DirichletDraw(NamedTuple):
     counts: Ints  # samples by class and client [C, N]
     num_small_clients: int  # clients below the minimum size
     attempts: int  # number of draws
-
-
-def require_positive(field: str, value: float) -> None:
-    """Raise an error for a partitioner's field that is zero, negative, infinite or not a number."""
-    if not (isfinite(value) and value > 0):
-        key = f"federation.partition.{field}"
-        raise UserError("config.invalid_value", f"{key} = {value}: not a positive number", key, "use a value above 0")
 
 
 def log_gamma(alpha: float, shape: tuple[int, ...], rng: np.random.Generator) -> Floats:

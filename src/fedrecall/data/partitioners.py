@@ -12,7 +12,8 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrecall.data.dirichlet_counts import draw_counts, enforce_min_size, log_gamma, require_positive
+from fedrecall.constraints import PositiveFloat, PositiveInt, check_constraints
+from fedrecall.data.dirichlet_counts import draw_counts, enforce_min_size, log_gamma
 from fedrecall.errors import UserError
 
 Ints = NDArray[np.int64]
@@ -38,6 +39,13 @@ class Partitioner(Protocol):
         ...
 
 
+class _Checked:
+    """Base of the partitioners whose fields have bounds."""
+
+    def __post_init__(self) -> None:
+        check_constraints(self, "federation.partition")
+
+
 @dataclass(frozen=True)
 class Iid:
     """Equal random split: sizes differ by one at most."""
@@ -48,26 +56,21 @@ class Iid:
 
 
 @dataclass(frozen=True)
-class Dirichlet:
+class Dirichlet(_Checked):
     """Label skew: each class is divided by Dirichlet proportions, with a cap on client sizes.
 
     "Model-Contrastive Federated Learning", Li, He, Song, CVPR 2021, and "Federated Learning on Non-IID Data Silos: An
     Experimental Study" (NIID-Bench), Li, Diao, Chen, He, ICDE 2022; the "lda" of FedNTD and FedLMD.
     """
 
-    alpha: float = 0.5
+    alpha: PositiveFloat = 0.5
     """Concentration (the papers' beta): small values give skewed clients, large ones IID clients."""
-    min_size: int = 10
+    min_size: PositiveInt = 10
     """Minimum number of samples per client. Draws are repeated until every client reaches it."""
     balance: bool = True
     """Exclude a client from the remaining classes once it has n/N samples or more."""
-    attempts: int = 300_000
+    attempts: PositiveInt = 300_000
     """Maximum number of draws. After it, the best draw is repaired by moving samples."""
-
-    def __post_init__(self) -> None:
-        require_positive("alpha", self.alpha)
-        require_positive("min_size", self.min_size)
-        require_positive("attempts", self.attempts)
 
     def assign(self, labels: Ints, groups: GroupIds | None, clients: int, rng: np.random.Generator) -> Assignment:
         """Draw class counts until all clients are large enough, then draw the samples."""
@@ -89,18 +92,15 @@ class Dirichlet:
 
 
 @dataclass(frozen=True)
-class LabelsPerClient:
+class LabelsPerClient(_Checked):
     """Label skew `#K=k`: each client holds samples of k classes.
 
     "Federated Learning on Non-IID Data Silos: An Experimental Study", Li, Diao, Chen, He, ICDE 2022 (quantity-based
     label imbalance). The samples of a class that no client has stay unused; the published code fails in this case.
     """
 
-    k: int = 2
+    k: PositiveInt = 2
     """Number of classes per client."""
-
-    def __post_init__(self) -> None:
-        require_positive("k", self.k)
 
     def assign(self, labels: Ints, groups: GroupIds | None, clients: int, rng: np.random.Generator) -> Assignment:
         """Give client i class i mod C and k-1 others at random; the clients of a class share it evenly."""
@@ -133,7 +133,7 @@ class LabelsPerClient:
 
 
 @dataclass(frozen=True)
-class Shards:
+class Shards(_Checked):
     """Label skew by sharding: s shards of one class each per client, so at most s classes, and equal sizes.
 
     "Communication-Efficient Learning of Deep Networks from Decentralized Data", McMahan et al., AISTATS 2017, in the
@@ -141,11 +141,8 @@ class Shards:
     NeurIPS 2022.
     """
 
-    s: int = 2
+    s: PositiveInt = 2
     """Number of shards per client."""
-
-    def __post_init__(self) -> None:
-        require_positive("s", self.s)
 
     def assign(self, labels: Ints, groups: GroupIds | None, clients: int, rng: np.random.Generator) -> Assignment:
         """Cut each class, in order, into S = s N / C shards and assign all shards at random.
@@ -205,7 +202,7 @@ class Groups:
 
 
 @dataclass(frozen=True)
-class Quantity:
+class Quantity(_Checked):
     """Size skew: IID labels, sizes from a symmetric Dirichlet.
 
     "Federated Learning on Non-IID Data Silos: An Experimental Study", Li, Diao, Chen, He, ICDE 2022 (quantity skew).
@@ -213,14 +210,10 @@ class Quantity:
     until no client is too small, which may not terminate.
     """
 
-    alpha: float = 0.5
+    alpha: PositiveFloat = 0.5
     """Concentration of the sizes: small values give unequal clients, large ones equal clients."""
-    min_size: int = 10
+    min_size: PositiveInt = 10
     """Minimum number of samples per client."""
-
-    def __post_init__(self) -> None:
-        require_positive("alpha", self.alpha)
-        require_positive("min_size", self.min_size)
 
     def assign(self, labels: Ints, groups: GroupIds | None, clients: int, rng: np.random.Generator) -> Assignment:
         """Draw the sizes, then cut a random permutation of the samples accordingly."""

@@ -13,6 +13,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn.functional import pad
 
+from fedrecall.constraints import NonNegativeFloat, NonNegativeInt, check_constraints
 from fedrecall.errors import UserError, unknown_name
 from fedrecall.tensor_dict import Inputs, TensorDict
 
@@ -25,18 +26,19 @@ class Transform:
     """Mean per channel, for values in [0, 1]. None: no normalisation."""
     std: tuple[float, ...] | None = None
     """Standard deviation per channel, for values in [0, 1]."""
-    pad: int = 0
+    pad: NonNegativeInt = 0
     """Pixels to pad on every side before a random crop to the original size."""
     pad_mode: Literal["zero", "reflect"] = "zero"
     """Values of the padding: zeros, or the image mirrored at its border."""
     flip: bool = False
     """Flip left and right with probability 1/2."""
-    rotate: float = 0.0
+    rotate: NonNegativeFloat = 0.0
     """Maximum angle of a random rotation, in degrees. Nearest pixel, zero outside the image."""
-    cutout: int = 0
+    cutout: NonNegativeInt = 0
     """Side of a random square that is set to zero after normalisation, in pixels."""
 
     def __post_init__(self) -> None:
+        check_constraints(self, "data.augment")
         if (self.mean is None) != (self.std is None) or len(self.mean or ()) != len(self.std or ()):
             raise UserError(
                 "config.conflict",
@@ -51,12 +53,6 @@ class Transform:
                 "data.augment.std",
                 "use values above 0",
             )
-        if self.pad_mode not in ("zero", "reflect"):
-            raise unknown_name("augment.pad_mode", self.pad_mode, ["zero", "reflect"], key="data.augment.pad_mode")
-        for field in ("pad", "rotate", "cutout"):
-            if (value := getattr(self, field)) < 0:
-                key = f"data.augment.{field}"
-                raise UserError("config.invalid_value", f"{key} = {value}: negative", key, "use 0 or more")
 
     @property
     def is_random(self) -> bool:
