@@ -334,9 +334,8 @@ def test_bad_reproductions_are_one_line(fedrecall, tmp_path: Path) -> None:
 
 
 def test_the_list_has_costs(fedrecall, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        papers, "experiment_ids", lambda: ["fedlmd-table-1", "fedlmd-fig-2"]
-    )  # all of them take a while
+    some = ["fedlmd-table-1", "fedlmd-fig-2"]  # all of them take a while
+    monkeypatch.setattr("fedrecall.studies.definitions.experiment_ids", lambda: some)
     code, out, _ = fedrecall("reproduce", "--list")
     assert code == 0
     assert re.search(r"^fedlmd-table-1 +FedLMD, Table 1.* 4 +20 +\d", out, re.M)

@@ -48,7 +48,7 @@ class TabularMlp:
         if len(found) != len(self.categories) or any(n > size for n, size in zip(found, self.categories, strict=True)):
             raise UserError(
                 "config.conflict",
-                f"model.categories = {list(self.categories)}: the integer columns of the data have {list(found)} values",
+                f"model.categories = {list(self.categories)}: the integer columns have {list(found)} values",
                 "model.categories",
                 "set at least these",
             )
