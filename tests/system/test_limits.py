@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import torch
-from torch import Tensor
+from pyarrow import parquet
+from torch import Tensor, nn
 
 import fedrecall as fr
 from fedrecall.config.tables import MAX_CONFIG_BYTES
@@ -133,3 +135,47 @@ def test_the_root_of_the_file_system_is_no_folder_of_images() -> None:
     with pytest.raises(fr.UserError) as error:
         fr.run({"data": {"name": "folder", "path": "/"}}, rounds=1)
     assert (error.value.code, error.value.key) == ("data.unsupported_type", "/")
+
+
+class WrongOutput(nn.Module):
+    """A model whose logits are of a type that no loss is computed of."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.linear, self.how = nn.Linear(4, 3), how
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.linear(x)
+        return {"complex64": torch.complex(z, z), "int64": z.long(), "meta": z.to("meta")}[self.how]
+
+
+@pytest.mark.parametrize("how", ["complex64", "int64", "meta"])
+def test_logits_that_are_no_real_numbers(how: str) -> None:
+    with pytest.raises(fr.UserError) as error:
+        fr.run(data=(torch.randn(300, 4), [0, 1, 2] * 100), model=WrongOutput(how), rounds=1)
+    assert (error.value.code, error.value.key) == ("model.invalid_output", "model")
+    assert how in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "code"),
+    [
+        (torch.randn(6, 4), None, "data.invalid_labels"),
+        (torch.randn(6, 4), torch.zeros(6, device="meta"), "data.invalid_labels"),
+        (torch.randn(6, 4, device="meta"), [0, 1] * 3, "data.invalid_inputs"),
+    ],
+)
+def test_data_without_values(x: Any, y: Any, code: str) -> None:
+    with pytest.raises(fr.UserError) as error:
+        fr.from_arrays(x, y)
+    assert error.value.code == code
+
+
+@pytest.mark.parametrize("values", [[b"xx"] * 6, [[1, 2]] * 6, [{"x": 1}] * 6])
+def test_a_table_column_that_is_neither_numbers_nor_text(values: list[Any], tmp_path: Path) -> None:
+    file = tmp_path / "table.parquet"
+    parquet.write_table(pa.table({"a": [1.0] * 6, "b": values, "label": [0, 1] * 3}), file)
+    with pytest.raises(fr.UserError) as error:
+        fr.from_table(file, label="label")
+    assert error.value.code == "data.unsupported_type"
+    assert '"b"' in str(error.value)

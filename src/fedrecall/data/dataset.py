@@ -182,8 +182,10 @@ def _warn_of_blanks(values: list[str], where: str) -> None:
 
 
 def _label_array(column: Sequence[Any], key: str, where: str) -> np.ndarray[Any, Any]:
+    if getattr(column, "is_meta", False):
+        raise UserError("data.invalid_labels", f"{where} are a tensor on the meta device", key, "pass their values")
     array = np.asarray(column)
-    if array.dtype.kind == "O" and all(isinstance(value, str) for value in array):
+    if array.dtype.kind == "O" and array.ndim == 1 and all(isinstance(value, str) for value in array):
         array = array.astype(str)  # pandas stores text as objects
     kind = array.dtype.kind
     is_integer = kind in "biu" or (kind == "f" and bool((np.isfinite(array) & (array == np.floor(array))).all()))

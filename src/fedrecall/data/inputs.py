@@ -53,6 +53,9 @@ def to_input_tensor(x: Any, name: str, key: str | None = None) -> Tensor:
     only if they have the shape of images, and booleans stay: they are a mask.
     """
     where = f'data "{name}": ' + ("inputs" if key is None else f'"{key}"')
+    if isinstance(x, Tensor) and x.is_meta:
+        message = f"{where} are a tensor on the meta device, which has no values"
+        raise UserError("data.invalid_inputs", message, key or "inputs", "pass a tensor with values")
     is_sparse = hasattr(x, "toarray")  # a sparse matrix, as of scikit-learn's text vectorizers
     try:
         array = x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x.toarray() if is_sparse else x)

@@ -145,6 +145,14 @@ def _features(values: "ChunkedArray", column: str, file: str) -> tuple[np.ndarra
         # Values such as timestamps are too large for float32 unless centred. Standardising by the training part later
         # removes the effect of this step.
         return ((numbers - numbers.mean()) / (numbers.std() or 1.0)).astype(np.float32)[:, None], True
+    if (
+        types.is_nested(kind)
+        or types.is_binary(kind)
+        or types.is_large_binary(kind)
+        or types.is_fixed_size_binary(kind)
+    ):
+        message = f'{file}: column "{column}" has values of type {kind}, neither numbers nor text'
+        raise UserError("data.unsupported_type", message, file, "convert or drop the column")
     categories, ids = np.unique(np.asarray(values.to_pylist()).astype(str), return_inverse=True)
     if len(categories) > MAX_COLUMN_CATEGORIES:
         raise UserError(

@@ -137,7 +137,11 @@ def _materialise(module: nn.Module, sample: Inputs | None) -> None:
 
 
 def _check_output(module: nn.Module, sample: Inputs, classes: int | None) -> None:
-    _, z = _forward(deepcopy(module).eval(), sample)  # a copy, so that the check changes no state
+    h, z = _forward(deepcopy(module).eval(), sample)  # a copy, so that the check changes no state
+    if (wrong := next((t for t in (h, z) if not t.is_floating_point() or t.is_meta), None)) is not None:
+        found = f"a {wrong.dtype} tensor on {wrong.device}"
+        message = f"{type(module).__name__}: forward returns {found}, but features and logits must be real numbers"
+        raise UserError("model.invalid_output", message, "model", FORWARD_HINT)
     if (z >= 0).all() and torch.allclose(z.sum(1), torch.ones_like(z.sum(1)), atol=1e-4):
         name = type(module).__name__
         warn_once(log, f"{name}: its outputs are probabilities, not logits: remove the softmax from its last layer")
