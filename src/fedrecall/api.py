@@ -20,7 +20,7 @@ from fedrecall.reporting.comparison import Comparison
 from fedrecall.runs.directory import remove_if_unused, require_empty
 from fedrecall.runs.keywords import Keywords, MethodLike, ModelLike, NamedMethod, name_method
 from fedrecall.runs.progress import RunProgress, progress_console
-from fedrecall.runs.records import RoundRecord
+from fedrecall.runs.records import RoundRecord, has_no_effect
 from fedrecall.runs.result import Result, run_title
 from fedrecall.runs.run import Run
 from fedrecall.runs.setup import Setup, prepare_run
@@ -116,6 +116,12 @@ def run(
             if watch is not None:
                 watch(record)
     _warn_of_chance(active.result, setup)
+    if has_no_effect(active.result.rounds):
+        log.warning(
+            "%s has practically no effect at these settings: its distillation is below 1 %% of the gradient at the "
+            "logits in every round: use a larger weight, or another method",
+            run_title(setup.experiment),
+        )
     return active.result
 
 

@@ -82,7 +82,7 @@ def test_comparison(tmp_path: Path) -> None:
     assert [shown[row]["rounds to target"][0] for row in CURVES] == ["3", "2", "Failed", "Failed"]
     assert [shown[row]["speedup"][0] for row in CURVES] == ["1.00", "2.00", "Failed", "Failed"]
     assert [shown[row]["speedup over FedAvg"][0] for row in CURVES] == ["1.00", "1.50", "Failed", "Failed"]
-    assert shown["FedAvg"]["forgetting"] == ("25.00 ± 0.00",)
+    assert shown["FedAvg"]["global - local"] == ("25.00 ± 0.00",)
     assert shown["FedAvg"]["local"] == ("42.00 ± 1.41",)
     assert [shown["FedAvg"][key][0] for key in ("s/round", "MB up", "MB down")] == ["0.5", "0.001", "0.002"]
     assert shown["FedNova"]["best"] == ("51.00 ± 0.00",)
@@ -98,7 +98,7 @@ def test_one_seed_has_no_deviation_and_no_interval(tmp_path: Path) -> None:
     table = comparison_table(results, "digits")
     assert entries(table)["FedLMD"]["final less FedAvg"] == ("+4.00",)
     assert entries(table)["FedLMD"]["final"] == ("72.00",)
-    assert "forgetting" not in table.header, "not measured"
+    assert not {"global - local", "forgotten", "pull"} & set(table.header), "not measured"
     assert not any("interval" in text or "±" in text for text in notes(table, "legend"))
 
 
@@ -147,8 +147,8 @@ def test_a_group_of_the_test_set_has_no_local_accuracy(tmp_path: Path) -> None:
     columns = {"Amazon": {"group": "amazon"}, "all of it": {}}
     defaults = study(columns=columns, paper=None)
     results = load_results(write_study(defaults, tmp_path / "s", accuracy, local=0.25, groups=["amazon"]))
-    assert not {"local", "forgetting"} & set(comparison_table(results, "Amazon").header)
-    assert {"local", "forgetting"} <= set(comparison_table(results, "all of it").header)
+    assert not {"local", "global - local"} & set(comparison_table(results, "Amazon").header)
+    assert {"local", "global - local"} <= set(comparison_table(results, "all of it").header)
 
 
 def test_the_rule_of_fedssd(tmp_path: Path) -> None:

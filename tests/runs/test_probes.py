@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,9 +11,12 @@ import torch
 import torch.nn.functional as F
 
 import fedrecall as fr
+from fedrecall.core.client_report import distillation_share
 from fedrecall.core.types import Local, Output, Step
 from fedrecall.methods.fedcsd import FedCSD
-from fedrecall.runs.probes import PROBES, _in_and_out_of_distribution
+from fedrecall.runs.probes import PROBES, _in_and_out_of_distribution, measure_forgotten
+from fedrecall.runs.records import has_no_effect
+from fedrecall.runs.run import Run
 from fedrecall.runs.setup import prepare_run
 
 SKEWED = {
@@ -85,6 +89,80 @@ def test_local_models_are_counted_and_lose_accuracy(everything: fr.Result) -> No
     partition = json.loads((everything.directory / "partition.json").read_text())  # type: ignore[operator]
     assert line["labels"] == [partition["counts"][client] for client in line["clients"]]
     assert everything.probes["cohort"][-1]["labels"] == np.sum(line["labels"], 0).tolist()
+
+
+def test_forgotten_examples_are_those_that_the_received_model_knew(everything: fr.Result, tmp_path: Path) -> None:
+    """The second round again, from the first round's model, client by client with the training loop alone."""
+    first = fr.run(tables(method="fedcsd", rounds=1), out=tmp_path / "first")
+    setup = prepare_run(everything.experiment)
+    test, line = setup.data.test, everything.probes["forgotten"][-1]
+    with torch.no_grad():
+        known = first.model()(test.batch(slice(None)))[1].argmax(-1) == test.y
+    confusion = np.array(everything.probes["local_confusion"][-1]["confusion"])
+    right = confusion.diagonal(axis1=1, axis2=2).sum(1)
+    for correct, share in zip(right, line["shares"], strict=True):
+        # those that a client knows after its training are at least those that it kept
+        assert share >= 1 - correct / int(known.sum()) - 1e-12
+    record = everything.rounds[-1]
+    assert record["forgotten"] == pytest.approx(np.mean(line["shares"]))
+    assert record["forgotten_absent"] == pytest.approx(np.mean([a for a in line["absent"] if a is not None]))
+    assert record["forgotten_absent"] > record["forgotten"]
+
+
+def test_forgotten_by_hand() -> None:
+    y = torch.tensor([0, 0, 1, 1, 2, 2])
+    labels = {0: torch.tensor([3, 0, 1]), 1: torch.tensor([1, 1, 1]), 2: torch.tensor([0, 0, 0])}
+    context = SimpleNamespace(test=SimpleNamespace(y=y), labels=labels.__getitem__)
+    received = SimpleNamespace(predicted=torch.tensor([0, 1, 1, 1, 2, 0]))  # right: examples 0, 2, 3 and 4
+    predicted = {0: [0, 0, 2, 1, 2, 2], 1: [1, 0, 0, 0, 0, 2], 2: [0, 0, 2, 1, 2, 2]}
+    metrics = [{"client": torch.tensor(k), "predicted": torch.tensor(p)} for k, p in predicted.items()]
+    found = measure_forgotten(context, SimpleNamespace(received=received, client_metrics=metrics))  # type: ignore[arg-type]
+    assert found is not None
+    assert found.shares == [0.25, 1.0, 0.25]
+    assert found.absent == [0.5, None, None], "client 1 has all classes, the labels of client 2 are unknown"
+    assert found.means() == {"forgotten": 0.5, "forgotten_absent": 0.5}
+    assert measure_forgotten(context, SimpleNamespace(received=None, client_metrics=metrics)) is None  # type: ignore[arg-type]
+
+
+def test_forgotten_is_the_same_after_a_resume_and_with_few_evaluations(tmp_path: Path) -> None:
+    plain = fr.run(tables("forgotten", rounds=3))
+    sparse = tables("forgotten", rounds=3)
+    sparse["run"] |= {"evaluate_every": 2}  # type: ignore[operator]
+    assert fr.run(sparse).probes == plain.probes
+    with Run(prepare_run(fr.Experiment(**tables("forgotten", rounds=3))), tmp_path / "a") as run:
+        next(iter(run))
+    assert fr.run(out=tmp_path / "a", resume=True).probes == plain.probes
+
+
+@pytest.mark.parametrize(
+    ("method", "scale"),
+    [("fedntd", {"beta": 0.0}), ("fedcad", {"beta": 0.0, "gamma": 0.0}), ("fedlmd-tf", {"beta": 0.0})],
+)
+def test_pull_is_the_share_of_the_distillation(method: str, scale: dict[str, float]) -> None:
+    strong = fr.run(tables("pull", method=method)).rounds
+    assert all(0 < record["pull"] < 1 for record in strong)
+    idle = fr.run(tables("pull") | {"method": {"name": method, **scale}}).rounds
+    assert [record["pull"] for record in idle] == [0.0, 0.0]
+    assert has_no_effect(idle)
+
+
+def test_pull_by_hand() -> None:
+    z, teacher = torch.tensor([[1.0, 2.0, 0.5]]), torch.tensor([[0.5, 0.0, 1.0]])
+    step = Step(torch.zeros(1), torch.zeros(1, 1), z, torch.tensor([1]), {"global": Output(z, teacher)})
+    label = F.softmax(z, -1) - torch.tensor([[0.0, 1.0, 0.0]])
+    distilled = 0.7 * 3 * (F.softmax(z / 3, -1) - F.softmax(teacher / 3, -1))  # tau^2 times 1 / tau
+    expected = distilled.norm() / (label.norm() + distilled.norm())
+    local = Local(*[None] * len(Local._fields))._replace(scratch={})  # type: ignore[arg-type]
+    share = distillation_share(fr.METHODS["fedavg-kd"](beta=0.7, tau=3.0), step, local)
+    assert share == pytest.approx(float(expected), rel=1e-6)
+    assert distillation_share(fr.METHODS["fedavg"](), step, local) is None
+
+
+@pytest.mark.parametrize("method", ["fedprox", "scaffold", "fedcurv", "moon", "fedproto"])
+def test_methods_that_act_elsewhere_have_no_pull(method: str) -> None:
+    result = fr.run(tables("pull", method=method, rounds=1))
+    assert "pull" not in result.rounds[0]
+    assert not has_no_effect(result.rounds)
 
 
 def test_in_and_out_of_distribution_by_hand() -> None:

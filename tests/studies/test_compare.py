@@ -111,7 +111,7 @@ def test_compare(fedrecall, tmp_path: Path) -> None:
         assert fact in lines[0]
     one_run = r"\d/4  (fedavg|fedlmd:tau=3), seed [01]: final \d+\.\d\d %  best \d+\.\d\d %  \d+\.\d\d s/round"
     assert sum(re.fullmatch(one_run, line) is not None for line in lines) == 4
-    for title in ("final", "best", "last 10", "rounds to target", "speedup", "s/round", "MB up", "forgetting"):
+    for title in ("final", "best", "last 10", "rounds to target", "speedup", "s/round", "MB up", "forgotten"):
         assert title in out
     assert re.search(r"^fedlmd:tau=3 +\d+\.\d\d ± \d+\.\d\d", out, re.M)
     for fact in ("mine/tables", "mine/figures", "fedrecall report mine"):

@@ -35,7 +35,18 @@ from fedrecall.models import MODELS, Model
 from fedrecall.simulation.attacks import ATTACKS, Attack
 from fedrecall.simulation.availability import STRAGGLER_MODELS, StragglerModel
 
-ProbeName = Literal["confusion", "local", "local_confusion", "cohort", "shift", "distillation", "own_data", "features"]
+ProbeName = Literal[
+    "confusion",
+    "local",
+    "forgotten",
+    "pull",
+    "local_confusion",
+    "cohort",
+    "shift",
+    "distillation",
+    "own_data",
+    "features",
+]
 PROBE_NAMES: tuple[str, ...] = get_args(ProbeName)
 
 Positive = Annotated[int, Field(ge=1)]

@@ -1,6 +1,7 @@
 """Metrics that a client reports besides its reply, for probes, and their validation."""
 
 from dataclasses import dataclass
+from statistics import fmean
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +16,9 @@ SHIFT_METRICS = ("kl", "features", "accuracy")  # columns of the metric "shift"
 
 MAX_FEATURE_EXAMPLES = 1000  # test examples whose features are reported
 
-SHARE_METRICS = ("local_accuracy", "own_data")  # metrics from 0 to 1
+SHARE_METRICS = ("local_accuracy", "own_data", "pull")  # metrics from 0 to 1
+
+STEP_METRICS = ("loss", "pull")  # metrics that a client without a training step does not have
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,8 @@ class ReportRequest:
     """Distance from the received model after each epoch. Cost: epochs + 1 passes over the test set."""
     distillation: bool = False
     """Values of `Method.sample_metrics`, averaged over the round. Cost: some arithmetic per batch."""
+    pull: bool = False
+    """Share of the distillation in the gradient at the logits, mean over batches. Cost: the loss twice per batch."""
     features: int | None = None
     """Round, from 0, after which features of some test examples are reported."""
 
@@ -45,6 +50,7 @@ class ClientReporter:
         self._received = f.join(r.w, r.b)
         self._sums: Payload = {}
         self._shifts: list[Tensor] = []
+        self._pulls: list[float] = []
         self._global = f.outputs(self._received, test) if request.shift else None
 
     @torch.no_grad()
@@ -54,6 +60,8 @@ class ClientReporter:
             for name, values in self._method.sample_metrics(s, r).items():
                 pair = torch.stack([values.nansum(), (~values.isnan()).sum()]).double()
                 self._sums[name] = self._sums.get(name, 0) + pair
+        if self._request.pull and (share := distillation_share(self._method, s, r)) is not None:
+            self._pulls.append(share)
 
     @torch.no_grad()
     def epoch(self, state: Tensor) -> None:
@@ -70,6 +78,8 @@ class ClientReporter:
         if self._request.own_data:
             before, after = (self._f.score(w, self._r.data).accuracy for w in (self._received, state))
             out["own_data"] = torch.tensor([before, after], dtype=torch.float64)
+        if self._pulls:
+            out["pull"] = torch.tensor(fmean(self._pulls), dtype=torch.float64)
         if self._shifts:
             out["shift"] = torch.stack(self._shifts)
         if self._request.features == self._r.t:
@@ -77,9 +87,30 @@ class ClientReporter:
         return out | {f"observed.{name}": pair for name, pair in self._sums.items()}
 
 
+def distillation_share(method: Method, s: Step, r: Local) -> float | None:
+    """Return ||dD/dz|| / (||d(L - D)/dz|| + ||dD/dz||) of a batch for a loss L with the distillation term D.
+
+    None if the method has no such term. The step is not changed, and no random number of the training is used.
+    """
+    with torch.enable_grad(), torch.random.fork_rng(devices=[]):
+        z = s.z.detach().requires_grad_()
+        copy, local = s._replace(h=s.h.detach(), z=z), r._replace(scratch=dict(r.scratch))
+        term = method.distillation(copy, local)
+        if term is None:
+            return None
+        of_term, of_loss = (
+            torch.autograd.grad(value.mean(), z, allow_unused=True, materialize_grads=True)[0]
+            for value in (term, method.loss(copy, local))
+        )
+    distilled, rest = float(of_term.norm()), float((of_loss - of_term).norm())
+    return distilled / (distilled + rest) if distilled + rest > 0 else 0.0
+
+
 def without_steps(report: PayloadSpec) -> PayloadSpec:
     """Return the form of the report of a client that makes no training step, because its batches are skipped."""
-    form = {name: spec for name, spec in report.items() if name != "loss" and not name.startswith("observed.")}
+    form = {
+        name: spec for name, spec in report.items() if name not in STEP_METRICS and not name.startswith("observed.")
+    }
     if "shift" in form:
         form["shift"] = (form["shift"][0], torch.Size([1, len(SHIFT_METRICS)]))
     return form

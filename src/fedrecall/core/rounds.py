@@ -41,6 +41,7 @@ class RoundResult(NamedTuple):
     client_metrics: list[Payload]  # of each participating client, for probes
     tensors_sent: Payload  # to every client
     rejected: list[RejectedReply]
+    received: Score | None = None  # of the model that the clients received; None if it is not evaluated
 
 
 def sample_clients(schedule: RoundSchedule, t: int) -> list[int]:

@@ -5,6 +5,7 @@ A probe returns one record per round, which is stored in `probes/<name>.jsonl` o
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import torch
@@ -127,6 +128,57 @@ def _distillation(_: ProbeContext, result: RoundResult) -> ProbeRecord | None:
     return record or None
 
 
+def _pull(_: ProbeContext, result: RoundResult) -> ProbeRecord | None:
+    reports = [report for report in result.client_metrics if "pull" in report]
+    pulls = [float(report["pull"]) for report in reports]
+    clients = [int(report["client"]) for report in reports]
+    return {"pull": fmean(pulls), "clients": clients, "by_client": pulls} if pulls else None
+
+
+class Forgotten(NamedTuple):
+    """Shares of the test examples that the received model classified correctly and the trained ones do not."""
+
+    clients: list[int]
+    shares: list[float | None]  # by client; None if the received model was never right
+    absent: list[float | None]  # of the classes of which the client has no example; None if it has all of them
+
+    def means(self) -> ProbeRecord:
+        """Return the means over the clients that have a value."""
+        return {"forgotten": _mean(self.shares), "forgotten_absent": _mean(self.absent)}
+
+
+def measure_forgotten(context: ProbeContext, result: RoundResult) -> Forgotten | None:
+    """Return what the participants forgot in a round; None if their predictions or the received model's are unknown."""
+    reports = [report for report in result.client_metrics if "predicted" in report]
+    if result.received is None or not reports:
+        return None
+    y = context.test.y
+    known = result.received.predicted == y
+    clients, shares, absent = [], [], []
+    for report in reports:
+        client, wrong = int(report["client"]), report["predicted"] != y
+        labels = context.labels(client)
+        lacks = labels[y] == 0 if labels.sum() > 0 else torch.zeros_like(known)  # a node's own data are not known here
+        clients.append(client)
+        shares.append(_share(wrong, known))
+        absent.append(_share(wrong, known & lacks))
+    return Forgotten(clients, shares, absent)
+
+
+def _share(hits: Tensor, of: Tensor) -> float | None:
+    return float(hits[of].double().mean()) if of.any() else None
+
+
+def _mean(values: Collection[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+def _forgotten(context: ProbeContext, result: RoundResult) -> ProbeRecord | None:
+    found = measure_forgotten(context, result)
+    return found and {**found.means(), "clients": found.clients, "shares": found.shares, "absent": found.absent}
+
+
 def _own_data(_: ProbeContext, result: RoundResult) -> ProbeRecord:
     both = torch.stack([report["own_data"] for report in result.client_metrics])
     clients = [int(report["client"]) for report in result.client_metrics]
@@ -141,7 +193,18 @@ _TEST_PASS_COST = "a pass over the test set for each participant"
 
 PROBES: dict[str, Probe] = {
     "confusion": Probe("the global model's confusion matrix", "nothing", (), _confusion),
-    "local": Probe("class-wise accuracy of local models, forgetting", _TEST_PASS_COST, ("predictions",), _local),
+    "local": Probe(
+        "class-wise accuracy of local models, global minus local accuracy", _TEST_PASS_COST, ("predictions",), _local
+    ),
+    "forgotten": Probe(
+        "share of the test examples that the received model knew and a client's trained model gets wrong",
+        _TEST_PASS_COST,
+        ("predictions",),
+        _forgotten,
+    ),
+    "pull": Probe(
+        "share of the distillation in the gradient at the logits", "the loss twice for every batch", ("pull",), _pull
+    ),
     "local_confusion": Probe("local models' confusion matrices", _TEST_PASS_COST, ("predictions",), _local_confusion),
     "cohort": Probe("labels in the cohort's training data", "nothing", (), _cohort),
     "shift": Probe(
@@ -163,6 +226,7 @@ def report_request(probes: Collection[str], *, local_accuracy: bool, last: int) 
         own_data="own_data" in required,
         shift="shift" in required,
         distillation="distillation" in required,
+        pull="pull" in required,
         features=last if "features" in required else None,
     )
 

@@ -40,6 +40,15 @@ def make_record(r: RoundResult, dataset: Dataset, epsilon: float | None = None) 
     return out
 
 
+MIN_PULL = 0.01  # share of the gradient at the logits below which a distillation has practically no effect
+
+
+def has_no_effect(records: Sequence[RoundRecord]) -> bool:
+    """Return True if the method distils, and its share of the gradient at the logits was below 1 % in every round."""
+    pulls = [record["pull"] for record in records if record.get("pull") is not None]
+    return bool(pulls) and max(pulls) < MIN_PULL
+
+
 def summarise(records: Sequence[RoundRecord], initial: float, targets: Sequence[float]) -> dict[str, Any]:
     """Return final, best and mean of the last ten accuracies, the first round at each target, and totals."""
     curve = [(r["round"], r["accuracy"]) for r in records if r["accuracy"] is not None]

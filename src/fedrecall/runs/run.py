@@ -11,6 +11,7 @@ from fedrecall.core.exchange import Diverged
 from fedrecall.core.failures import FailurePolicy
 from fedrecall.core.rounds import RoundResult, run_rounds
 from fedrecall.core.seeds import single_threaded
+from fedrecall.core.types import Score
 from fedrecall.errors import FULL_ERRORS, UserError
 from fedrecall.runs.checkpoints import Checkpoint
 from fedrecall.runs.directory import ROUNDS_FILE, RunDirectory, cannot_write, locked, require_empty
@@ -23,7 +24,7 @@ from fedrecall.runs.engine import (
     make_reply_policy,
     with_unreliable_clients,
 )
-from fedrecall.runs.probes import ProbeContext, ProbeRecord, feature_tensors, run_probes
+from fedrecall.runs.probes import ProbeContext, ProbeRecord, feature_tensors, measure_forgotten, run_probes
 from fedrecall.runs.records import RoundRecord, make_record, summarise
 from fedrecall.runs.result import Result
 from fedrecall.runs.setup import MODEL_FILE, Setup
@@ -71,6 +72,7 @@ class Run:
         self._records: list[RoundRecord] = []
         self._probe_records: dict[str, list[ProbeRecord]] = {}
         self._last_round: RoundResult | None = None
+        self._score: Score | None = None  # of self._server, if it was evaluated
         data = setup.data
         self._probe_context = ProbeContext(data.client_examples, data.test, data.partition, setup.clients.classes)
 
@@ -88,9 +90,11 @@ class Run:
             self._engine = stack.enter_context(self._make_engine(checkpoint))
             if self._directory is not None:
                 self._tracker.start(self._setup.experiment.to_tables(), self._directory.path, self._server.t)
-            self._initial_accuracy: float = (
-                checkpoint.manifest["initial"] if checkpoint else self._engine.evaluate(self._server.state).accuracy
-            )
+            if checkpoint is None:
+                self._score = self._engine.evaluate(self._server.state)
+                self._initial_accuracy: float = self._score.accuracy
+            else:
+                self._initial_accuracy = checkpoint.manifest["initial"]
             self._resources = stack.pop_all()
         return self
 
@@ -180,10 +184,15 @@ class Run:
     def _log_round(self, round_result: RoundResult) -> RoundRecord:
         """Append a round to the logs, save a checkpoint if one is due, and inform the tracker."""
         setup, directory, run = self._setup, self._directory, self._setup.experiment.run
-        self._server, self._last_round = round_result.server, round_result
+        round_result = round_result._replace(received=self._score_received(round_result))
+        self._server, self._last_round, self._score = round_result.server, round_result, round_result.score
         record = make_record(round_result, setup.data.dataset, epsilon_spent(setup, round_result.number))
-        self._records.append(record)
         probe_records = run_probes(run.probes, self._probe_context, round_result)
+        if (forgotten := measure_forgotten(self._probe_context, round_result)) is not None:
+            record |= forgotten.means()
+        if "pull" in probe_records:
+            record["pull"] = probe_records["pull"]["pull"]
+        self._records.append(record)
         for name, probe_record in probe_records.items():
             self._probe_records.setdefault(name, []).append(probe_record)
         if round_result.train_loss is None:
@@ -204,6 +213,15 @@ class Run:
                 directory.checkpoints.save(self._server, self._engine.client_state, directory.log_files, extra)
         self._tracker.round(record)
         return record
+
+    def _score_received(self, round_result: RoundResult) -> Score | None:
+        """Return the score of the model that the clients received, if their own predictions are measured."""
+        sent = round_result.tensors_sent
+        if not self._setup.clients.report.predictions or "w" not in sent:
+            return None
+        if sent["w"] is self._server.w and self._score is not None:
+            return self._score
+        return self._engine.evaluate(self._server.f.join(sent["w"], sent.get("b", self._server.b)))
 
     def _finish(self, error: UserError | None = None) -> None:
         """Write the global model, then the summary, which marks the run as finished or failed."""

@@ -117,10 +117,11 @@ def default_figures(results: StudyResults) -> tuple[FigureSpec, ...]:
         local = FigureSpec(
             form="curves", title="Mean test accuracy of the local models", options={"y": "local_accuracy"}
         )
-        lost = FigureSpec(
-            form="curves", title="Forgetting: global less mean local accuracy", options={"y": "forgetting"}
-        )
-        specs += [local, lost]
+        gap = FigureSpec(form="curves", title="Global minus mean local accuracy", options={"y": "forgetting"})
+        specs += [local, gap]
+    if any(run_curve(run, "forgotten") for run in results.finished_runs()):
+        keys = ["forgotten", "forgotten_absent"]
+        specs.append(FigureSpec(form="curves", title="Forgotten by the clients in a round", options={"y": keys}))
     return (*specs, FigureSpec(form="partition", title="Samples by client and class"))
 
 

@@ -36,12 +36,16 @@ MARKERS_PER_LINE = 8
 MEASURE_LABELS = {
     "accuracy": "test accuracy (%)",
     "local_accuracy": "mean local accuracy (%)",
-    "forgetting": "forgetting (points)",
+    "forgotten": "forgotten by clients (%)",
+    "forgotten_absent": "forgotten, absent classes (%)",
+    "forgetting": "global minus local accuracy (points)",
+    "pull": "pull of the distillation (%)",
     "loss": "test loss",
     "train_loss": "training loss",
 }
 
-PERCENT_MEASURES = ("accuracy", "local_accuracy", "forgetting")  # recorded as shares, displayed in percent
+# recorded as shares, displayed in percent
+PERCENT_MEASURES = ("accuracy", "local_accuracy", "forgotten", "forgotten_absent", "forgetting", "pull")
 
 
 def curves(

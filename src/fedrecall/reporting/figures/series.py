@@ -103,10 +103,12 @@ def run_curve(run: FinishedRun, key: str) -> Curve:
 
     Local accuracies are measured on the complete test set: a column for a group of it has none.
     """
-    if key not in ("local_accuracy", "forgetting"):
+    if key not in ("local_accuracy", "forgetting", "forgotten", "forgotten_absent"):
         return run.curve(key)
     if run.cell.group is not None:
         return []
+    if key not in ("local_accuracy", "forgetting"):
+        return run.curve(key)
     local = run.curve("local_accuracy") or probe_curve(run, "local", "mean_accuracy")
     if key == "local_accuracy":
         return local

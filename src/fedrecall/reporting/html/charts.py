@@ -26,7 +26,10 @@ class ChartMeasure(NamedTuple):
 CHART_MEASURES = (
     ChartMeasure("accuracy", "test accuracy"),
     ChartMeasure("local_accuracy", "mean local accuracy"),
-    ChartMeasure("forgetting", "forgetting", unit=" points"),
+    ChartMeasure("forgotten", "forgotten by clients"),
+    ChartMeasure("forgotten_absent", "forgotten, absent classes"),
+    ChartMeasure("forgetting", "global minus local accuracy", unit=" points"),
+    ChartMeasure("pull", "pull of the distillation"),
     ChartMeasure("loss", "test loss", unit="", digits=4, scale=1.0),
     ChartMeasure("train_loss", "training loss", unit="", digits=4, scale=1.0),
 )

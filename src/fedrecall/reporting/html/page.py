@@ -18,7 +18,8 @@ from fedrecall.studies.study import FigureSpec
 
 ACCURACY = FigureSpec(form="curves", title="Test accuracy by round")
 
-FORGETTING = FigureSpec(form="curves", title="Forgetting by round", options={"y": "forgetting"})
+FORGOTTEN = FigureSpec(form="curves", title="Forgotten by round", options={"y": ["forgotten", "forgotten_absent"]})
+ACCURACY_GAP = FigureSpec(form="curves", title="Global minus local accuracy by round", options={"y": "forgetting"})
 
 PARTITION = FigureSpec(form="partition", title="Samples by client and class")
 
@@ -138,7 +139,8 @@ def _sections(
     if study.figures:
         yield PageSection("figures", "Figures", figures=draw("figures", *study.figures))
     if (forgetting := forgetting_table(results)) is not None:
-        yield PageSection("forgetting", "Forgetting", (forgetting,), draw("forgetting", FORGETTING))
+        shown = FORGOTTEN if "forgotten" in forgetting.header else ACCURACY_GAP
+        yield PageSection("forgetting", "Forgetting", (forgetting,), draw("forgetting", shown))
     if finished:
         if "partition" not in forms:
             yield PageSection("partition", "Partition", figures=draw("partition", PARTITION))

@@ -1,11 +1,12 @@
 """Cells of the tables: groups of runs, the statistics computed over them, and the notes below a table."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Literal
 
 from fedrecall.reporting.tables.render import TableCell, TableNote
+from fedrecall.runs.records import has_no_effect
 from fedrecall.studies import statistics
 from fedrecall.studies.results import FinishedRun, StudyResults
 from fedrecall.studies.statistics import Curve
@@ -62,8 +63,7 @@ class RunGroup:
 
         It is measured on the complete test set, so a column for a group of the test set has none.
         """
-        curves = {run.cell.seed: run.curve("local_accuracy") for run in self.completed if run.cell.group is None}
-        return {seed: 100 * fmean(value for _, value in curve) for seed, curve in curves.items() if curve}
+        return self.mean_over_rounds("local_accuracy")
 
     def forgetting(self) -> dict[int, float]:
         """Return global minus mean local accuracy by seed, in points, averaged over rounds."""
@@ -74,6 +74,16 @@ class RunGroup:
             if gaps and run.cell.group is None:
                 out[run.cell.seed] = 100 * fmean(gaps)
         return out
+
+    def mean_over_rounds(self, key: str) -> dict[int, float]:
+        """Return a recorded share by seed, in percent, averaged over rounds; empty for a group of the test set."""
+        curves = {run.cell.seed: run.curve(key) for run in self.completed if run.cell.group is None}
+        return {seed: 100 * fmean(value for _, value in curve) for seed, curve in curves.items() if curve}
+
+    @property
+    def has_no_effect(self) -> bool:
+        """True if the distillation stayed below 1 % of the gradient at the logits in all runs."""
+        return bool(self.completed) and all(has_no_effect(run.records) for run in self.completed)
 
     def mean_of(self, key: str) -> float | None:
         """Average a recorded value over rounds and seeds; None if it is not recorded."""
@@ -152,11 +162,11 @@ def spread_cell(values: Sequence[float], runs: RunGroup) -> TableCell:
     return TableCell((text, *missing), numbers)
 
 
-def difference_cell(runs: RunGroup, reference: RunGroup, measure: str) -> TableCell:
-    """Make a cell of the difference to another row, paired by seed, with its confidence interval."""
-    found = (
-        None if runs is reference else statistics.paired_difference(runs.accuracy(measure), reference.accuracy(measure))
-    )
+def difference_cell(
+    runs: RunGroup, reference: RunGroup, values: Callable[[RunGroup], Mapping[int, float]]
+) -> TableCell:
+    """Make a cell of the difference of values by seed to another row, paired by seed, with its confidence interval."""
+    found = None if runs is reference else statistics.paired_difference(values(runs), values(reference))
     if found is None:
         return TableCell(("-",), {"mean": None})
     interval = () if found.low is None else (f"[{found.low:+.2f}, {found.high:+.2f}]",)

@@ -1,6 +1,7 @@
 """Table of one column: accuracies, differences to the first row, rounds to target, forgetting and costs."""
 
 from collections.abc import Callable, Container
+from functools import partial
 
 from fedrecall.reporting.tables import cells
 from fedrecall.reporting.tables.cells import MILLION, RunGroup, reference_row, run_group, target_accuracy, target_rounds
@@ -8,11 +9,23 @@ from fedrecall.reporting.tables.render import ReportTable, TableCell, TableNote
 from fedrecall.studies.results import StudyResults
 from fedrecall.studies.study import Target, slug
 
+ROUND_MEANS = {  # title of a column -> key of a round's record, averaged over rounds
+    "local": "local_accuracy",
+    "forgotten": "forgotten",
+    "forgotten, absent": "forgotten_absent",
+    "pull": "pull",
+}
+
+FORGOTTEN_NOTE = (
+    "forgotten: share of the test examples that the received model classified correctly and the trained client model "
+    "does not, % (mean over clients and rounds); absent: of the classes of which the client has no example"
+)
+
 
 def comparison_table(results: StudyResults, column: str, *, brief: bool = False) -> ReportTable:
     """Make the comparison of one column's rows.
 
-    With `brief` it fits a terminal: the study's measure, best accuracy, difference to the first row, forgetting, time.
+    With `brief` it fits a terminal: the study's measure, best accuracy, difference to the first row, forgotten, time.
     """
     study, first = results.study, next(iter(results.study.rows))
     groups = {row: run_group(results, row, column) for row in study.rows}
@@ -24,23 +37,31 @@ def comparison_table(results: StudyResults, column: str, *, brief: bool = False)
     }
     measure = "last 10" if study.measure == "last10" else study.measure
     if len(groups) > 1:
-        makers[f"{measure} less {first}"] = lambda _, g: cells.difference_cell(g, groups[first], study.measure)
+        makers[f"{measure} less {first}"] = lambda _, g: cells.difference_cell(
+            g, groups[first], lambda group: group.accuracy(study.measure)
+        )
     if target_accuracy(results, column) is not None:
         makers |= {
             "rounds to target": lambda row, g: cells.rounds_to_target_cell(g, speeds[row]),
             "speedup": lambda row, g: cells.speedup_cell(g, speeds[row], "over_all"),
             f"speedup over {reference_row(study)}": lambda row, g: cells.speedup_cell(g, speeds[row], "over_reference"),
         }
+    for title, key in ROUND_MEANS.items():
+        if any(group.mean_over_rounds(key) for group in groups.values()):
+            makers[title] = partial(_round_mean_cell, key=key)
+    if "forgotten" in makers and len(groups) > 1:
+        makers[f"forgotten less {first}"] = lambda _, g: cells.difference_cell(
+            g, groups[first], lambda group: group.mean_over_rounds("forgotten")
+        )
     if any(group.forgetting() for group in groups.values()):
-        makers["local"] = lambda _, g: cells.spread_cell(list(g.local_accuracy().values()), g)
-        makers["forgetting"] = lambda _, g: cells.spread_cell(list(g.forgetting().values()), g)
+        makers["global - local"] = lambda _, g: cells.spread_cell(list(g.forgetting().values()), g)
     makers |= {
         "s/round": lambda _, g: cells.number_cell(g.mean_of("seconds")),
         "MB up": lambda _, g: cells.number_cell(g.mean_of("bytes_up"), MILLION),
         "MB down": lambda _, g: cells.number_cell(g.mean_of("bytes_down"), MILLION),
     }
     if brief:
-        shown = {measure, "best", f"{measure} less {first}", "forgetting", "s/round"}
+        shown = {measure, "best", f"{measure} less {first}", "forgotten", "pull", "s/round"}
         makers = {title: make for title, make in makers.items() if title in shown}
     return ReportTable(
         name=f"compare-{slug(column)}",
@@ -54,6 +75,10 @@ def comparison_table(results: StudyResults, column: str, *, brief: bool = False)
         ),
         fraction=study.fraction,
     )
+
+
+def _round_mean_cell(_: str, group: RunGroup, *, key: str) -> TableCell:
+    return cells.spread_cell(list(group.mean_over_rounds(key).values()), group)
 
 
 def _legend(results: StudyResults, column: str, shown: Container[str]) -> list[str]:
@@ -73,7 +98,13 @@ def _legend(results: StudyResults, column: str, shown: Container[str]) -> list[s
             out.append(f"methods with missing seeds are compared with {reference} by the mean curves of shared seeds")
     if "local" in shown:
         out.append("local: mean accuracy of the local models before aggregation, over all rounds")
-    if "forgetting" in shown:
-        local = "local" if "local" in shown else "mean accuracy of the local models before aggregation"
-        out.append(f"forgetting: accuracy of the global model minus {local}, mean over rounds")
+    if "forgotten" in shown:
+        out.append(FORGOTTEN_NOTE)
+    if "global - local" in shown:
+        out.append("global - local: accuracy of the global model minus local, mean over rounds")
+    if "pull" in shown:
+        out.append("pull: share of the distillation in the gradient at the logits, % (mean over batches and rounds)")
+        groups = {row: run_group(results, row, column) for row in study.rows}
+        idle = [row for row, group in groups.items() if group.has_no_effect]
+        out += [f"{row} has practically no effect at these settings: pull below 1 % in every round" for row in idle]
     return [*out, "MB: per participating client and round"] if "MB up" in shown else out

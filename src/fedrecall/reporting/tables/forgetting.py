@@ -6,13 +6,16 @@ from statistics import fmean
 from fedrecall.reporting.figures.series import probe_curve, run_curve
 from fedrecall.reporting.tables import ReportTable, TableCell, TableNote
 from fedrecall.reporting.tables.cells import run_group, spread_cell
+from fedrecall.reporting.tables.comparison import FORGOTTEN_NOTE
 from fedrecall.studies.results import FinishedRun, StudyResults
 from fedrecall.studies.statistics import Curve
 
 FORGETTING_COLUMNS: Mapping[str, Callable[[FinishedRun], Curve]] = {
     "global": FinishedRun.curve,
     "mean local": lambda run: run_curve(run, "local_accuracy"),
-    "forgetting": lambda run: run_curve(run, "forgetting"),
+    "forgotten": lambda run: run_curve(run, "forgotten"),
+    "forgotten, absent": lambda run: run_curve(run, "forgotten_absent"),
+    "global - local": lambda run: run_curve(run, "forgetting"),
     "local, own classes": lambda run: probe_curve(run, "local", "in_distribution"),
     "local, other classes": lambda run: probe_curve(run, "local", "out_distribution"),
 }
@@ -28,7 +31,8 @@ def forgetting_table(results: StudyResults) -> ReportTable | None:
         return None
     titles = [(name, columns[0], name) for name in FORGETTING_COLUMNS]  # title, column of the study, quantity
     if len(columns) > 1:
-        titles = [(column, column, "forgetting") for column in columns]
+        measured = any(run_curve(run, "forgotten") for run in results.finished_runs())
+        titles = [(column, column, "forgotten" if measured else "global - local") for column in columns]
     lines = {row: [_mean_cell(results, row, column, name) for _, column, name in titles] for row in results.study.rows}
     shown = [i for i in range(len(titles)) if any(line[i].value is not None for line in lines.values())]
     return ReportTable(
@@ -38,9 +42,10 @@ def forgetting_table(results: StudyResults) -> ReportTable | None:
         rows=tuple((row, tuple(line[i] for i in shown)) for row, line in lines.items()),
         notes=(
             TableNote("percent of the test set, means over rounds"),
-            TableNote("forgetting: accuracy of the global model minus mean accuracy of the local models"),
+            TableNote(FORGOTTEN_NOTE),
+            TableNote("global - local: accuracy of the global model minus mean accuracy of the local models"),
             TableNote("local models are measured before aggregation"),
-            *([TableNote(CLASSES_NOTE)] if len(shown) > 3 else []),
+            *([TableNote(CLASSES_NOTE)] if any("classes" in titles[i][0] for i in shown) else []),
         ),
         fraction=results.study.fraction,
     )
