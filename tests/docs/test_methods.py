@@ -84,7 +84,7 @@ def test_the_costs_in_the_index_are_those_of_a_run(name: str) -> None:
         state_sizes = [sum(t.numel() for t in memory.values()) for memory in engine.client_state.values()]
     unit = len(ready.server.state)
     _, _, down, up, keeps, *_ = next(row for row in table(INDEX, "Method") if row[0].startswith(f"[{name}]"))
-    size = {"C": 10, "C²": 100, "C·D": 160, "a scalar": 1}
+    size = {"C": 10, "C²": 100, "C·D": 160, "2·C": 20, "C·D²": 2560, "a scalar": 1}
 
     def floats(cell: str) -> int:
         return sum(size[term] if term in size else int(term) * unit for term in cell.split(" + "))

@@ -22,7 +22,7 @@ NO_STATE, MODEL, WEIGHTS = "nothing", "model", "weights"  # MODEL has float buff
 CostsRow = tuple[str, dict, object, object, list[str]]
 TABLE: list[CostsRow] = [
     *((name, {}, 0, 0, []) for name in ("fedavg", "fedprox", "fedavgm", "fedrs", "fedlsd", "fedntd", "fedlmd")),
-    *((name, {}, 0, 0, []) for name in ("fedlc", "feddecorr", "fedsam", "fedexp", "fedacg")),
+    *((name, {}, 0, 0, []) for name in ("fedlc", "feddecorr", "fedsam", "fedexp", "fedacg", "feddf", "ccvr")),
     ("fedsam", {"beta": 0.1}, "w", 1, []),
     *((name, {}, 0, 0, []) for name in ("fedlmd-tf", "fedavg-kd", "fedavg-ls", "grid")),
     ("fedlmd-tf", {"switch": 1}, 0, 0, []),

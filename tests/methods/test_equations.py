@@ -134,6 +134,8 @@ EQUATIONS: list[tuple[str, dict, Loss]] = [
     ("fedrs", {"alpha": 0.3, "soft": True}, lambda c, s: ref.fedrs(s.z, s.y, c.counts.tolist(), 0.3, soft=True)),
     ("fedsam", {}, lambda c, s: ref.cross_entropy(s.z, s.y)),
     ("fedexp", {}, lambda c, s: ref.cross_entropy(s.z, s.y)),
+    ("feddf", {}, lambda c, s: ref.cross_entropy(s.z, s.y)),
+    ("ccvr", {}, lambda c, s: ref.cross_entropy(s.z, s.y)),
     ("fedacg", {"beta": 0.35}, lambda c, s: fedprox(c, s, 0.7)),
     ("fedlc", {"tau": 0.7}, lambda c, s: ref.fedlc(s.z, s.y, c.counts.tolist(), 0.7)),
     ("fedlc", {"tau": 0.0}, lambda c, s: ref.cross_entropy(s.z, s.y)),

@@ -76,6 +76,7 @@ ZERO: list[tuple[str, dict]] = [
     ("feddecorr", {"beta": 0}),
     ("feddecorr", {"beta": 0, "paper": True}),
     ("fedsam", {"rho": 0}),
+    ("feddf", {"steps": 0}),
     ("fedsam", {"rho": 0, "adaptive": True}),
     ("fedlmd", {"beta": 0}),
     ("fedlmd-tf", {"beta": 0}),
@@ -108,11 +109,20 @@ def test_any_other_strength_is_not_fedavg(name: str, hyper: dict) -> None:
         key: 0.5 if key in {"mu", "beta", "gamma", "beta_s", "lam", "alpha"} else value for key, value in hyper.items()
     }
     some |= {key: 0.5 for key in ("coef", "m_max", "smoothing", "rho", "tau") if key in hyper}
+    some |= {key: 5 for key in ("steps",) if key in hyper}
     assert not same_bits(states(METHODS[name](**some)), fedavg("plain"))
 
 
 def test_every_method_with_a_strength_is_in_the_list() -> None:
-    assert set(METHODS) - {name for name, _ in ZERO} == {"fedavg", "scaffold", "fednova", "feddyn", "fedexp", "fedacg"}
+    assert set(METHODS) - {name for name, _ in ZERO} == {
+        "fedavg",
+        "scaffold",
+        "fednova",
+        "feddyn",
+        "fedexp",
+        "fedacg",
+        "ccvr",
+    }
 
 
 @NETS

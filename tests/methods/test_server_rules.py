@@ -198,6 +198,18 @@ def test_fedexp(batch_norm: bool, lost: Lost) -> None:
 
 
 @TROUBLE
+@pytest.mark.parametrize(("steps", "batch"), [(6, 4), (5, 100)])
+def test_feddf(steps: int, batch: int, batch_norm: bool, lost: Lost) -> None:
+    hyper = {"steps": steps, "batch": batch, "lr": 0.01, "tau": 2.0}
+    run_both("feddf", hyper, lambda p: rivals.feddf(p, AUX.x, **hyper), batch_norm=batch_norm, lost=lost)
+
+
+@TROUBLE
+def test_ccvr_trains_as_fedavg(batch_norm: bool, lost: Lost) -> None:
+    run_both("ccvr", {}, rounds.fedavg, batch_norm=batch_norm, lost=lost)
+
+
+@TROUBLE
 def test_fedacg(batch_norm: bool, lost: Lost) -> None:
     hyper = {"lam": 0.6, "beta": 0.2}
     pairs = run_both("fedacg", hyper, lambda p: rivals.fedacg(p, **hyper), batch_norm=batch_norm, lost=lost)

@@ -60,6 +60,31 @@ def fedexp(p: Plain, eps: float, *, decay: float = 1.0) -> list[State]:
     return out[1:]
 
 
+def feddf(p: Plain, aux: Tensor, steps: int, batch: int, lr: float, tau: float) -> list[State]:
+    """FedAvg's mean, trained with torch's Adam on the mean of the clients' logits."""
+    out = [p.start()]
+    for t in range(len(p.cohorts)):
+        now, sizes = out[-1], p.sizes(t)
+        done = [p.train(now, k, t) for k in p.participants(t)]
+        teacher = sum(p.outputs(w, b, aux)[1] for w, b, _ in done) / len(done)
+        w, b = mixture([w for w, *_ in done], sizes), mixture([b for _, b, _ in done], sizes)
+        net = p.load(w, b, frozen=False)
+        optimiser = torch.optim.Adam(net.parameters(), lr)
+        rng = seeds.generator(seeds.derive_seed(0, "server", t), "batches", t, 0)
+        for _ in range(-(-steps // -(-len(aux) // batch))):
+            for rows in torch.randperm(len(aux), generator=rng).split(batch):
+                if p.pairs and len(rows) == 1:
+                    continue
+                q, log_p = (teacher[rows] / tau).softmax(-1), (net(aux[rows])[1] / tau).log_softmax(-1)
+                optimiser.zero_grad()
+                (q * (q.log() - log_p)).sum(-1).mean().backward()
+                optimiser.step()
+        w = torch.cat([q.detach().flatten() for q in net.parameters()])
+        b = torch.cat([torch.zeros(0, dtype=w.dtype), *(q.detach().flatten() for q in floats(net))])
+        out.append({"w": w, "b": b})
+    return out[1:]
+
+
 def fedacg(p: Plain, lam: float, beta: float) -> list[State]:
     """Momentum m, clients from w + lam m, w <- w + m: as printed, not simplified."""
     out = [p.start()]

@@ -27,6 +27,9 @@ class Vectors:
     def __len__(self) -> int:
         return len(self.y)
 
+    def precomputed(self) -> "Vectors":
+        return self
+
     def batch(self, rows: Tensor | slice, rng: torch.Generator | None = None) -> Tensor:
         x = self.x[rows]
         if rng is None or not self.noise:

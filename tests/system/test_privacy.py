@@ -25,6 +25,7 @@ MORE = {
     "fednova": "a",
     "fedcurv": "u, v",
     "fedproto": "G",
+    "ccvr": "count, covariance, mean",
     "fedcsd": "P, has",
 }  # what their replies carry beside the weights
 

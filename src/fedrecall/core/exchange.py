@@ -133,16 +133,24 @@ class Exchange:
         return f", {len(self.rejected)} rejected, the last one of client {last.client} ({last.code}: {last.reason})"
 
     def _without_buffers(self, reply: Reply) -> Reply:
-        up = dict(reply.up)
+        up, b = dict(reply.up), None
         if "b" in up:
-            self._b.add({"b": up.pop("b")}, reply.n)
+            b = up.pop("b")
+            self._b.add({"b": b}, reply.n)
         if "counters" in up:  # all clients start from the same count: the largest one is of the most steps
             self._counters = torch.maximum(self._counters, up.pop("counters"))
-        return reply._replace(up=up)
+        return reply._replace(up=up, b=b)
 
     def with_averaged_buffers(self, server: Server) -> Server:
-        """Return the server with the buffers averaged over this round's replies."""
+        """Return the server with the buffers averaged over this round's replies, unless the method has set them."""
+        if server.b is not self._server.b:
+            return server
         return replace(server, b=self._b.value.get("b", server.b), int_buffers=self._counters)
+
+    @property
+    def total_bytes_up(self) -> int:
+        """Number of bytes received from all clients."""
+        return self._bytes_up
 
     @property
     def bytes_up(self) -> int:

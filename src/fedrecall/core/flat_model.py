@@ -58,6 +58,25 @@ class FlatModel:
         self._shapes = [p.shape for p in weights]
         self._sizes = [p.numel() for p in weights]
 
+    @property
+    def head(self) -> slice:
+        """Part of w that belongs to the head: the linear layer that is registered last."""
+        linear = [m for m in self.model.modules() if isinstance(m, nn.Linear)]
+        own = {id(p) for p in linear[-1].parameters() if p.requires_grad} if linear else set()
+        places, start = list[int](), 0
+        for p in _weights(self.model):
+            if id(p) in own:
+                places += [start, start + p.numel()]
+            start += p.numel()
+        if not places:
+            raise UserError(
+                "model.no_head",
+                "the model has no trainable linear layer that could be its head",
+                "model",
+                "end the model with a torch.nn.Linear",
+            )
+        return slice(min(places), max(places))
+
     def to(self, device: torch.device) -> "FlatModel":
         """Return the model on a device; this object, if it is there already."""
         return self if self.w.device == device else FlatModel(deepcopy(self.model).to(device))

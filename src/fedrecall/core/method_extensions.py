@@ -7,7 +7,7 @@ from typing import Literal
 from torch import Tensor
 
 from fedrecall.constraints import check_constraints
-from fedrecall.core.types import Local, Output, Payload, Reply, Step
+from fedrecall.core.types import Cohort, Local, Output, Payload, Reply, Server, Step
 from fedrecall.errors import UserError
 
 TeacherOutputFn = Callable[[str], Output]  # name of a frozen model -> its outputs on all examples of the client
@@ -47,6 +47,10 @@ class MethodExtensions:
     def traits(self) -> Traits:
         """Constant properties of the method."""
         return Traits()
+
+    def finish(self, server: Server, cohort: Cohort) -> Server:
+        """Return the server after training. Called once, after the last round, with a cohort of all clients."""
+        return server
 
     def prepare(self, r: Local, teacher_outputs: TeacherOutputFn) -> Payload:
         """Compute tensors once per client and round, before the first step; `loss` finds them in `r.down`.

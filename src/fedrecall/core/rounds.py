@@ -59,7 +59,11 @@ def run_rounds(
         clients = sample_clients(schedule, t)
         exchange = Exchange(server, engine.cohort(t, clients), policy)
         server = replace(exchange.with_averaged_buffers(method.round(server, exchange)), t=t + 1)
-        if not server.state.isfinite().all():
+        last = None
+        if server.t == schedule.rounds and type(method).finish is not Method.finish:
+            last = Exchange(server, engine.cohort(server.t, range(schedule.population)), policy)
+            server = method.finish(server, last)
+        if not server.evaluated_state.isfinite().all():
             raise Diverged(
                 "round.diverged",
                 f"round {server.t}: the global model is not finite",
@@ -82,8 +86,8 @@ def run_rounds(
             server,
             score,
             time.perf_counter() - started,
-            exchange.bytes_up,
-            exchange.bytes_down,
+            exchange.bytes_up + (0 if last is None else round(last.total_bytes_up / max(exchange.replies, 1))),
+            exchange.bytes_down + (0 if last is None else round(last.bytes_down * schedule.population / len(clients))),
             clients,
             exchange.replies,
             exchange.mean_metric("loss"),

@@ -117,6 +117,7 @@ class Reply(NamedTuple):
     memory: Payload  # new client state
     metrics: Payload  # measurements of the training: not seen by methods, not counted as traffic
     client: int | None = None  # number of the client
+    b: Tensor | None = None  # float buffers of the client's model [e], which `up` has only on the way to the server
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,6 +158,7 @@ class Server:
     weights: ReplyWeighting = "size"  # weights of replies in a mean
     auxiliary: Examples | None = None
     t: int = 0
+    seed: int = 0  # of the run, for a method that draws random numbers at the server
 
     @property
     def state(self) -> Tensor:

@@ -1,6 +1,7 @@
 """The methods, one file each. A method is a difference from FedAvg."""
 
 from fedrecall.core.method import Method
+from fedrecall.methods.ccvr import CCVR
 from fedrecall.methods.fedacg import FedACG
 from fedrecall.methods.fedavg_kd import FedAvgKD, FedAvgLS
 from fedrecall.methods.fedavgm import FedAvgM
@@ -8,6 +9,7 @@ from fedrecall.methods.fedcad import FedCAD
 from fedrecall.methods.fedcsd import FedCSD
 from fedrecall.methods.fedcurv import FedCurv
 from fedrecall.methods.feddecorr import FedDecorr
+from fedrecall.methods.feddf import FedDF
 from fedrecall.methods.feddyn import FedDyn
 from fedrecall.methods.fedexp import FedExP
 from fedrecall.methods.fedgkd import FedGKD
@@ -41,6 +43,8 @@ METHODS: dict[str, type[Method]] = {
     "fedsam": FedSAM,
     "fedexp": FedExP,
     "fedacg": FedACG,
+    "feddf": FedDF,
+    "ccvr": CCVR,
     "fedlsd": FedLSD,
     "fedntd": FedNTD,
     "fedgkd": FedGKD,

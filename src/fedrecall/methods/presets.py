@@ -59,6 +59,9 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
             "teacher_bn": "batch",
         },
     },
+    "feddf": {
+        "feddf": {"batch": 128, "lr": 1e-3, "steps": 10_000},
+    },
     "mofedsam": {
         "fedsam": {"rho": 0.1, "beta": 0.1},
     },

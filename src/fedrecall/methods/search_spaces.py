@@ -75,6 +75,8 @@ SEARCH_SPACES: dict[str, SearchSpace] = {
     "fedacg": SearchSpace(
         OWN_CHOICE, {"method.lam": GridValues((0.5, 0.7, 0.85)), "method.beta": GridValues((0.001, 0.01, 0.1))}
     ),
+    "feddf": SearchSpace(OWN_CHOICE, {"method.lr": FloatRange(1e-5, 1e-2)}),
+    "ccvr": SearchSpace(OWN_CHOICE, {"method.lr": FloatRange(1e-4, 0.1)}),
     "fedlsd": SearchSpace("FedCAD", {"method.alpha": GridValues((0.1, 0.3, 0.5))}),
     "fedntd": SearchSpace(OWN_CHOICE, _WEIGHT_AND_TEMPERATURE),
     "fedgkd": SearchSpace("FedCSD", {"method.coef": GridValues((0.001, 0.01, 0.1, 1.0))}),

@@ -96,6 +96,7 @@ def build_setup(experiment: Experiment, federated: FederatedData, model: UserMod
         extra=method.init(f.w),
         weights=experiment.server.weights,
         auxiliary=federated.auxiliary,
+        seed=run.seed,
     )
     plan = RoundSchedule(
         rounds=run.rounds,

@@ -95,6 +95,8 @@ METHOD_STYLES = {
     "fedsam": LineStyle("#33BBEE", DASHED, "X"),
     "fedexp": LineStyle("#CC3311", MIXED, "^"),
     "fedacg": LineStyle("#8C6BB1", MIXED, "v"),
+    "feddf": LineStyle("#009E73", DOTTED, "D"),
+    "ccvr": LineStyle("#D55E00", MIXED, "*"),
     "fedlsd": LineStyle("#7A5230", SOLID, ">"),
     "fedntd": LineStyle("#6A5ACD", SOLID, "v"),
     "fedgkd": LineStyle("#33BBEE", SOLID, "h"),
