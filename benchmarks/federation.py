@@ -10,6 +10,7 @@ from fedrecall.core.exchange import Exchange
 from fedrecall.core.flat_model import FlatModel
 from fedrecall.core.method import Method
 from fedrecall.core.optim import ClientSGD, ServerSGD
+from fedrecall.core.precision import Precision
 from fedrecall.core.training import LocalTraining
 from fedrecall.core.types import Server
 from fedrecall.data.examples import Examples
@@ -52,7 +53,15 @@ class Work:
 class Running:
     """A federation on an engine, one round at a time."""
 
-    def __init__(self, work: Work, method: Method, *, engine: str = "pool", transform: Transform = PLAIN) -> None:
+    def __init__(
+        self,
+        work: Work,
+        method: Method,
+        *,
+        engine: str = "pool",
+        transform: Transform = PLAIN,
+        precision: Precision = "fp32",
+    ) -> None:
         torch.set_num_threads(1)  # as in a run: the workers use the cores
         n = work.clients * work.images
         x, y = pictures(n, work.shape)
@@ -61,7 +70,7 @@ class Running:
         offsets = np.arange(work.clients + 1) * work.images
         world = SimulatedClients(
             method=method,
-            training=LocalTraining(work.epochs, work.batch, ClientSGD(lr=0.01, momentum=0.9)),
+            training=LocalTraining(work.epochs, work.batch, ClientSGD(lr=0.01, momentum=0.9), precision=precision),
             train=Examples(x, y, transform),
             test=Examples(*pictures(1000, work.shape, seed=1), transform),
             partition=Partition(np.arange(n), offsets, n, {"name": "equal"}, 0),

@@ -9,9 +9,11 @@ import pytest
 import torch
 
 from fedrecall.cli import doctor
+from fedrecall.core.precision import bf16_instructions
 from fedrecall.data.catalog import DATASETS
 from fedrecall.errors import explanations
-from fedrecall.simulation.processes import ProcessPool, available_cores
+from fedrecall.simulation.devices import available_cores
+from fedrecall.simulation.processes import ProcessPool
 from support.command import call
 
 ROOT = Path(__file__).parents[2]
@@ -29,6 +31,7 @@ def test_facts(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
     assert facts["ok"]
     assert facts["installed"]["torch"] == torch.__version__
     assert facts["machine"]["workers"] == available_cores()
+    assert facts["machine"]["bf16"] == list(bf16_instructions())
     assert facts["engines"]["serial"]["works"]
     assert facts["engines"]["pool"]["works"]
     assert facts["extras"]["tune"]["version"] == version("optuna")

@@ -15,7 +15,7 @@ from fedrecall.core.flat_model import EVAL_BATCH
 from fedrecall.core.method_extensions import Traits
 from fedrecall.core.types import Local, Payload, Step
 from fedrecall.simulation import ClientStateStore, PoolEngine, SerialEngine
-from fedrecall.simulation.processes import available_cores
+from fedrecall.simulation.devices import available_cores
 from fedrecall.testing.federation import SKEWED_LABELS, examples, model, simulated_clients
 from support.processes import children, has_exited
 from support.tiny_federation import accepted

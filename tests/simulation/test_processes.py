@@ -64,7 +64,7 @@ SPAWNED = """
 import fedrecall as fr
 from fedrecall.simulation import processes
 
-processes.default_start_method = lambda: "spawn"  # as on other systems
+processes.default_start_method = lambda _: "spawn"  # as on other systems
 fr.run(fr.Experiment(engine={"workers": 1}))
 """
 

@@ -4,6 +4,7 @@ A configuration is validated completely before anything runs. An unknown or ill-
 the nearest valid name.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from fedrecall.config.validation import find_conflict, to_user_error, unknown_ke
 from fedrecall.constraints import PositiveFloat
 from fedrecall.core.method import Method
 from fedrecall.core.optim import AdaptiveServer, ClientAdam, ClientOptimiser, ClientSGD, ServerOptimiser, ServerSGD
+from fedrecall.core.precision import Precision
 from fedrecall.core.privacy import PRIVACY, GaussianMechanism
 from fedrecall.core.robust import AGGREGATION_RULES, AggregationRule
 from fedrecall.core.schedules import SCHEDULES, Cosine, Decay, Schedule
@@ -60,6 +62,12 @@ SOURCE_KEYS = ("root", "path", "label", "client", "classes", "size", "limit")  #
 DataName = Annotated[str, Field(json_schema_extra={"enum": list(DATA_KINDS)})]
 
 
+def _require_device_name(device: Any) -> Any:
+    if isinstance(device, str) and not re.fullmatch(r"auto|cpu|cuda(:\d+)?", device):
+        raise unknown_name("engine.device", device, ["auto", "cpu", "cuda", "cuda:0"], key="engine.device")
+    return device
+
+
 def _require_class_weights(weights: Any) -> Any:
     key = "local.class_weights"
     if isinstance(weights, str) and weights != "balanced":
@@ -73,6 +81,13 @@ def _require_class_weights(weights: Any) -> Any:
         raise UserError("config.invalid_value", message, key, "set a weight for each class")
     return tuple(map(float, weights))  # TOML has no tuples
 
+
+DeviceName = Annotated[
+    str,
+    BeforeValidator(
+        _require_device_name, json_schema_input_type=Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")]
+    ),
+]
 
 ClassWeightsKey = Annotated[
     Literal["balanced"] | tuple[float, ...],
@@ -288,6 +303,8 @@ class LocalSection(Section):
     """Class weights of the cross-entropy: "balanced" (by each client's own counts), or a list. None: equal weights."""
     prox: Rate = 0.0
     """Weight mu of FedProx's proximal term, added to the loss of any method."""
+    precision: Precision = "fp32"
+    """Precision of the client's network and its teachers. Weights, sums and the server are fp32 with "bf16" too."""
     drop_last: bool = False
     """Skip the last batch of an epoch if it is smaller than the others."""
 
@@ -323,6 +340,7 @@ class LocalSection(Section):
             clip=self.clip,
             class_weights=self.class_weights,
             schedule=schedule,
+            precision=self.precision,
         )
 
     def _to_optimiser(self) -> ClientOptimiser:
@@ -386,7 +404,9 @@ class EngineSection(Section):
     name: Literal["flower", "pool", "ray", "serial"] = "pool"
     """Engine: real clients on Flower, worker processes, a Ray cluster, or this process."""
     workers: Positive | None = None
-    """Number of processes of the pool or actors on Ray. None: the number of cores (or GPUs)."""
+    """Number of processes of the pool or actors on Ray. None: the number of cores, or of GPUs if they are used."""
+    device: DeviceName = "auto"
+    """Device of the clients: "cpu", "cuda" (all in turn), "cuda:1" (one of them), or "auto", CUDA where it exists."""
     min_replies: Positive | None = None
     """Minimum number of replies per round. None: all, so a client that fails ends the run."""
     timeout: PositiveFloat | None = None
@@ -399,6 +419,9 @@ class EngineSection(Section):
         for key, engines in (("workers", ("pool", "ray")), ("timeout", ("flower", "pool"))):
             if self.name not in engines and getattr(self, key) is not None:
                 raise _unused(f"engine.{key}", getattr(self, key), "engine.name", self.name)
+        if ":" in self.device and self.name == "ray":
+            message = f'engine.device = "{self.device}": Ray assigns GPUs to its actors'
+            raise UserError("config.conflict", message, "engine.device", 'set engine.device = "cuda"')
         return self
 
 

@@ -36,16 +36,20 @@ class ClientRunner:
     ) -> Reply:
         """Run one task of round t on a client's examples. `memory` is None if the client has no state yet."""
         r = self._local(data.precomputed(), f, client, t, to_device(down, f.w.device), memory)
-        if task == "train":
-            observer = None
-            if self.report != ReportRequest() or self.method.traits.personalised:
-                observer = ClientReporter(self.report, self.method, f, r, self.test, client)
-            reply = train(self.method, r, self.seed, client, observer)
-            _check_weights(reply, r)
-        else:
-            reply = Reply(self._method_task(task)(r), len(r.y), r.memory, {})
+        with f.autocast(self.training.precision):
+            reply = self._run_task(task, r, client)
         cpu = torch.device("cpu")
         return Reply(to_device(reply.up, cpu), reply.n, to_device(reply.memory, cpu), to_device(reply.metrics, cpu))
+
+    def _run_task(self, task: str, r: Local, client: int) -> Reply:
+        if task != "train":
+            return Reply(self._method_task(task)(r), len(r.y), r.memory, {})
+        observer = None
+        if self.report != ReportRequest() or self.method.traits.personalised:
+            observer = ClientReporter(self.report, self.method, r.f, r, self.test, client)
+        reply = train(self.method, r, self.seed, client, observer)
+        _check_weights(reply, r)
+        return reply
 
     def _local(self, data: Examples, f: FlatModel, client: int, t: int, down: Payload, memory: Payload | None) -> Local:
         if memory is None:

@@ -4,7 +4,8 @@ The module's parameters are views of the vectors, never copies: an optimiser, a 
 on one vector, without copies to and from the layers.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from hashlib import blake2b
 from operator import attrgetter
@@ -15,6 +16,7 @@ from torch import Generator, Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from fedrecall.core.precision import AUTOCAST_TYPES, Precision
 from fedrecall.core.types import Examples, Output, Score
 from fedrecall.errors import UserError
 from fedrecall.tensor_dict import Inputs
@@ -52,6 +54,7 @@ class FlatModel:
         self.needs_two_examples = bool(norms)  # one example has no variance
         # the output for an example depends on the other examples of the batch
         self.uses_batch_statistics = any(m.running_mean is None for m in norms)
+        self._autocast: torch.dtype | None = None
         self._frozen_modules: dict[str, nn.Module] = {}
         self._cached_outputs: dict[int, tuple[bytes, Output]] = {}  # by key, oldest first
         self._cached_bytes = 0
@@ -118,10 +121,27 @@ class FlatModel:
         _make_views(self._counters_of(out), counters.clone())
         return out
 
+    @contextmanager
+    def autocast(self, precision: Precision) -> Iterator[None]:
+        """Compute `run`, and all that uses it, in a precision. Weights and outputs keep their type."""
+        before, self._autocast = self._autocast, AUTOCAST_TYPES[precision]
+        try:
+            yield
+        finally:
+            self._autocast = before
+
+    def run(self, module: nn.Module, x: Inputs) -> Output:
+        """Return the outputs of the trained module or of a frozen one on a batch."""
+        if self._autocast is None:
+            return Output(*module(x))
+        with torch.autocast(self.w.device.type, self._autocast):
+            h, z = module(x)
+        return Output(h.to(self.w.dtype), z.to(self.w.dtype))
+
     @torch.no_grad()
     def __call__(self, state: Tensor, x: Inputs) -> Output:
         """Evaluate a frozen model on a batch."""
-        return Output(*self.frozen_module(state)(x))
+        return self.run(self.frozen_module(state), x)
 
     @torch.no_grad()
     def outputs(
@@ -129,7 +149,7 @@ class FlatModel:
     ) -> Output:
         """Evaluate a frozen model on all examples: augmented if `rng` is given, else with the test-time transforms."""
         frozen = self.frozen_module(state, batch_statistics=batch_statistics)
-        parts = [Output(*frozen(data.batch(rows, rng).to(state.device))) for rows in eval_slices(len(data))]
+        parts = [self.run(frozen, data.batch(rows, rng).to(state.device)) for rows in eval_slices(len(data))]
         return Output(torch.cat([part.h for part in parts]), torch.cat([part.z for part in parts]))
 
     def cache_outputs(self, key: int, state: Tensor, data: Examples, outputs: Output) -> None:
@@ -152,7 +172,10 @@ class FlatModel:
 
     @torch.no_grad()
     def score(self, state: Tensor, data: Examples, logits_fn: Callable[[Output], Tensor] = attrgetter("z")) -> Score:
-        """Evaluate a complete model: predicted labels and cross-entropy of its logits, or of those of `logits_fn`."""
+        """Evaluate a complete model: predicted labels and cross-entropy of its logits, or of those of `logits_fn`.
+
+        The precision is that of the weights, whatever that of the training.
+        """
         frozen, y = self.frozen_module(state), data.y.to(state.device)
         predicted, loss = list[Tensor](), 0.0
         for rows in eval_slices(len(data)):

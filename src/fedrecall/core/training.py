@@ -10,6 +10,7 @@ from torch import Generator, Tensor, nn
 from fedrecall.core import seeds
 from fedrecall.core.method import Method
 from fedrecall.core.optim import ClientOptimiser, ClientSGD
+from fedrecall.core.precision import Precision
 from fedrecall.core.schedules import Constant, Schedule
 from fedrecall.core.types import Local, Output, Payload, Reply, Step
 from fedrecall.tensor_dict import Inputs
@@ -32,6 +33,7 @@ class LocalTraining:
     clip: float | None = None  # largest norm of the gradient of the loss, proximal term included
     class_weights: ClassWeights | None = None  # of the cross-entropy of any method
     schedule: Schedule = Constant()  # of the learning rate
+    precision: Precision = "fp32"  # of the student and its teachers; weights and sums are float32
 
     def at_round(self, t: int) -> "LocalTraining":
         """Return the settings of round t, from 0, with its learning rate."""
@@ -97,7 +99,7 @@ class TeacherOutputs:
     def for_batch(self, rows: Tensor, x: Inputs) -> dict[str, Output]:
         """Return the outputs on these rows, whose inputs for the student are x."""
         if self._live:
-            return {name: Output(*module(x)) for name, module in self._live.items()}
+            return {name: self._r.f.run(module, x) for name, module in self._live.items()}
         return {name: Output(self._cached[name].h[rows], self._cached[name].z[rows]) for name in self._states}
 
 
@@ -140,7 +142,7 @@ def train(method: Method, r: Local, seed: int, client: int, observer: TrainingOb
                 observer.epoch(r.f.join(w, b))
                 observed_epoch = epoch
             x = r.data.batch(rows, augment).to(w.device)
-            out = Output(*r.f.model(x))
+            out = r.f.run(r.f.model, x)
             step = Step(live, out.h, out.z, r.y[rows], teachers.for_batch(rows, x), epoch == epochs - 1)
             if observer is not None:
                 observer.step(step, r)
@@ -150,7 +152,7 @@ def train(method: Method, r: Local, seed: int, client: int, observer: TrainingOb
             if offset is not None:
                 before = [t.clone() for t in (w, b, counters)]  # the second pass changes the statistics again
                 w += offset
-                out = Output(*r.f.model(x))
+                out = r.f.run(r.f.model, x)
                 _loss_and_gradient(method, step._replace(h=out.h, z=out.z), r, parameters, g)
                 for t, value in zip((w, b, counters), before, strict=True):
                     t.copy_(value)

@@ -10,6 +10,7 @@ from flwr.clientapp import ClientApp
 
 from fedrecall.config.experiment import Experiment
 from fedrecall.core.failures import format_exception
+from fedrecall.core.precision import require_fast
 from fedrecall.core.seeds import single_threaded
 from fedrecall.core.types import Payload
 from fedrecall.errors import UserError
@@ -27,7 +28,7 @@ from fedrecall.flower.messages import (
     reply_message,
 )
 from fedrecall.flower.node_data import load_node_data, make_client_runner
-from fedrecall.simulation.processes import worker_device
+from fedrecall.simulation.devices import make_deterministic, worker_device
 
 log = logging.getLogger("flwr.fedrecall")
 
@@ -67,7 +68,10 @@ def run_request(request: TaskRequest, down: Payload, node: NodeConfig, experimen
     with single_threaded():
         clients, f = make_client_runner(experiment, data)
         require_same_spec(down, {"w": f.w, "b": f.b, "counters": f.int_buffers})
-        reply = clients.run_task(f.to(worker_device(0)), request.task, node.client, request.version.t, down, memory)
+        device = worker_device(0, experiment.engine.device)
+        require_fast(clients.training.precision, device)
+        make_deterministic(device)
+        reply = clients.run_task(f.to(device), request.task, node.client, request.version.t, down, memory)
     store.write(request.version, reply.memory)
     return TaskReply(node.client, reply.n, node.has_own_data, bool(reply.memory), reply.up, reply.metrics)
 

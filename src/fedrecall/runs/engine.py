@@ -7,6 +7,7 @@ from fedrecall.core.client_state_store import ClientStateStore
 from fedrecall.core.dry_run import DryRun
 from fedrecall.core.exchange import ReplyPolicy
 from fedrecall.core.failures import FailurePolicy
+from fedrecall.core.precision import require_fast
 from fedrecall.core.privacy import PrivateAggregation, epsilon_after
 from fedrecall.core.reply_validation import ReplyValidator
 from fedrecall.core.rounds import RoundSchedule, run_rounds
@@ -15,6 +16,7 @@ from fedrecall.errors import UserError
 from fedrecall.runs.setup import Setup
 from fedrecall.simulation import PoolEngine, SerialEngine
 from fedrecall.simulation.availability import UnreliableClients
+from fedrecall.simulation.devices import make_deterministic, worker_device
 
 
 class ManagedEngine(Engine, Protocol):
@@ -48,10 +50,19 @@ def make_engine(setup: Setup, failures: FailurePolicy, client_state: ClientState
         from fedrecall.simulation.ray import RayEngine
 
         address = setup.experiment.ray.address
-        return RayEngine(clients, f, failures, client_state, address=address, workers=choice.workers)
+        return RayEngine(
+            clients, f, failures, client_state, address=address, workers=choice.workers, device=choice.device
+        )
+    device = worker_device(0, choice.device)
+    require_fast(clients.training.precision, device)
     if choice.name == "serial":
+        if choice.device != "auto":  # the reference runs on the CPU unless a device is named
+            make_deterministic(device)
+            f = f.to(device)
         return SerialEngine(clients, f, failures, client_state)
-    return PoolEngine(clients, f, failures, client_state, workers=choice.workers, timeout=choice.timeout)
+    return PoolEngine(
+        clients, f, failures, client_state, workers=choice.workers, timeout=choice.timeout, device=choice.device
+    )
 
 
 def make_reply_policy(setup: Setup) -> ReplyPolicy:

@@ -10,6 +10,7 @@ import torch
 from fedrecall.core.client_state_store import ClientStateStore
 from fedrecall.core.failures import CLIENT_FAILED, format_exception
 from fedrecall.core.flat_model import FlatModel
+from fedrecall.core.precision import require_fast
 from fedrecall.core.types import Payload
 from fedrecall.errors import UserError
 from fedrecall.simulation.clients import SimulatedClients
@@ -80,6 +81,7 @@ def run_job(clients: SimulatedClients, f: FlatModel, message: Message, payloads:
 def _run(clients: SimulatedClients, f: FlatModel, message: Message, payloads: dict[str, Payload]) -> JobResult:
     down = payloads["down"]
     if "task" in message:
+        require_fast(clients.training.precision, f.w.device)
         task, client, t = message["task"], message["client"], message["t"]
         reply = clients.run_task(f, task, client, t, down, payloads.get("memory"))
         return JobResult({"n": reply.n}, {"up": reply.up, "memory": reply.memory, "report": reply.metrics})

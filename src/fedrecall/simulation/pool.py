@@ -14,8 +14,9 @@ from fedrecall.core.flat_model import FlatModel, eval_slices
 from fedrecall.core.types import Payload, Reply, Score
 from fedrecall.errors import UserError
 from fedrecall.simulation.clients import SimulatedClients
+from fedrecall.simulation.devices import default_workers
 from fedrecall.simulation.jobs import Job, JobResult, ScoreJob, TaskJob
-from fedrecall.simulation.processes import ProcessPool, ProcessWorker, StartMethod, available_cores
+from fedrecall.simulation.processes import ProcessPool, ProcessWorker, StartMethod
 from fedrecall.simulation.scheduler import Scheduler, W, WorkerPool
 
 REPLY_BUFFER_BYTES = 256 * 2**20  # limit of buffered out-of-order replies; above it no further client starts
@@ -103,11 +104,12 @@ class PoolEngine(WorkerEngine[ProcessWorker]):
         workers: int | None = None,
         start: StartMethod | None = None,
         timeout: float | None = None,
+        device: str = "auto",
         buffer: int = REPLY_BUFFER_BYTES,
     ) -> None:
-        """Configure the pool. `workers` defaults to the available cores, `start` to `default_start_method`.
+        """Configure the pool. `workers` defaults to `default_workers`, `start` to `default_start_method`.
 
-        A worker without a result after `timeout` seconds is replaced.
+        `device` is engine.device. A worker without a result after `timeout` seconds is replaced.
         """
-        pool = ProcessPool(clients, f, workers or available_cores(), start, timeout)
+        pool = ProcessPool(clients, f, workers or default_workers(device), start, timeout, device)
         super().__init__(clients, pool, failures, client_state, buffer)

@@ -31,15 +31,18 @@ from fedrecall.core.flat_model import FlatModel
 from fedrecall.core.types import Payload
 from fedrecall.errors import UserError
 from fedrecall.simulation.clients import SimulatedClients
+from fedrecall.simulation.devices import make_deterministic, worker_device
 from fedrecall.simulation.jobs import Job, JobResult, run_job
 from fedrecall.simulation.scheduler import Worker, WorkerPool
 from fedrecall.simulation.shared_memory import BlockRef, Channel, SharedBuffer
 
 
-def worker_main(connection: Connection, clients: SimulatedClients, f: FlatModel, number: int) -> None:
+def worker_main(connection: Connection, clients: SimulatedClients, f: FlatModel, number: int, device: str) -> None:
     """Run jobs until the engine closes the connection."""
     _init_process()
-    f = f.to(worker_device(number))
+    own = worker_device(number, device)
+    make_deterministic(own)
+    f = f.to(own)
     channel = Channel(connection)
     try:
         # Two buffers for results: the engine can submit the next job before it has copied the last result.
@@ -53,12 +56,6 @@ def worker_main(connection: Connection, clients: SimulatedClients, f: FlatModel,
             channel.send(message, buffer.write(payloads))
         except (EOFError, ConnectionError):  # the engine has exited
             return
-
-
-def worker_device(number: int) -> torch.device:
-    """Return the device of a worker: the CUDA devices in turn, or the CPU if there are none."""
-    count = torch.cuda.device_count()
-    return torch.device("cuda", number % count) if count else torch.device("cpu")
 
 
 def _init_process() -> None:
@@ -98,14 +95,9 @@ SPAWN_HINT = (
 )  # for systems on which workers are spawned
 
 
-def default_start_method() -> StartMethod:
+def default_start_method(device: str = "auto") -> StartMethod:
     """Return the start method of workers on this machine."""
-    return "fork" if sys.platform == "linux" and not torch.cuda.is_available() else "spawn"
-
-
-def available_cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return "fork" if sys.platform == "linux" and worker_device(0, device).type == "cpu" else "spawn"
 
 
 @dataclass(eq=False)
@@ -139,6 +131,7 @@ class ProcessPool(WorkerPool[ProcessWorker]):
         size: int,
         start: StartMethod | None = None,
         timeout: float | None = None,
+        device: str = "auto",
     ) -> None:
         if os.name == "nt":
             raise UserError(
@@ -149,7 +142,8 @@ class ProcessPool(WorkerPool[ProcessWorker]):
             )
         super().__init__()
         self._clients, self._f, self._size, self._timeout = clients, f, size, timeout
-        self._start = start or default_start_method()
+        self._start = start or default_start_method(device)
+        self._device = device
         self._broadcast_buffer = SharedBuffer("board")  # read by all workers, written once per exchange
         self._broadcast_ref: BlockRef | None = None
         self._num_started = 0  # workers so far: the number of the next one
@@ -262,7 +256,7 @@ class ProcessPool(WorkerPool[ProcessWorker]):
         parent_end, child_end = context.Pipe()
         process = context.Process(
             target=worker_main,
-            args=(child_end, self._clients, self._f, self._num_started),
+            args=(child_end, self._clients, self._f, self._num_started, self._device),
             name="fedrecall",
             daemon=True,
         )

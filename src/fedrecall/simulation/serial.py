@@ -47,4 +47,4 @@ class SerialEngine(TaskEngine):
 
     def evaluate(self, state: Tensor) -> Score:
         """Evaluate a complete model on the test set."""
-        return self.f.score(state, self.clients.test)
+        return self.f.score(state.to(self.f.w.device), self.clients.test)

@@ -14,8 +14,8 @@ from fedrecall.core.types import Payload
 from fedrecall.data.examples import Examples
 from fedrecall.data.transforms import Transform
 from fedrecall.simulation.clients import SimulatedClients
+from fedrecall.simulation.devices import make_deterministic, worker_device
 from fedrecall.simulation.jobs import run_job
-from fedrecall.simulation.processes import worker_device
 from fedrecall.simulation.shared_memory import ALIGNMENT, DTYPES, Message
 from fedrecall.tensor_dict import TensorDict
 
@@ -111,15 +111,16 @@ class ActorArgs(NamedTuple):
     train: PackedExamples
     test: PackedExamples
     model: nn.Module
+    device: str  # engine.device
 
 
-def make_actor_args(clients: SimulatedClients, f: FlatModel) -> ActorArgs:
+def make_actor_args(clients: SimulatedClients, f: FlatModel, device: str = "auto") -> ActorArgs:
     """Pack clients and model for Ray."""
     model = f.to_module(f.w, f.b, f.int_buffers)
     for t in (*model.parameters(), *model.buffers()):
         t.data = t.data.clone()  # a view would be sent with the complete tensor
     without_examples = replace(clients, train=NO_EXAMPLES, test=NO_EXAMPLES)
-    return ActorArgs(without_examples, pack_examples(clients.train), pack_examples(clients.test), model)
+    return ActorArgs(without_examples, pack_examples(clients.train), pack_examples(clients.test), model, device)
 
 
 class Actor:
@@ -130,7 +131,9 @@ class Actor:
         torch.set_num_threads(1)
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # it is not written to
         self._clients = replace(args.clients, train=view_examples(args.train), test=view_examples(args.test))
-        self._f = FlatModel(args.model).to(worker_device(0))  # Ray shows an actor its own GPU only
+        device = worker_device(0, args.device)  # Ray shows an actor its own GPU only
+        make_deterministic(device)
+        self._f = FlatModel(args.model).to(device)
 
     def versions(self) -> dict[str, str]:
         """Return the versions of the packages that results depend on."""

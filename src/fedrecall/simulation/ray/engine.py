@@ -40,6 +40,7 @@ class ActorPool(WorkerPool[ActorWorker]):
 
     def __init__(self, ray: ModuleType, args: ActorArgs, limit: int | None) -> None:
         super().__init__()
+        self._device = args.device
         self._ray = ray
         self._limit = limit
         try:
@@ -57,7 +58,7 @@ class ActorPool(WorkerPool[ActorWorker]):
     def size(self) -> int:
         """Largest number of actors at present: nodes join and leave."""
         resources = self._ray.cluster_resources()
-        units = int(resources.get("GPU", 0)) or int(resources.get("CPU", 0))
+        units = self._gpus or int(resources.get("CPU", 0))
         if not units:
             raise UserError(
                 "engine.ray_no_resources",
@@ -66,6 +67,11 @@ class ActorPool(WorkerPool[ActorWorker]):
                 "start a node with ray start --address=...",
             )
         return min(units, self._limit or units)
+
+    @property
+    def _gpus(self) -> int:
+        """Number of GPUs of the cluster that the run may use."""
+        return 0 if self._device == "cpu" else int(self._ray.cluster_resources().get("GPU", 0))
 
     def broadcast(self, down: Payload) -> None:
         """Put the payload into Ray, once for all actors."""
@@ -126,8 +132,7 @@ class ActorPool(WorkerPool[ActorWorker]):
             self._kill(self._workers[-1])
 
     def _start_actor(self) -> None:
-        gpus = int(self._ray.cluster_resources().get("GPU", 0)) > 0
-        resources = {"num_cpus": 0, "num_gpus": 1} if gpus else {"num_cpus": 1}
+        resources = {"num_cpus": 0, "num_gpus": 1} if self._gpus else {"num_cpus": 1}
         actor = self._ray.remote(**resources, max_restarts=0, scheduling_strategy="SPREAD")(Actor).remote(self._args)
         self._workers.append(ActorWorker(actor, actor.versions.remote()))
 
@@ -176,12 +181,13 @@ class RayEngine(WorkerEngine[ActorWorker]):
         *,
         address: str | None = None,
         workers: int | None = None,
+        device: str = "auto",
         buffer: int = REPLY_BUFFER_BYTES,
     ) -> None:
         """Connect to the cluster at `address`, or start Ray on this machine; use at most `workers` actors."""
         self._session = open_session(address, workers)
         try:
-            pool = ActorPool(self._session.ray, make_actor_args(clients, f), workers)
+            pool = ActorPool(self._session.ray, make_actor_args(clients, f, device), workers)
         except BaseException:
             self._session.close()
             raise

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import ModuleType
 
 from fedrecall.errors import UserError, first_line, missing_extra
-from fedrecall.simulation.processes import available_cores
+from fedrecall.simulation.devices import available_cores
 
 ENV_DEFAULTS = {
     "RAY_USAGE_STATS_ENABLED": "0",  # no telemetry
