@@ -26,9 +26,8 @@ def test_outputs_are_rounded_and_keep_their_type() -> None:
     with f.autocast("bf16"):
         half = f.run(f.model, x)
         frozen = f(f.w, x)
-        assert f.score(f.w, vectors()).loss == pytest.approx(
-            float(torch.nn.functional.cross_entropy(full.z, vectors().y, reduction="sum"))
-        )
+        loss = f.score(f.w, vectors()).loss
+    assert loss == f.score(f.w, vectors()).loss, "an evaluation has the precision of the weights"
     assert half.z.dtype == frozen.z.dtype == torch.float32
     assert torch.equal(half.z, half.z.bfloat16().float())
     assert torch.equal(half.z, frozen.z)
@@ -62,9 +61,9 @@ def test_any_number_of_workers_gives_the_same_bits_on_digits() -> None:
     accuracies = [[record["accuracy"] for record in result.rounds] for result in results]
     assert accuracies[0] == accuracies[1] == accuracies[2]
     assert accuracies[0][-1] > 0.3
-    assert torch.equal(
-        results[0].model().state_dict()["classifier.weight"], results[2].model().state_dict()["classifier.weight"]
-    )
+    weights = [torch.cat([p.flatten() for p in result.model().parameters()]) for result in results]
+    assert torch.equal(weights[0], weights[1])
+    assert torch.equal(weights[0], weights[2])
 
 
 def test_a_processor_without_instructions_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def require_fast(precision: Precision, device: torch.device) -> None:
     if not (torch.cuda.is_bf16_supported() if device.type == "cuda" else bf16_instructions()):
         raise UserError(
             "engine.slow_precision",
-            f'local.precision = "bf16": this {device.type} has no bf16 instructions, and would be up to 18 times slower',
+            f'local.precision = "bf16": this {device.type} has no bf16 instructions, and is up to 18 times slower',
             "local.precision",
             'set local.precision = "fp32"',
         )
