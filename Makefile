@@ -9,7 +9,7 @@ CORES := $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
 NOT_DEFAULT := not slow and not flower and not faults and not ray
 METHOD ?=
 
-.PHONY: setup demo quick test lint types docs pytest test-slow test-flower test-ray test-faults bench bench-peers clean
+.PHONY: setup demo quick test lint types docs pytest test-slow test-flower test-ray test-faults results bench bench-peers clean
 
 # What running needs: no extra, no development tool. Python compiles the modules that it imports; all of them take 30 s.
 .venv/core: pyproject.toml
@@ -47,6 +47,11 @@ pytest: setup
 # Without --quiet: mkdocs counts only the warnings that it prints as errors of --strict.
 docs: setup  ## build the documentation into build/site; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+results: setup  ## run the plan of results/plan.toml where it was left, keep the records, write docs/results.md
+	mkdir -p build/results && cp -rn results/. build/results
+	$(BIN)/fedrecall reproduce results/plan.toml --out build/results --store build/store
+	$(BIN)/python docs/make_results.py build/results
 
 bench: setup  ## measure, print tables, write build/benchmarks.json
 	$(BIN)/python -m benchmarks

@@ -30,8 +30,10 @@ from fedrecall.studies.progress import StudyProgress
 from fedrecall.studies.reproduce import reproduction_study
 from fedrecall.studies.results import StudyResults, load_results
 from fedrecall.studies.runner import run_study
+from fedrecall.studies.store import RunStore
 from fedrecall.studies.study import Study
 from fedrecall.studies.tuning.progress import TuningProgress
+from fedrecall.studies.tuning.reproduction import tuned_study
 from fedrecall.studies.tuning.search import Search, TuningEvent, TuningResult
 
 log = logging.getLogger(__name__)
@@ -183,13 +185,17 @@ def reproduce(
     seeds: int | None = None,
     overrides: Sequence[str] = (),
     out: StudyFolder = None,
+    store: str | Path | None = None,
+    tune: bool = False,
     progress: bool | Console | None = None,
     partial: bool = False,
 ) -> Comparison:
     """Run a paper's table or figure by its ID, or a definition by its path; its tables have the printed values too.
 
     `fraction` of the rounds are run. `methods` and `cells` select rows and columns. `seeds` is the number of
-    repetitions, by default the paper's. `out`, `progress` and `partial` are those of `compare`.
+    repetitions, by default the paper's. `out`, `progress` and `partial` are those of `compare`. `store` is a folder of
+    finished runs that all studies share. `tune` first searches the papers' grids on examples held out from the clients,
+    for every method and column, in a folder beside `out`.
 
     >>> import fedrecall as fr
     >>> fr.reproduce("fedlmd-table-9")
@@ -199,7 +205,15 @@ def reproduce(
     """
     rows, columns = (names if isinstance(names, str | None) else ",".join(names) for names in (methods, cells))
     study = reproduction_study(which, fraction=fraction, rows=rows, columns=columns, seeds=seeds, overrides=overrides)
-    return _run_study(study, StudyObjects(), out, progress, partial=partial, estimate=True)
+    if tune:
+        if out is None:
+            raise UserError(
+                "run.needs_directory", "tune = True: needs a folder of the study", "tune", "set out (--out)"
+            )
+        out = out(study) if callable(out) else Path(out)
+        study = tuned_study(study, out.with_name(f"{out.name}-tuning"), progress_console(progress))
+    kept = None if store is None else RunStore(Path(store))
+    return _run_study(study, StudyObjects(), out, progress, partial=partial, estimate=True, store=kept)
 
 
 def tune(
@@ -286,6 +300,7 @@ def _run_study(
     *,
     partial: bool,
     estimate: bool = False,
+    store: RunStore | None = None,
 ) -> Comparison:
     """Run a study and load its results; `estimate` adds the expected cost to the progress display."""
     folder = out(study) if callable(out) else None if out is None else Path(out)
@@ -302,7 +317,7 @@ def _run_study(
     try:
         with (
             StudyProgress(study, console, folder, notes) as display,
-            closing(run_study(study, path, objects)) as events,
+            closing(run_study(study, path, objects, store=store)) as events,
         ):
             for event in events:
                 display.update(event)

@@ -11,6 +11,7 @@ from fedrecall import Experiment
 from fedrecall.errors import UserError
 from fedrecall.studies import papers
 from fedrecall.studies.definitions import experiment_ids
+from fedrecall.studies.reproduce import reproduction_study
 from fedrecall.studies.study import Study, Target
 
 ROOT = Path(__file__).parents[2]
@@ -270,3 +271,12 @@ def test_an_installed_wheel_has_the_definitions(tmp_path: Path) -> None:
         str(tmp_path / "site" / "fedrecall" / "studies" / "definitions"),
         *experiment_ids(),
     ]
+
+
+def test_a_part_of_the_data_is_stated() -> None:
+    study = reproduction_study("fedssd-table-1", columns="Tiny-ImageNet", overrides=["data.partial=true"])
+    assert len(study.scale_note()) == 1
+    assert "tiny-imagenet" in study.scale_note()[0]
+    scaled = reproduction_study("fedssd-table-1", fraction=0.5, columns="CIFAR-10", overrides=["data.partial=true"])
+    assert [bool(note) for note in scaled.scale_note(lengths=True)] == [True, True]
+    assert papers.load_definition("fedssd-table-1").scale_note() == []

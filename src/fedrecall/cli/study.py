@@ -1,7 +1,9 @@
 """`fedrecall compare`, `fedrecall reproduce` and `fedrecall report`."""
 
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from fedrecall.reporting.comparison import Comparison
+    from fedrecall.studies.study import Study
 
 
 def compare(
@@ -84,14 +87,18 @@ def compare(
         )
     except KeyboardInterrupt:
         raise SystemExit(130) from None
-    _print_comparison(comparison, console, as_json)
+    document = _print_comparison(comparison, console, as_json)
+    if as_json:
+        output.print_json(document)
 
 
 def reproduce(
     which: Annotated[
-        str | None,
+        list[str] | None,
         typer.Argument(
-            metavar="ID", help="A table or figure: fedlmd-table-1.", autocompletion=completion.complete_experiments
+            metavar="ID",
+            help="Tables and figures: fedlmd-table-1; or a file with a definition or a plan.",
+            autocompletion=completion.complete_experiments,
         ),
     ] = None,
     listed: Annotated[bool, typer.Option("--list", help="List all IDs and their cost.")] = False,
@@ -101,35 +108,60 @@ def reproduce(
     seeds: Annotated[int | None, typer.Option(metavar="N", help="Repetitions. Default: the paper's.")] = None,
     overrides: SetOption = None,
     out: OutOption = None,
+    store: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Finished runs of all studies: equal runs are made once.")
+    ] = None,
+    tune: Annotated[
+        bool, typer.Option("--tune", help="Search the papers' grids on held-out client data first.", show_default=False)
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a paper's experiment, beside its printed numbers."""
+    """Run the papers' experiments, beside their printed numbers."""
     if listed:
         _list_experiments(as_json)
         return
-    if which is None:
+    if not which:
         hint = "name a table or figure; fedrecall reproduce --list prints all of them"
         raise UserError("cli.missing_argument", "reproduce requires the argument ID", "ID", hint)
     from fedrecall import api
     from fedrecall.cli import output
+    from fedrecall.studies.plan import read_plan
+
+    console, planned = output.make_console(as_json), read_plan(which)
+    documents, incomplete = list[Mapping[str, Any]](), None
+    for entry in planned:
+        try:
+            comparison = api.reproduce(
+                entry.id,
+                fraction=entry.fraction if entry.fraction < 1 else fraction,
+                methods=entry.methods or methods,
+                cells=entry.cells or cells,
+                seeds=entry.seeds or seeds,
+                overrides=[*entry.overrides, *(overrides or [])],
+                out=partial(_study_folder, out, tuned=tune) if out is None or len(planned) > 1 else out,
+                store=store,
+                tune=tune,
+                progress=console,
+                partial=True,
+            )
+            documents.append(_print_comparison(comparison, console, as_json))
+        except KeyboardInterrupt:
+            raise SystemExit(130) from None
+        except output.Incomplete as error:  # the other studies of the plan are run nevertheless
+            documents, incomplete = [*documents, error.document], incomplete or error
+    if incomplete is not None:
+        raise incomplete
+    if as_json:
+        output.print_json(documents[0] if len(planned) == 1 else {"studies": documents})
+
+
+def _study_folder(out: Path | None, study: "Study", *, tuned: bool) -> Path:
+    """Return the folder of a reproduction: in `out`, or by default in reproductions/."""
     from fedrecall.studies.reproduce import default_folder
 
-    console = output.make_console(as_json)
-    try:
-        comparison = api.reproduce(
-            which,
-            fraction=fraction,
-            methods=methods,
-            cells=cells,
-            seeds=seeds,
-            overrides=overrides or [],
-            out=out or default_folder,
-            progress=console,
-            partial=True,
-        )
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
-    _print_comparison(comparison, console, as_json)
+    folder = default_folder(study)
+    folder = folder.with_name(f"{folder.name}-tuned") if tuned else folder
+    return folder if out is None else out / folder.name
 
 
 def report(
@@ -151,8 +183,8 @@ def report(
         typer.echo(f"its tables as CSV, LaTeX and Markdown in {tables[0].parent}")
 
 
-def _print_comparison(comparison: "Comparison", console: "Console", as_json: bool) -> None:
-    """Print the tables, write them and the figures; raise an error, which has the tables, if runs are missing."""
+def _print_comparison(comparison: "Comparison", console: "Console", as_json: bool) -> dict[str, Any]:
+    """Print the tables, write them and the figures, and return the tables; raise an error with them if runs lack."""
     from fedrecall.cli import output
     from fedrecall.reporting.figures import draw_all
     from fedrecall.reporting.tables import print_table, to_dict, write_tables
@@ -179,8 +211,7 @@ def _print_comparison(comparison: "Comparison", console: "Console", as_json: boo
         reasons = dict.fromkeys(map(str, comparison.rejected.values()))
         text = f"{len(comparison.rejected)} of {len(results.study.cells())} runs cannot be made: {'; '.join(reasons)}"
         raise output.Incomplete("study.runs_failed", text, str(folder), document=document)
-    if as_json:
-        output.print_json(document)
+    return document
 
 
 def _list_experiments(as_json: bool) -> None:

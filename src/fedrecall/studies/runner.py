@@ -6,8 +6,8 @@ kept. A cell that a process left unfinished is resumed from its last checkpoint,
 
 import shutil
 import time
-from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Generator, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +15,7 @@ from typing import Any, Literal
 from filelock import FileLock, Timeout
 
 from fedrecall.config.experiment import Experiment
-from fedrecall.config.sources import import_own_code
+from fedrecall.config.sources import import_own_code, own_code
 from fedrecall.core.exchange import Diverged
 from fedrecall.errors import UserError
 from fedrecall.runs.directory import SUMMARY_FILE, RunDirectory
@@ -25,6 +25,7 @@ from fedrecall.runs.setup import MODEL_FILE, Setup
 from fedrecall.studies.compare import StudyObjects
 from fedrecall.studies.extend import write_or_extend
 from fedrecall.studies.results import read_json
+from fedrecall.studies.store import RunStore
 from fedrecall.studies.study import Cell, Study
 
 POLL_INTERVAL = 1.0  # seconds between two checks of the cells that other processes run
@@ -48,17 +49,22 @@ class StudyEvent:
     """Reason, for `rejected`."""
 
 
-def run_study(study: Study, folder: Path, objects: StudyObjects | None = None) -> Generator[StudyEvent, None, None]:
+def run_study(
+    study: Study, folder: Path, objects: StudyObjects | None = None, *, store: RunStore | None = None
+) -> Generator[StudyEvent, None, None]:
     """Run all cells that are not finished; yield every change of a cell's state.
 
     A run that diverges is finished: the failure is its result. A cell that cannot be run, because its data set is
     missing for example, does not stop the others. `objects` are those that the study's tables name "own". User code
-    that the study names is imported.
+    that the study names is imported. A run that `store` has is copied from it, and a finished one is copied to it.
     """
     # validated before the first run
     experiments = {folder: import_own_code(experiment) for folder, experiment in study.experiments.items()}
     write_or_extend(study, folder)
-    runner, remaining = _CellRunner(experiments, folder, objects or StudyObjects()), study.cells()
+    objects = objects or StudyObjects()
+    # the settings of the user's own code and objects do not determine the result
+    private = {name for name, experiment in study.experiments.items() if not objects.is_empty or own_code(experiment)}
+    runner, remaining = _CellRunner(experiments, folder, objects, store, private), study.cells()
     while remaining:
         before = len(remaining)
         for cell in tuple(remaining):
@@ -69,11 +75,23 @@ def run_study(study: Study, folder: Path, objects: StudyObjects | None = None) -
             time.sleep(POLL_INTERVAL)
 
 
+class _MadeElsewhere(Exception):
+    """Another process makes the same run, for another study."""
+
+
 class _CellRunner:
     """Runs single cells of a study; a cell that starts from a rejected cell is rejected too."""
 
-    def __init__(self, experiments: Mapping[str, Experiment], folder: Path, objects: StudyObjects) -> None:
+    def __init__(
+        self,
+        experiments: Mapping[str, Experiment],
+        folder: Path,
+        objects: StudyObjects,
+        store: RunStore | None,
+        private: Collection[str],
+    ) -> None:
         self._experiments, self._folder, self._objects = experiments, folder, objects
+        self._store, self._private = store, private  # folders of cells that the store must not have
         self._rejected: set[str] = set()
 
     def try_run(self, cell: Cell) -> Generator[StudyEvent, None, bool]:
@@ -93,17 +111,17 @@ class _CellRunner:
                 if (path / SUMMARY_FILE).exists():  # finished by another process since the first check
                     yield StudyEvent("kept", cell, summary=read_json(path / SUMMARY_FILE))
                     return True
-                yield StudyEvent("started", cell)
-                error = yield from self._run(cell, path)
-                if error is None:
-                    yield StudyEvent("finished", cell, summary=read_json(path / SUMMARY_FILE))
+                try:
+                    error = yield from self._run(cell, path)
+                except _MadeElsewhere:
+                    return False
         if error is not None:
             self._rejected.add(cell.folder)
             yield StudyEvent("rejected", cell, error=error)
         return True
 
     def _run(self, cell: Cell, path: Path) -> Generator[StudyEvent, None, UserError | None]:
-        """Run or resume a cell; return the error if that is not possible."""
+        """Run or resume a cell, or copy the same run of another study; return the error if that is not possible."""
         experiment = self._experiments[cell.folder]
         if cell.start_from is not None:
             start = (self._folder / cell.start_from / MODEL_FILE).resolve()
@@ -111,15 +129,30 @@ class _CellRunner:
             experiment = experiment.model_copy(update={"run": run_section})
         try:
             setup = self._objects.setup(cell, experiment)
+            store = None if cell.folder in self._private else self._store
+            with nullcontext(True) if store is None else try_lock(store.path_of(setup)) as acquired:
+                if not acquired:
+                    raise _MadeElsewhere
+                if store is not None and store.fetch(setup, path):
+                    yield StudyEvent("kept", cell, summary=read_json(path / SUMMARY_FILE))
+                    return None
+                yield StudyEvent("started", cell)
+                yield from self._run_rounds(cell, setup, path)
+                if store is not None:
+                    store.keep(setup, path)
+        except UserError as error:
+            (path / SUMMARY_FILE).unlink(missing_ok=True)  # the user can fix the cause: this is not a result
+            return error
+        yield StudyEvent("finished", cell, summary=read_json(path / SUMMARY_FILE))
+        return None
+
+    def _run_rounds(self, cell: Cell, setup: Setup, path: Path) -> Generator[StudyEvent, None, None]:
+        try:
             with Run(setup, path, resume=_can_resume(path, setup)) as run:
                 for record in run:
                     yield StudyEvent("round", cell, record=record)
         except Diverged:
             pass  # recorded in the run's summary
-        except UserError as error:
-            (path / SUMMARY_FILE).unlink(missing_ok=True)  # the user can fix the cause: this is not a result
-            return error
-        return None
 
     def _start_error(self, cell: Cell) -> UserError | None:
         """Return an error if the run that a cell starts from failed or cannot be run."""

@@ -211,15 +211,17 @@ class Study(Section):
         return self.experiments[self._cell_path(cell.row, cell.column, cell.seed)]
 
     def scale_note(self, *, lengths: bool = False) -> list[str]:
-        """Describe the reduction of the rounds in at most one line; `lengths` adds the numbers of rounds."""
+        """Describe the reduction of the rounds and of the data, a line each; `lengths` adds the numbers of rounds."""
+        partial = dict.fromkeys(e.data.name for e in self.experiments.values() if e.data.partial)
+        notes = [f"incomplete data, not comparable with printed numbers: {', '.join(partial)}"] if partial else []
         if self.fraction == 1:
-            return []
+            return notes
         note = f"rounds scaled to {100 * self.fraction:g} %"
         if not lengths:
-            return [note]
+            return [note, *notes]
         full = self.model_copy(update={"fraction": 1.0}).experiments
         pairs = dict.fromkeys((e.run.rounds, full[folder].run.rounds) for folder, e in self.experiments.items())
-        return [f"{note}: {', '.join(f'{scaled} of {complete}' for scaled, complete in pairs)}"]
+        return [f"{note}: {', '.join(f'{scaled} of {complete}' for scaled, complete in pairs)}", *notes]
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """Copy the study with some fields changed; the cached configurations of the original are not copied."""

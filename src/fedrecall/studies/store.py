@@ -1,0 +1,101 @@
+"""Store of finished runs by content: the same run is made once, whichever study needs it."""
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import MISSING, fields
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from fedrecall.config.experiment import CHOICES, Experiment
+from fedrecall.config.tables import RESULT_NEUTRAL_KEYS, Scalar, flatten
+from fedrecall.errors import UserError
+from fedrecall.runs.directory import SUMMARY_FILE
+from fedrecall.runs.setup import Setup
+
+RESULTS = 2
+"""Version of the results, raised when a default or a golden run changes: 2 is FedSSD with linear weights."""
+
+
+class RunStore:
+    """A folder of finished run directories, named by a hash of everything that their result depends on.
+
+    Results of several kinds of processor differ in the last bits; the store does not distinguish them.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def path_of(self, setup: Setup) -> Path:
+        """Return the directory of a run with this setup, whether it exists or not."""
+        return self.folder / run_key(setup)
+
+    def fetch(self, setup: Setup, path: Path) -> bool:
+        """Copy a finished run with this setup to `path`; return True if there is one."""
+        stored = self.path_of(setup)
+        if not (stored / SUMMARY_FILE).exists():
+            return False
+        shutil.rmtree(path, ignore_errors=True)
+        with _copying(path) as part:
+            shutil.copytree(stored, part)
+        return True
+
+    def keep(self, setup: Setup, path: Path) -> None:
+        """Copy a finished run into the store, without its checkpoints."""
+        stored = self.path_of(setup)
+        if not (stored / SUMMARY_FILE).exists():
+            with _copying(stored) as part:
+                shutil.copytree(path, part, ignore=shutil.ignore_patterns("checkpoints", "*.lock"))
+
+
+def run_key(setup: Setup) -> str:
+    """Return the hash of the settings that change a result and are not defaults, the data, and `RESULTS`.
+
+    The seed is one of the settings. Initial weights of another run count by their values, not by their path.
+    """
+    settings: dict[str, Any] = changed_settings(setup.experiment)
+    settings["fingerprint"], settings["results"] = setup.data.dataset.fingerprint, RESULTS
+    if setup.experiment.run.start is not None:
+        settings["start"] = sha256(setup.server.w.numpy().tobytes()).hexdigest()
+    return sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def changed_settings(experiment: Experiment) -> dict[str, Scalar]:
+    """Return the flat settings that change a result and differ from their defaults; a new key changes no hash."""
+    tables, defaults = experiment.to_tables(), flatten(Experiment().to_tables())
+    for choice in CHOICES.values():
+        table = _lookup(tables, choice.key)
+        prefix = f"{choice.key}."
+        defaults = {key: value for key, value in defaults.items() if not key.startswith(prefix)}
+        if table is not None and table.get("name") in choice.classes:
+            cls = choice.classes[table["name"]]
+            known = {field.name: field.default for field in fields(cls) if field.default is not MISSING}
+            defaults |= flatten({choice.key: {k: v for k, v in known.items() if v is not None}})
+    return {
+        key: value
+        for key, value in flatten(tables).items()
+        if not key.startswith(RESULT_NEUTRAL_KEYS) and defaults.get(key) != value
+    }
+
+
+def _lookup(tables: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:
+    found: Any = tables
+    for part in key.split("."):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found if isinstance(found, Mapping) else None
+
+
+@contextmanager
+def _copying(target: Path) -> Iterator[Path]:
+    """Yield a temporary directory beside the target, which it becomes: an interrupted copy is never a run."""
+    part = target.with_name(f"{target.name}.part")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(part, ignore_errors=True)
+        yield part
+        part.rename(target)
+    except OSError as error:
+        message = f"{target.parent}: cannot copy a run to this folder: {error.strerror or error}"
+        raise UserError("study.cannot_write", message, str(target.parent), "check --store and --out") from None
