@@ -1,6 +1,7 @@
 """Complete runs on Ray: every method, every wrapper of an engine, a lost node, Ctrl-C, kill -9."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -232,9 +233,32 @@ def test_ctrl_c_ends_everything(running: tuple[subprocess.Popen[str], list[int],
 
 def test_nothing_outlives_a_run_that_is_killed(running: tuple[subprocess.Popen[str], list[int], Path]) -> None:
     process, family, _ = running
+    folders = {
+        folder
+        for pid in family
+        for folder in re.findall(r"/tmp/fedrecall-ray-\w+", Path(f"/proc/{pid}/cmdline").read_text())
+    }
+    assert len(folders) == 1
     process.kill()
     process.communicate(timeout=30)
     until(lambda: all(has_exited(pid) for pid in family), seconds=120)  # Ray's agents wait a minute for their master
+    assert not any(Path(folder).exists() for folder in folders)
+
+
+def test_ray_of_a_run_listens_on_loopback_only(running: tuple[subprocess.Popen[str], list[int], Path]) -> None:
+    _, family, _ = running
+    sockets = {
+        str(link.readlink()) for pid in family for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()
+    }
+    listening = {
+        line.split()[1].partition(":")[0]
+        for table in ("tcp", "tcp6")
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]
+        if line.split()[3] == "0A" and f"socket:[{line.split()[9]}]" in sockets
+    }
+    # 127.0.0.1 in the byte order of the kernel, as IPv4 and as an IPv4 address in IPv6
+    assert listening <= {"0100007F", "0000000000000000FFFF00000100007F"}
+    assert listening
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "auto", "nonsense"])

@@ -4,6 +4,8 @@ import os
 import secrets
 import shutil
 import socket
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,8 +20,8 @@ ENV_DEFAULTS = {
     "RAY_DEDUP_LOGS_SKIP_REGEX": "(?s).*",  # the output of Ray's processes is in their log files
 }
 
-# Ray's ports are open to the network and allow running code: a local Ray needs a token, and would write one to the
-# user's home directory if none is set. One token for all runs of this process: Ray reads it once.
+# Ray's ports allow running code, also to other users of this machine: a local Ray needs a token, and would write one to
+# the user's home directory if none is set. One token for all runs of this process: Ray reads it once.
 AUTH_TOKEN = secrets.token_hex(32)
 
 LOGGING_OPTIONS = {"log_to_driver": False, "logging_level": "critical"}
@@ -39,6 +41,7 @@ class RaySession:
     ray: ModuleType
     owned: bool  # opened by this library
     folder: str | None = None  # output folder of processes started by this library
+    watcher: subprocess.Popen[bytes] | None = None  # removes the folder if this process is killed
 
     def close(self) -> None:
         """Disconnect from Ray; stop it if it was started here."""
@@ -46,6 +49,8 @@ class RaySession:
             self.ray.shutdown()
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
+        if self.watcher is not None:
+            self.watcher.communicate()  # it exits, because the folder is gone
 
 
 def open_session(address: str | None, workers: int | None) -> RaySession:
@@ -65,18 +70,44 @@ def open_session(address: str | None, workers: int | None) -> RaySession:
 def _start(ray: ModuleType, workers: int) -> RaySession:
     # Paths of sockets must be short, and the usual folder of temporary files need not be.
     folder = tempfile.mkdtemp(prefix="fedrecall-ray-", dir="/tmp" if os.name == "posix" else None)
+    watcher = _remove_when_orphaned(folder) if os.name == "posix" else None
     os.environ.setdefault("RAY_AUTH_TOKEN", AUTH_TOKEN)
+    constants = sys.modules["ray._private.ray_constants"]
+    # As on systems where Ray supports no clusters: it then listens on loopback only. Read once, in ray.init.
+    supports_clusters, constants.ENABLE_RAY_CLUSTER = constants.ENABLE_RAY_CLUSTER, False
     try:
-        ray.init(address="local", num_cpus=workers, include_dashboard=False, _temp_dir=folder, **LOGGING_OPTIONS)
+        ray.init(
+            address="local",
+            num_cpus=workers,
+            include_dashboard=False,
+            _temp_dir=folder,
+            **LOGGING_OPTIONS,
+        )
     except Exception as error:
-        shutil.rmtree(folder, ignore_errors=True)
+        RaySession(ray, owned=False, folder=folder, watcher=watcher).close()
         what = f"cannot start Ray on this machine ({first_line(error)})"
         hint = 'check the installation of Ray and the free memory, or use engine.name = "pool"'
         raise UserError("engine.ray_start_failed", what, "engine.name", hint) from error
     finally:
+        constants.ENABLE_RAY_CLUSTER = supports_clusters
         if os.environ["RAY_AUTH_TOKEN"] == AUTH_TOKEN:  # not for other clusters
             del os.environ["RAY_AUTH_TOKEN"]
-    return RaySession(ray, owned=True, folder=folder)
+    return RaySession(ray, owned=True, folder=folder, watcher=watcher)
+
+
+def _remove_when_orphaned(folder: str) -> subprocess.Popen[bytes]:
+    """Start a process that removes the folder when this process has exited, even if it was killed.
+
+    Its standard input ends with this process. Ray's own processes exit within a minute and may write until then.
+    """
+    wait_and_remove = 'cat; for _ in 1 2 3 4 5 6 7 8; do [ -e "$0" ] || exit; rm -rf "$0"; sleep 10; done'
+    return subprocess.Popen(
+        ["/bin/sh", "-c", wait_and_remove, folder],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # so that Ctrl-C does not end it
+    )
 
 
 def _join(ray: ModuleType, address: str) -> RaySession:
