@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 from fedrecall.errors import UserError, first_line, missing_extra
 from fedrecall.simulation.devices import available_cores
@@ -72,7 +73,7 @@ def _start(ray: ModuleType, workers: int) -> RaySession:
     folder = tempfile.mkdtemp(prefix="fedrecall-ray-", dir="/tmp" if os.name == "posix" else None)
     watcher = _remove_when_orphaned(folder) if os.name == "posix" else None
     os.environ.setdefault("RAY_AUTH_TOKEN", AUTH_TOKEN)
-    constants = sys.modules["ray._private.ray_constants"]
+    constants: Any = sys.modules["ray._private.ray_constants"]
     # As on systems where Ray supports no clusters: it then listens on loopback only. Read once, in ray.init.
     supports_clusters, constants.ENABLE_RAY_CLUSTER = constants.ENABLE_RAY_CLUSTER, False
     try:
