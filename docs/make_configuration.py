@@ -49,9 +49,10 @@ MORE = {
     "federation.attack": "More: [attackers](robustness.md#attackers).",
     "server.robust": "[Robust aggregation](robustness.md#robust-aggregation) compares the rules.",
     "server.privacy": "[Differential privacy](privacy.md#differential-privacy) states the guarantee.",
-    "model": "[Bring your own model](own-model.md) shows how to pass a torch module in Python.",
+    "local": "[Local training](training.md) explains them.",
+    "model": "[Models](models.md) has examples; [bring your own model](own-model.md) shows how to pass a torch module.",
     "method": "Each method has a page with its equations. `preset` names a paper's settings of a method.",
-    "engine": "[Engines](engines.md) helps to choose.",
+    "engine": "[Engines](engines.md) helps to choose; [device](training.md#device) explains `engine.device`.",
     "run": "[Compare, reproduce, look](experiments.md) has more on probes and trackers.",
 }
 TYPES = {"integer": "integer", "number": "number", "boolean": "true or false", "object": "table"}
