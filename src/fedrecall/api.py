@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from rich.console import Console
+from torch import nn
 
 from fedrecall.config.experiment import CHOICES, Experiment
 from fedrecall.config.overrides import with_overrides
@@ -280,8 +281,13 @@ def report(folders: Sequence[str | Path] | str | Path, out: str | Path | None = 
     return write_report(paths, None if out is None else Path(out))
 
 
-def load(folder: str | Path) -> Comparison:
+def load(
+    folder: str | Path, *, model: nn.Module | Callable[[], nn.Module] | None = None, trust_code: bool = False
+) -> Comparison:
     """Load the results that `run`, `compare` or `reproduce` wrote into a folder, from Python or the command line.
+
+    The global model of a run on your own module needs it as `model`: a module, or a class or function that makes one.
+    If the run named its code ("package.module:Class"), `trust_code` imports it instead.
 
     >>> import fedrecall as fr
     >>> fr.load("no/such/folder")
@@ -289,7 +295,7 @@ def load(folder: str | Path) -> Comparison:
     ...
     fedrecall.errors.UserError: no/such/folder: neither a run directory nor the folder of a study...
     """
-    return Comparison(load_results(Path(folder)))
+    return Comparison(load_results(Path(folder)), StudyObjects(model=model), trust_code=trust_code)
 
 
 def _run_study(
@@ -331,7 +337,7 @@ def _run_study(
         elif callable(out):
             remove_if_unused(path)
         raise
-    comparison = Comparison(load_results(path), objects, rejected)
+    comparison = Comparison(load_results(path), objects, rejected, trust_code=True)
     if folder is None:
         weakref.finalize(comparison, shutil.rmtree, path, ignore_errors=True)
     return comparison

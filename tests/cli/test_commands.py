@@ -136,6 +136,7 @@ def test_the_list_of_options_is_frozen() -> None:
         ],
         "tune": sorted(FEDERATION | {"--config", "--json", "--out", "--over", "--set", "--trials"}),
         "report": ["--out"],
+        "predict": ["--method", "--out", "--seed", "--trust-code"],
         "doctor": ["--explain", "--json"],
         "flower": [],
         "flower new": ["--config", "--set"],

@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperCommand
 
 from fedrecall._version import __version__
-from fedrecall.cli import completion, doctor, flower, init, output, run, show, study, tune
+from fedrecall.cli import completion, doctor, flower, init, output, predict, run, show, study, tune
 from fedrecall.errors import UserError, limit_reached
 
 
@@ -51,6 +51,7 @@ for command in (
     study.reproduce,
     tune.tune,
     study.report,
+    predict.predict,
     doctor.doctor,
 ):
     app.command(cls=Command)(command)

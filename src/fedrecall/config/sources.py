@@ -57,6 +57,13 @@ def import_own_code(experiment: Experiment, allowed: Collection[str] | None = No
     return Experiment(**dict(experiment) | changes)  # validated again, now that the method is known
 
 
+def import_own_model(experiment: Experiment) -> Experiment:
+    """Return the experiment with its model's code imported, and nothing else."""
+    if not isinstance(experiment.model, OwnCode):
+        return experiment
+    return experiment.model_copy(update={"model": CHOICES["model"].import_code(experiment.model)})
+
+
 def _with_loader(section: DataSection) -> DataSection:
     """Return the section with its function imported, if it names one."""
     if not is_code_path(section.name):

@@ -277,7 +277,7 @@ def standardise_inputs(data: Dataset, numeric: Tensor | None = None) -> Dataset:
     unchanged = torch.zeros(train.shape[1:], dtype=torch.bool) if numeric is None else ~numeric
     std, mean = torch.std_mean(train, dim=0, correction=0)
     mean, std = mean.masked_fill(unchanged, 0.0), std.masked_fill(unchanged | (std == 0), 1.0)
-    return replace(data, train_x=(train - mean) / std, test_x=(test - mean) / std)
+    return replace(data, train_x=(train - mean) / std, test_x=(test - mean) / std, scaling=(mean, std))
 
 
 def _is_hub(data: Any) -> bool:

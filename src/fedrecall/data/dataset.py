@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedrecall.data.cache import checksum
+from fedrecall.data.preprocessing import ColumnEncoding, Preprocessing
 from fedrecall.data.transforms import Transform
 from fedrecall.errors import UserError, warn_once
 from fedrecall.tensor_dict import Inputs, TensorDict, named_tensors
@@ -43,6 +44,8 @@ class Dataset:
     test_groups: Tensor | None = None
     group_names: tuple[str, ...] = ()
     test_transform: Transform = Transform()  # applied at test time
+    columns: tuple[ColumnEncoding, ...] = ()  # encoding of a table's columns
+    scaling: tuple[Tensor, Tensor] | None = None  # mean and standard deviation removed from the inputs
 
     def __post_init__(self) -> None:
         self._check("training", self.train_x, self.train_y, self.train_groups)
@@ -121,6 +124,22 @@ class Dataset:
     def num_classes(self) -> int:
         """Number of classes, including classes without examples."""
         return len(self.classes)
+
+    def preprocessing(self, transform: Transform | None = None) -> Preprocessing:
+        """Return the transformation from raw examples to the model's inputs, with another normalisation if passed."""
+        transform = self.test_transform if transform is None else transform
+        tensors = {name.removeprefix("."): t for name, t in named_tensors(self.train_x, "").items()}
+        mean, std = (None, None) if self.scaling is None else (tuple(t.flatten().tolist()) for t in self.scaling)
+        return Preprocessing(
+            classes=self.classes,
+            shapes={name: tuple(t.shape[1:]) for name, t in tensors.items()},
+            types={name: str(t.dtype).removeprefix("torch.") for name, t in tensors.items()},
+            columns=self.columns,
+            feature_mean=mean,
+            feature_std=std,
+            pixel_mean=transform.mean,
+            pixel_std=transform.std,
+        )
 
     @cached_property
     def fingerprint(self) -> str:

@@ -185,6 +185,21 @@ def read_image_folder(
     return RawSplit(batches(), len(files), names, None)
 
 
+def read_files(files: Sequence[Path]) -> RawSplit:
+    """Read images without labels."""
+
+    def batches() -> Iterator[RawBatch]:
+        for start in range(0, len(files), READ_BATCH):
+            paths = files[start : start + READ_BATCH]
+            try:
+                images = [path.read_bytes() for path in paths]
+            except OSError as error:
+                raise unreadable_error(error.filename, error) from error
+            yield RawBatch(images, [str(path) for path in paths], [0] * len(paths), None)
+
+    return RawSplit(batches(), len(files), None, None)
+
+
 def _refuse_outside_links(files: list[Path], folder: Path) -> None:
     """Refuse links to files outside of the folder: a folder from another machine must not select files of this one."""
     root = folder.resolve()

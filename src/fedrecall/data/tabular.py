@@ -1,8 +1,9 @@
 """User-defined tables of features: a CSV or Parquet file or a pandas DataFrame, converted to a `Dataset`."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -10,6 +11,7 @@ import torch
 from fedrecall.data.custom import make_dataset, standardise_inputs
 from fedrecall.data.dataset import Dataset
 from fedrecall.data.inputs import RawExamples
+from fedrecall.data.preprocessing import ColumnEncoding
 from fedrecall.data.readers import missing_column_error
 from fedrecall.errors import UserError, first_line
 
@@ -17,11 +19,6 @@ if TYPE_CHECKING:
     from pandas import DataFrame
     from pyarrow import ChunkedArray
     from pyarrow import Table as ArrowTable
-
-
-MAX_COLUMN_CATEGORIES = (
-    50  # distinct values of a text column; one with more is an identifier or free text, not a feature
-)
 
 
 def from_table(
@@ -39,12 +36,8 @@ def from_table(
     >>> data.shape, data.classes, data.group_names
     ((3,), ('0', '1'), ('north', 'south'))
     """
-    pandas = sys.modules.get("pandas")  # not imported: then `table` is no DataFrame
-    if pandas is not None and isinstance(table, pandas.DataFrame):
-        name, file, columns = "table", "table", _frame(table)
-    else:
-        path = Path(table).expanduser()
-        name, file, columns = path.stem, str(path), read_table(path)
+    file, columns = table_columns(table)
+    name = Path(file).stem
     for column in [label] if client is None else [label, client]:
         if column not in columns:
             raise missing_column_error(file, column, columns)
@@ -56,23 +49,30 @@ def from_table(
                 file,
                 "fill or drop them",
             )
-    blocks, numeric = [], []
-    for column, values in columns.items():
-        if column not in (label, client):
-            block, is_numeric = _features(values, column, file)
-            blocks.append(block)
-            numeric += [is_numeric] * block.shape[1]
-    if not blocks:
+    features = {column: values for column, values in columns.items() if column not in (label, client)}
+    if not features:
         raise UserError(
             "data.empty",
             f"{file}: the table has no columns besides label and client",
             file,
             "add columns of features",
         )
+    encodings = tuple(ColumnEncoding.fit(values, column, file) for column, values in features.items())
+    blocks = [encoding.encode(features[encoding.name], file) for encoding in encodings]
+    numeric = [encoding.categories is None for encoding in encodings for _ in range(encoding.width)]
     x = torch.from_numpy(np.concatenate(blocks, axis=1))
     clients = None if client is None else columns[client].to_pylist()
     data = make_dataset(name, RawExamples(x, columns[label].to_pylist(), clients), test, None, seed)
-    return standardise_inputs(data, torch.tensor(numeric))
+    return replace(standardise_inputs(data, torch.tensor(numeric)), columns=encodings)
+
+
+def table_columns(table: "str | Path | DataFrame") -> "tuple[str, dict[str, ChunkedArray]]":
+    """Return the name of a CSV or Parquet file or of a DataFrame for messages, and its columns by name."""
+    pandas = sys.modules.get("pandas")  # not imported: then `table` is no DataFrame
+    if pandas is not None and isinstance(table, pandas.DataFrame):
+        return "table", _frame(table)
+    path = Path(table).expanduser()
+    return str(path), read_table(path)
 
 
 def read_table(file: Path) -> "dict[str, ChunkedArray]":
@@ -126,39 +126,3 @@ def _columns(table: "ArrowTable", file: object) -> "dict[str, ChunkedArray]":
     if table.num_rows == 0:
         raise UserError("data.empty", f"{file}: the table has no rows", str(file), "provide at least one")
     return columns
-
-
-def _features(values: "ChunkedArray", column: str, file: str) -> tuple[np.ndarray[Any, np.dtype[np.float32]], bool]:
-    """Return a column of numbers as float32 [n, 1] with True, a column of text one-hot, float32 [n, K], with False."""
-    from pyarrow import types
-
-    kind = values.type
-    if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind):
-        numbers = np.asarray(values.to_numpy(), dtype=np.float64)
-        if not np.isfinite(numbers).all():
-            raise UserError(
-                "data.not_finite",
-                f'{file}: column "{column}" has values that are not finite (NaN or infinity)',
-                file,
-                "fill or drop them",
-            )
-        # Values such as timestamps are too large for float32 unless centred. Standardising by the training part later
-        # removes the effect of this step.
-        return ((numbers - numbers.mean()) / (numbers.std() or 1.0)).astype(np.float32)[:, None], True
-    if (
-        types.is_nested(kind)
-        or types.is_binary(kind)
-        or types.is_large_binary(kind)
-        or types.is_fixed_size_binary(kind)
-    ):
-        message = f'{file}: column "{column}" has values of type {kind}, neither numbers nor text'
-        raise UserError("data.unsupported_type", message, file, "convert or drop the column")
-    categories, ids = np.unique(np.asarray(values.to_pylist()).astype(str), return_inverse=True)
-    if len(categories) > MAX_COLUMN_CATEGORIES:
-        raise UserError(
-            "data.text_column",
-            f'{file}: column "{column}" has {len(categories)} different values, more than {MAX_COLUMN_CATEGORIES}',
-            file,
-            "drop it, or turn it into numbers",
-        )
-    return np.eye(len(categories), dtype=np.float32)[ids], False

@@ -68,6 +68,18 @@ def _unpack(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tupl
     return ((), {**args[0], **kwargs}) if len(args) == 1 and isinstance(args[0], TensorDict) else None
 
 
+def without_hooks(module: nn.Module) -> nn.Module:
+    """Return a copy of an adapted module without the hooks of `adapt`: the user's own module, with these weights."""
+    plain = deepcopy(module)
+    for layer in plain.modules():
+        for hooks in (layer._forward_hooks, layer._forward_pre_hooks):
+            for key, hook in tuple(hooks.items()):
+                if hook is _unpack or isinstance(getattr(hook, "__self__", None), _FeatureHooks):
+                    del hooks[key]
+                    layer._forward_pre_hooks_with_kwargs.pop(key, None)
+    return plain
+
+
 class _FeatureHooks:
     """Forward hooks that record input and output of the last linear layer until the module's forward returns."""
 

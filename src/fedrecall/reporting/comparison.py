@@ -4,18 +4,20 @@ import shutil
 from collections.abc import Mapping
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from rich.console import Console
 from torch import nn
 
 from fedrecall.config.experiment import Experiment
+from fedrecall.config.sources import import_own_model
 from fedrecall.config.tables import read_toml
 from fedrecall.errors import UserError, unknown_name
 from fedrecall.reporting.tables import ReportTable, comparison_table, paper_tables, write_tables
 from fedrecall.reporting.tables.render import print_table, to_latex, to_markdown
-from fedrecall.runs.directory import require_empty
-from fedrecall.runs.setup import MODEL_FILE, build_model, load_weights
+from fedrecall.runs.directory import CONFIG_FILE, require_empty
+from fedrecall.runs.inference import ExportFormat, TrainedModel, default_export_path
+from fedrecall.runs.setup import MODEL_FILE
 from fedrecall.studies.compare import StudyObjects
 from fedrecall.studies.results import FinishedRun, StudyResults, load_results
 from fedrecall.studies.study import FigureSpec
@@ -42,9 +44,10 @@ class Comparison:
         results: StudyResults,
         objects: StudyObjects | None = None,
         rejected: Mapping[str, UserError] | None = None,
+        trust_code: bool = False,
     ) -> None:
         self._results, self._objects = results, objects or StudyObjects()
-        self._rejected = dict(rejected or {})
+        self._rejected, self._trust_code = dict(rejected or {}), trust_code
 
     @property
     def study_results(self) -> StudyResults:
@@ -77,8 +80,36 @@ class Comparison:
             return paper_tables(self._results)
         return [comparison_table(self._results, column, brief=brief) for column in self._results.study.columns]
 
-    def model(self, method: str | None = None, seed: int | None = None) -> nn.Module:
-        """Return the final global model of a run; its forward returns (features, logits)."""
+    def model(self, method: str | None = None, seed: int | None = None, *, plain: bool = False) -> nn.Module:
+        """Return the final global model of a run; its forward returns (features, logits).
+
+        The training data is not needed. With `plain` it is your own module as it was, without the hooks of this
+        library.
+        """
+        trained = self._trained(self._run(method, seed))
+        return trained.plain() if plain else trained.module
+
+    def predict(self, data: Any, method: str | None = None, seed: int | None = None) -> "DataFrame":
+        """Return the predicted class of raw examples, and the probability of each class.
+
+        `data` is a table (DataFrame, CSV or Parquet file) with the columns of the training data, a folder of images or
+        one image, or an array of inputs.
+        """
+        return self._trained(self._run(method, seed)).predict(data)
+
+    def export(
+        self,
+        kind: ExportFormat = "onnx",
+        path: str | Path | None = None,
+        method: str | None = None,
+        seed: int | None = None,
+    ) -> Path:
+        """Write the final global model of a run as "onnx", "torch.export" or "safetensors"; return the file."""
+        run = self._run(method, seed)
+        return self._trained(run).export(kind, default_export_path(kind, run.path) if path is None else path)
+
+    def _run(self, method: str | None, seed: int | None) -> FinishedRun:
+        """Return the finished run of a method and a seed; raise an error if it has no global model."""
         method = self.methods[0] if method is None else method
         if method not in self.methods:
             raise unknown_name("method of this comparison", method, self.methods, key="method")
@@ -91,12 +122,14 @@ class Comparison:
                 "method" if seed is None else "seed",
                 "choose a method and a seed of a finished run",
             )
-        run = runs[0]
-        config = read_toml(run.path / "config.toml") if self._results.is_single_run else run.cell.config
-        setup = self._objects.setup(run.cell, Experiment(**config))
-        module = build_model(setup.experiment, setup.data.dataset, self._objects.model)
-        load_weights(module, run.path)
-        return module
+        return runs[0]
+
+    def _trained(self, run: FinishedRun) -> TrainedModel:
+        """Load the global model of a run with its preprocessing."""
+        experiment = Experiment(**read_toml(run.path / CONFIG_FILE))
+        if self._trust_code:
+            experiment = import_own_model(experiment)
+        return TrainedModel.load(run.path, experiment, self._objects.model)
 
     def plot(self, y: str = "accuracy", *, title: str | None = None) -> "Figure":
         """Plot curves over rounds with a band of one standard deviation over seeds.

@@ -246,13 +246,19 @@ class RunDirectory:
         write_atomic(path, failure.traceback.encode())
         return str(path)
 
+    def write_text(self, name: str, content: str) -> None:
+        """Write a text file atomically."""
+        write_atomic(self._file(name), content.encode())
+
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         """Write a JSON file atomically."""
         write_atomic(self.path / name, (json.dumps(content, indent=2) + "\n").encode())
 
-    def write_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> None:
+    def write_tensors(
+        self, name: str, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
+    ) -> None:
         """Write named tensors, such as the global model, to a safetensors file."""
-        write_atomic(self._file(name), safetensors.torch.save(dict(tensors)))
+        write_atomic(self._file(name), safetensors.torch.save(dict(tensors), dict(metadata) if metadata else None))
 
 
 def describe_environment(setup: Setup) -> dict[str, Any]:

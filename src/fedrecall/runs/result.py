@@ -8,7 +8,10 @@ from torch import nn
 
 from fedrecall.config.experiment import CHOICES, Experiment
 from fedrecall.core.types import Server
+from fedrecall.data.preprocessing import Preprocessing
 from fedrecall.errors import UserError
+from fedrecall.models.adapt import without_hooks
+from fedrecall.runs.inference import ExportFormat, TrainedModel, default_export_path
 from fedrecall.runs.probes import ProbeRecord
 from fedrecall.runs.records import RoundRecord
 
@@ -36,6 +39,7 @@ class Result:
     summary: dict[str, Any]  # final, best, last10, ... as in summary.json
     directory: Path | None
     server: Server
+    preprocessing: Preprocessing  # of raw examples, fitted on the training data
     probes: dict[str, list[ProbeRecord]] = field(default_factory=dict)  # by probe, as in probes/<name>.jsonl
 
     @property
@@ -43,8 +47,11 @@ class Result:
         """Method and data of the run."""
         return run_title(self.experiment)
 
-    def model(self) -> nn.Module:
-        """Return the global model after the last round; its forward returns (features, logits)."""
+    def model(self, *, plain: bool = False) -> nn.Module:
+        """Return the global model after the last round; its forward returns (features, logits).
+
+        With `plain` it is your own module as it was, without the hooks of this library.
+        """
         method = self.experiment.known_method
         if method is not None and method.traits.personalised:
             raise UserError(
@@ -54,7 +61,23 @@ class Result:
                 "method",
             )
         f = self.server.f
-        return f.to_module(*f.split(self.server.evaluated_state), self.server.int_buffers)
+        module = f.to_module(*f.split(self.server.evaluated_state), self.server.int_buffers)
+        return without_hooks(module) if plain else module
+
+    def predict(self, data: Any) -> "DataFrame":
+        """Return the predicted class of raw examples, and the probability of each class.
+
+        `data` is a table (DataFrame, CSV or Parquet file), a folder of images or one image, or an array of inputs.
+        """
+        return TrainedModel(self.model(), self.preprocessing).predict(data)
+
+    def export(self, kind: ExportFormat = "onnx", path: str | Path | None = None) -> Path:
+        """Write the global model as "onnx", "torch.export" or "safetensors"; return the file.
+
+        The default path is model.onnx, model.pt2 or model.safetensors in the run directory, or in the current folder.
+        """
+        file = default_export_path(kind, self.directory) if path is None else path
+        return TrainedModel(self.model(), self.preprocessing).export(kind, file)
 
     def plot(self, y: str = "accuracy") -> "Figure":
         """Plot a metric over rounds: accuracy, loss, train_loss or local_accuracy."""

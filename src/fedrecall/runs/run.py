@@ -13,6 +13,7 @@ from fedrecall.core.rounds import RoundResult, run_rounds
 from fedrecall.core.seeds import single_threaded
 from fedrecall.core.types import Score
 from fedrecall.errors import FULL_ERRORS, UserError
+from fedrecall.runs.card import CARD_FILE, model_card
 from fedrecall.runs.checkpoints import Checkpoint
 from fedrecall.runs.directory import ROUNDS_FILE, RunDirectory, cannot_write, locked, require_empty
 from fedrecall.runs.engine import (
@@ -24,6 +25,7 @@ from fedrecall.runs.engine import (
     make_reply_policy,
     with_unreliable_clients,
 )
+from fedrecall.runs.inference import PREPROCESS_FILE, model_metadata
 from fedrecall.runs.probes import ProbeContext, ProbeRecord, feature_tensors, measure_forgotten, run_probes
 from fedrecall.runs.records import RoundRecord, make_record, summarise
 from fedrecall.runs.result import Result
@@ -120,7 +122,11 @@ class Run:
         """The result of the rounds so far."""
         summary = summarise(self._records, self._initial_accuracy, self._setup.experiment.run.targets)
         path = None if self._directory is None else self._directory.path
-        return Result(self._setup.experiment, self._records, summary, path, self._server, self._probe_records)
+        data = self._setup.data
+        preprocessing = data.dataset.preprocessing(data.test.transform)
+        return Result(
+            self._setup.experiment, self._records, summary, path, self._server, preprocessing, self._probe_records
+        )
 
     def _initialise(self, directory: RunDirectory) -> None:
         """Write the first files of a new run."""
@@ -230,7 +236,10 @@ class Run:
             result.summary["failed"] = str(error)
         if directory is not None:
             if not self._setup.clients.method.traits.personalised:
-                directory.write_tensors(MODEL_FILE, {k: t.clone() for k, t in result.model().state_dict().items()})
+                tensors = {name: t.clone() for name, t in result.model().state_dict().items()}
+                directory.write_tensors(MODEL_FILE, tensors, model_metadata(result.preprocessing))
+                directory.write_json(PREPROCESS_FILE, result.preprocessing.to_json())
+            directory.write_text(CARD_FILE, model_card(result, self._setup.data.dataset, self._last_round))
             if "features" in self._setup.experiment.run.probes and error is None and self._last_round is not None:
                 features = feature_tensors(self._probe_context, self._last_round)
                 directory.write_tensors("probes/features.safetensors", features)

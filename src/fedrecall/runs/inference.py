@@ -1,0 +1,191 @@
+"""A trained model in use: loaded without the training data, applied to raw examples, exported."""
+
+import json
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from fedrecall._version import __version__
+from fedrecall.config.experiment import Experiment
+from fedrecall.core.flat_model import eval_slices
+from fedrecall.core.seeds import single_threaded
+from fedrecall.data.dataset import Dataset
+from fedrecall.data.examples import Examples
+from fedrecall.data.inputs import to_inputs
+from fedrecall.data.preprocessing import Preprocessing
+from fedrecall.data.readers import decode_images, image_files, read_files
+from fedrecall.data.tabular import table_columns
+from fedrecall.errors import UserError, missing_extra, unknown_name
+from fedrecall.files import write_atomic
+from fedrecall.models.adapt import without_hooks
+from fedrecall.runs.setup import UserModel, build_model, load_weights
+from fedrecall.tensor_dict import Inputs, TensorDict
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+PREPROCESS_FILE = "preprocess.json"
+
+ExportFormat = Literal["onnx", "torch.export", "safetensors"]
+
+SUFFIXES: dict[str, str] = {"onnx": ".onnx", "torch.export": ".pt2", "safetensors": ".safetensors"}
+
+
+class Logits(nn.Module):
+    """A module that returns only the logits of another one. Inputs by name become positional, in this order."""
+
+    def __init__(self, module: nn.Module, names: tuple[str, ...] = ()) -> None:
+        super().__init__()
+        self.module, self.names = module, names
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Return the logits [B, K]."""
+        output = self.module(**dict(zip(self.names, inputs, strict=True))) if self.names else self.module(*inputs)
+        logits = getattr(output, "logits", output)
+        found: Tensor = logits[1] if isinstance(logits, tuple | list) else logits
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedModel:
+    """A global model with the preprocessing of the data that it was trained on."""
+
+    module: nn.Module  # its forward returns (features, logits)
+    preprocessing: Preprocessing
+
+    @classmethod
+    def load(cls, folder: Path, experiment: Experiment, model: UserModel | None = None) -> "TrainedModel":
+        """Load the model of a run directory. The training data is not needed."""
+        file = folder / PREPROCESS_FILE
+        try:
+            preprocessing = Preprocessing.from_json(json.loads(file.read_text()))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                "run.no_preprocessing",
+                f"{file}: cannot be read ({type(error).__name__}), so the inputs of the model are not known",
+                str(file),
+                "run the experiment again with this version",
+            ) from None
+        x, y = preprocessing.zeros(), torch.zeros(2, dtype=torch.int64)
+        stand_in = Dataset("inputs", x, y, x, y, preprocessing.classes, test_transform=preprocessing.transform)
+        module = build_model(experiment, stand_in, model)
+        load_weights(module, folder)
+        return cls(module.eval(), preprocessing)
+
+    def plain(self) -> nn.Module:
+        """Return the module without the hooks of this library."""
+        return without_hooks(self.module).eval()
+
+    @torch.no_grad()
+    def logits(self, x: Inputs) -> Tensor:
+        """Return the logits of raw inputs, in the batches of a run's evaluation."""
+        examples = Examples(x, torch.zeros(len(x), dtype=torch.int64), self.preprocessing.transform)
+        with single_threaded():
+            return torch.cat([self.module(examples.batch(rows))[1] for rows in eval_slices(len(x))])
+
+    def predict(self, data: Any) -> "DataFrame":
+        """Return the predicted class of every example and the probability of each class.
+
+        `data` is a table (a DataFrame, a CSV or Parquet file) with the columns of the training data, a folder of
+        images or one image, or an array of inputs.
+        """
+        from pandas import DataFrame
+
+        x, names = self._inputs(data)
+        if len(x) == 0:
+            raise UserError("data.empty", "data: there are no examples", "data", "pass at least one")
+        probabilities = self.logits(x).softmax(1)
+        classes = np.asarray(self.preprocessing.classes)
+        columns: dict[str, Any] = {} if names is None else {"file": names}
+        columns["prediction"] = classes[probabilities.argmax(1).numpy()]
+        columns |= {f"p({name})": probabilities[:, i].numpy() for i, name in enumerate(classes)}
+        return DataFrame(columns)
+
+    def _inputs(self, data: Any) -> tuple[Inputs, list[str] | None]:
+        """Return raw examples as inputs, and the names of their files."""
+        spec = self.preprocessing
+        is_path = isinstance(data, str | Path)
+        if is_path and Path(data).suffix.lower() not in (".csv", ".parquet"):
+            path, shape = Path(data).expanduser(), spec.shapes.get("", ())
+            files = image_files(path) if path.is_dir() else [path]
+            if len(shape) != 3 or spec.types[""] != "uint8":
+                message = f"{path}: the model was not trained on images"
+                raise UserError("data.unsupported_type", message, str(path), "pass a table or an array")
+            size = shape[1] if shape[1] == shape[2] else None
+            return decode_images(read_files(files), path.name, shape[0], size)[0], [str(file) for file in files]
+        if is_path or hasattr(data, "columns"):
+            file, columns = table_columns(data)
+            if not spec.columns:
+                message = f"{file}: the model was not trained on a table"
+                raise UserError("data.unsupported_type", message, file, "pass inputs as in training")
+            return spec.encode_table(columns, file), None
+        x = to_inputs(data, "data")
+        shapes = {
+            name: tuple(t.shape[1:]) for name, t in (x.tensors.items() if isinstance(x, TensorDict) else [("", x)])
+        }
+        if shapes != dict(spec.shapes):
+            message = f"data: examples are {shapes}, and the model takes {dict(spec.shapes)}"
+            raise UserError("data.shape_mismatch", message, "data", "pass inputs of this shape")
+        return spec.standardise(x), None
+
+    def metadata(self) -> dict[str, str]:
+        """Return the metadata of model.safetensors."""
+        return model_metadata(self.preprocessing)
+
+    def export(self, kind: ExportFormat, path: str | Path) -> Path:
+        """Write the model in a format of other tools; return the file.
+
+        "onnx" and "torch.export" are programs that compute logits from preprocessed inputs, of any batch size; several
+        inputs are in the order of the data. "safetensors" is the state of the plain module.
+        """
+        if kind not in get_args(ExportFormat):
+            raise unknown_name("export format", kind, get_args(ExportFormat), key="kind")
+        file = Path(path)
+        if kind == "safetensors":
+            state = {name: t.contiguous().clone() for name, t in self.plain().state_dict().items()}
+            write_atomic(file, safetensors.torch.save(state, self.metadata()))
+            return file
+        examples = Examples(
+            self.preprocessing.zeros(3), torch.zeros(3, dtype=torch.int64), self.preprocessing.transform
+        )
+        sample, batch = examples.batch(slice(None)), torch.export.Dim("batch")
+        tensors = sample.tensors if isinstance(sample, TensorDict) else {"": sample.contiguous()}
+        names = tuple(name for name in tensors if name)
+        dynamic = {"inputs": tuple({0: batch} for _ in tensors)}
+        module = Logits(self.plain(), names).eval()
+        program = torch.export.export(module, (*tensors.values(),), dynamic_shapes=dynamic, strict=False)
+        if kind == "torch.export":
+            torch.export.save(program, file, extra_files={PREPROCESS_FILE: json.dumps(self.preprocessing.to_json())})
+            return file
+        try:
+            import onnx  # noqa: F401
+            import onnxscript  # noqa: F401
+        except ImportError:
+            raise missing_extra("onnx", "onnx") from None
+        inputs = list(names) or ["input"]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # deprecations inside the exporter
+            exported = torch.onnx.export(
+                program, input_names=inputs, output_names=["logits"], dynamo=True, verbose=False
+            )
+        if exported is None:
+            raise RuntimeError("torch.onnx.export returned no program")
+        exported.model.metadata_props.update(self.metadata())
+        exported.save(str(file))
+        return file
+
+
+def default_export_path(kind: str, folder: Path | None) -> Path:
+    """Return the path of an exported model in a run directory, or in the current folder."""
+    return (folder or Path()) / f"model{SUFFIXES.get(kind, '')}"
+
+
+def model_metadata(preprocessing: Preprocessing) -> dict[str, str]:
+    """Return the metadata of a model file: the preprocessing, without any name of a client."""
+    return {"format": "pt", "fedrecall": __version__, "preprocess": json.dumps(preprocessing.to_json())}
