@@ -12,6 +12,7 @@ import fedrecall as fr
 from fedrecall.core.exchange import Diverged
 from fedrecall.runs.records import summarise
 from fedrecall.runs.setup import load_and_partition, prepare_run
+from support.own_code import Alternate
 
 QUICK = {"run": {"rounds": 3}, "local": {"epochs": 1}}
 
@@ -22,6 +23,8 @@ def test_run_directory(tmp_path: Path) -> None:
     result = fr.run(experiment, out=tmp_path / "a", watch=records.append)
     names = {p.name for p in (tmp_path / "a").iterdir()}
     assert names == {
+        "card.md",
+        "preprocess.json",
         "config.toml", "rounds.jsonl", "summary.json", "environment.json", "model.safetensors",
         "partition.json", "partition.safetensors",
     }  # fmt: skip
@@ -176,7 +179,7 @@ def test_methods_that_need_auxiliary_data_are_errors_without(method: dict[str, o
 def test_python_objects_are_recorded_and_required_to_resume(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     data = (rng.normal(size=(90, 4)).astype(np.float32), rng.integers(0, 3, 90))
-    objects = {"data": data, "model": nn.Linear(4, 3), "partition": fr.Experiment().federation.partition}
+    objects = {"data": data, "model": nn.Linear(4, 3), "partition": Alternate()}
     fr.run(fr.Experiment(**QUICK, federation={"clients": 3}), **objects, out=tmp_path / "a")
     tables = tomllib.loads((tmp_path / "a" / "config.toml").read_text())
     assert tables["data"]["name"] == tables["model"]["name"] == tables["federation"]["partition"]["name"] == "own"

@@ -156,9 +156,7 @@ def test_a_comparison_without_a_folder_is_removed_unless_saved(side: fr.Comparis
     assert (tmp_path / "kept" / "figures").is_dir()
     again = fr.load(tmp_path / "kept")
     assert str(again) == str(short)
-    with pytest.raises(fr.UserError) as error:
-        again.model("fedavg")
-    assert (error.value.code, error.value.key) == ("config.needs_python_object", "data")
+    assert torch.equal(again.model()(torch.ones(1, 4))[1], short.model()(torch.ones(1, 4))[1]), "without the data"
     assert again.report(tmp_path / "page.html").read_text().startswith("<!doctype html>")
     del short
     assert not folder.exists()

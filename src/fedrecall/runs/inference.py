@@ -34,7 +34,7 @@ PREPROCESS_FILE = "preprocess.json"
 
 ExportFormat = Literal["onnx", "torch.export", "safetensors"]
 
-SUFFIXES: dict[str, str] = {"onnx": ".onnx", "torch.export": ".pt2", "safetensors": ".safetensors"}
+EXPORT_SUFFIXES: dict[str, str] = {"onnx": ".onnx", "torch.export": ".pt2", "safetensors": ".safetensors"}
 
 
 class Logits(nn.Module):
@@ -183,7 +183,7 @@ class TrainedModel:
 
 def default_export_path(kind: str, folder: Path | None) -> Path:
     """Return the path of an exported model in a run directory, or in the current folder."""
-    return (folder or Path()) / f"model{SUFFIXES.get(kind, '')}"
+    return (folder or Path()) / f"model{EXPORT_SUFFIXES.get(kind, '')}"
 
 
 def model_metadata(preprocessing: Preprocessing) -> dict[str, str]:
