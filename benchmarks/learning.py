@@ -55,7 +55,7 @@ def text_case(root: Path, words: int = 3000, length: int = 24) -> Case:
     names = tuple(str(label) for label in range(int(y["train"].max()) + 1))
     data = fr.Dataset("debian-packages", x["train"], y["train"], x["test"], y["test"], names)
     model = {"name": "rnn", "vocabulary": words + 1, "embedding": 32, "width": 48}
-    return Case(data, model, 15, {"batch": 10, "lr": 3e-3}, {"batch": 50, "lr": 3e-3})
+    return Case(data, model, 12, {"batch": 20, "lr": 1e-2}, {"batch": 50, "lr": 1e-2})
 
 
 def image_case(root: Path, images: int = 5000) -> Case:

@@ -5,26 +5,24 @@ the nearest valid name.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
 
 from fedrecall.config.choices import Augmentation, NamedChoice, PythonObject, resolved
+from fedrecall.config.local_training import SCHEDULE_CHOICE, LocalSection
 from fedrecall.config.overrides import apply_overrides
 from fedrecall.config.own_code import is_code_path, untrusted
+from fedrecall.config.section import BelowOne, Fraction, Positive, Section, unused_key
 from fedrecall.config.tables import Tables, read_toml
 from fedrecall.config.validation import find_conflict, to_user_error, unknown_key
 from fedrecall.constraints import PositiveFloat
 from fedrecall.core.method import Method
-from fedrecall.core.optim import AdaptiveServer, ClientAdam, ClientOptimiser, ClientSGD, ServerOptimiser, ServerSGD
-from fedrecall.core.precision import Precision
+from fedrecall.core.optim import AdaptiveServer, ServerOptimiser, ServerSGD
 from fedrecall.core.privacy import PRIVACY, GaussianMechanism
 from fedrecall.core.robust import AGGREGATION_RULES, AggregationRule
-from fedrecall.core.schedules import SCHEDULES, Cosine, Decay, Schedule
-from fedrecall.core.training import LocalTraining
 from fedrecall.data.catalog import DATASETS, load_named
 from fedrecall.data.custom import as_dataset, from_folder
 from fedrecall.data.dataset import Dataset
@@ -51,10 +49,6 @@ ProbeName = Literal[
 ]
 PROBE_NAMES: tuple[str, ...] = get_args(ProbeName)
 
-Positive = Annotated[int, Field(ge=1)]
-Rate = Annotated[float, Field(ge=0)]
-Fraction = Annotated[float, Field(gt=0, le=1)]
-BelowOne = Annotated[float, Field(ge=0, lt=1)]
 LaxPath = Annotated[Path, Field(strict=False)]  # TOML has no paths, only strings
 
 DATA_KINDS = (*DATASETS, "folder", "table", "own")
@@ -68,20 +62,6 @@ def _require_device_name(device: Any) -> Any:
     return device
 
 
-def _require_class_weights(weights: Any) -> Any:
-    key = "local.class_weights"
-    if isinstance(weights, str) and weights != "balanced":
-        raise unknown_name(key, weights, ["balanced"], key=key)
-    if isinstance(weights, str | None):
-        return weights
-    if not isinstance(weights, list | tuple) or not all(
-        isinstance(weight, int | float) and weight > 0 for weight in weights
-    ):
-        message = f'{key} = {weights}: neither "balanced" nor a list of numbers above 0'
-        raise UserError("config.invalid_value", message, key, "set a weight for each class")
-    return tuple(map(float, weights))  # TOML has no tuples
-
-
 DeviceName = Annotated[
     str,
     BeforeValidator(
@@ -89,17 +69,12 @@ DeviceName = Annotated[
     ),
 ]
 
-ClassWeightsKey = Annotated[
-    Literal["balanced"] | tuple[float, ...],
-    BeforeValidator(_require_class_weights, json_schema_input_type=Literal["balanced"] | list[PositiveFloat]),
-]
-
 CHOICES = {
     choice.kind: choice
     for choice in (
         NamedChoice("method", METHODS, Method, default="fedavg", presets=PRESETS, importable=True),
         NamedChoice("model", MODELS, Model, importable=True),
-        NamedChoice("schedule", SCHEDULES, Schedule, section="local"),
+        SCHEDULE_CHOICE,
         NamedChoice("partition", PARTITIONERS, Partitioner, "dirichlet", "federation", importable=True),
         NamedChoice("straggler", STRAGGLER_MODELS, StragglerModel, default="lognormal", section="federation"),
         NamedChoice("attack", ATTACKS, Attack, section="federation"),
@@ -109,14 +84,6 @@ CHOICES = {
 }
 
 T = TypeVar("T")
-
-
-class Section(BaseModel):
-    """Base of the sections: one table of the configuration, strict about types and keys."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
-    )
 
 
 class DataSection(Section):
@@ -170,9 +137,9 @@ class DataSection(Section):
         }
         for key in unused.get(self.name, ("path", "label", "client")):
             if getattr(self, key) is not None:
-                raise _unused(f"data.{key}", getattr(self, key), "data.name", self.name)
+                raise unused_key(f"data.{key}", getattr(self, key), "data.name", self.name)
         if self.partial and self.name not in DATASETS:
-            raise _unused("data.partial", "true", "data.name", self.name)
+            raise unused_key("data.partial", "true", "data.name", self.name)
         return self
 
     @property
@@ -272,84 +239,6 @@ class FederationSection(Section):
         return self.clients_per_round + (self.straggler.over if self.straggler is not None else 0)
 
 
-class LocalSection(Section):
-    """Local training of every client."""
-
-    epochs: Positive = 5
-    """Number of passes over the client's data per round."""
-    batch: Positive = 50
-    """Number of examples per step."""
-    optimiser: Literal["sgd", "adam", "adamw"] = "sgd"
-    """Client optimiser, with a new state in every round."""
-    lr: PositiveFloat = 0.01
-    """Learning rate. Default with adam and adamw: 0.001."""
-    momentum: BelowOne = 0.9
-    """Momentum of sgd."""
-    beta1: BelowOne = 0.9
-    """First moment's decay of adam and adamw."""
-    beta2: BelowOne = 0.999
-    """Second moment's decay of adam and adamw."""
-    eps: PositiveFloat = 1e-8
-    """Constant added to the root of the second moment of adam and adamw."""
-    weight_decay: Rate = 0.0
-    """L2 penalty, added to the gradient. With adamw: decay of the weights, times the learning rate, in every step."""
-    lr_decay: PositiveFloat = 1.0
-    """Factor applied to the learning rate after every round."""
-    schedule: Annotated[Schedule, CHOICES["schedule"]] | None = None
-    """Schedule of the learning rate by round, instead of local.lr_decay. None: local.lr_decay decides."""
-    clip: PositiveFloat | None = None
-    """Largest L2 norm of the gradient of a batch. Longer gradients are scaled down. None: no limit."""
-    class_weights: ClassWeightsKey | None = None
-    """Class weights of the cross-entropy: "balanced" (by each client's own counts), or a list. None: equal weights."""
-    prox: Rate = 0.0
-    """Weight mu of FedProx's proximal term, added to the loss of any method."""
-    precision: Precision = "fp32"
-    """Precision of the client's network and its teachers. Weights, sums and the server are fp32 with "bf16" too."""
-    drop_last: bool = False
-    """Skip the last batch of an epoch if it is smaller than the others."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _default_rate(cls, table: Any) -> Any:
-        if isinstance(table, Mapping) and table.get("optimiser") in ("adam", "adamw"):
-            return {"lr": ClientAdam.lr, **table}
-        return table
-
-    @model_validator(mode="after")
-    def _check_keys_of_optimiser(self) -> Self:
-        for key in ("beta1", "beta2", "eps") if self.optimiser == "sgd" else ("momentum",):
-            if getattr(self, key) != type(self).model_fields[key].default:
-                raise _unused(f"local.{key}", getattr(self, key), "local.optimiser", self.optimiser)
-        if self.schedule is not None and self.lr_decay != 1:
-            message = f"local.lr_decay = {self.lr_decay}: local.schedule is set too"
-            hint = 'remove one of them; the schedule "decay" with this rate is the same'
-            raise UserError("config.conflict", message, "local.lr_decay", hint)
-        return self
-
-    def to_training(self, rounds: int) -> LocalTraining:
-        """Return the settings of the training loop in a run of this number of rounds."""
-        schedule = Decay(self.lr_decay) if self.schedule is None else self.schedule
-        if isinstance(schedule, Cosine) and schedule.rounds is None:
-            schedule = replace(schedule, rounds=rounds)
-        return LocalTraining(
-            epochs=self.epochs,
-            batch=self.batch,
-            optimiser=self._to_optimiser(),
-            drop_last=self.drop_last,
-            prox=self.prox,
-            clip=self.clip,
-            class_weights=self.class_weights,
-            schedule=schedule,
-            precision=self.precision,
-        )
-
-    def _to_optimiser(self) -> ClientOptimiser:
-        if self.optimiser == "sgd":
-            return ClientSGD(self.lr, self.momentum, self.weight_decay)
-        decoupled = self.optimiser == "adamw"
-        return ClientAdam(self.lr, self.beta1, self.beta2, self.eps, self.weight_decay, decoupled)
-
-
 class ServerSection(Section):
     """Aggregation and server optimiser."""
 
@@ -418,7 +307,7 @@ class EngineSection(Section):
     def _check_keys_of_engine(self) -> Self:
         for key, engines in (("workers", ("pool", "ray")), ("timeout", ("flower", "pool"))):
             if self.name not in engines and getattr(self, key) is not None:
-                raise _unused(f"engine.{key}", getattr(self, key), "engine.name", self.name)
+                raise unused_key(f"engine.{key}", getattr(self, key), "engine.name", self.name)
         if ":" in self.device and self.name == "ray":
             message = f'engine.device = "{self.device}": Ray assigns GPUs to its actors'
             raise UserError("config.conflict", message, "engine.device", 'set engine.device = "cuda"')
@@ -514,8 +403,3 @@ class Experiment(Section):
         """Return the complete configuration as plain tables, as in config.toml; `Experiment(**tables)` reads them."""
         tables = self.model_dump(mode="json", exclude_none=True, fallback=str)
         return {section: table for section, table in tables.items() if table}
-
-
-def _unused(key: str, value: object, name: str, chosen: str) -> UserError:
-    """Return the error for a key that has no effect with the chosen name."""
-    return UserError("config.conflict", f'{key} = {value}: no effect with {name} = "{chosen}"', key, f"remove {key}")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
-from fedrecall.config.experiment import Positive, Section
+from fedrecall.config.section import Positive, Section
 from fedrecall.config.tables import read_toml
 from fedrecall.config.validation import to_user_error
 from fedrecall.errors import UserError

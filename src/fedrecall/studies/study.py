@@ -15,7 +15,8 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 import tomli_w
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from fedrecall.config.experiment import Experiment, Fraction, Section
+from fedrecall.config.experiment import Experiment
+from fedrecall.config.section import Fraction, Section
 from fedrecall.config.tables import Tables, merge_tables, read_toml
 from fedrecall.config.validation import to_user_error
 from fedrecall.errors import UserError, unknown_name

@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, NullLocator
 from pydantic import Field
 
-from fedrecall.config.experiment import Section
+from fedrecall.config.section import Section
 from fedrecall.errors import UserError
 from fedrecall.reporting.figures.curves import legend_handle
 from fedrecall.reporting.figures.heatmaps import colour_bar, heatmap

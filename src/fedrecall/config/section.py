@@ -1,0 +1,25 @@
+"""Base of the sections of a configuration, and the types of their keys."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from fedrecall.errors import UserError
+
+Positive = Annotated[int, Field(ge=1)]
+Rate = Annotated[float, Field(ge=0)]
+Fraction = Annotated[float, Field(gt=0, le=1)]
+BelowOne = Annotated[float, Field(ge=0, lt=1)]
+
+
+class Section(BaseModel):
+    """Base of the sections: one table of the configuration, strict about types and keys."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+
+def unused_key(key: str, value: object, name: str, chosen: str) -> UserError:
+    """Return the error for a key that has no effect with the chosen name."""
+    return UserError("config.conflict", f'{key} = {value}: no effect with {name} = "{chosen}"', key, f"remove {key}")
