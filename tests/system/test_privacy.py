@@ -1,22 +1,33 @@
 """Central differential privacy: clipping, noise, accounting, and settings without guarantee."""
 
+import json
 import math
 import re
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 import fedrecall as fr
 from fedrecall.core import seeds
 from fedrecall.core.dry_run import DryRun
 from fedrecall.core.optim import ServerSGD
-from fedrecall.core.privacy import GaussianMechanism, PrivateAggregation, epsilon_after
+from fedrecall.core.privacy import (
+    GaussianMechanism,
+    PrivacyLedger,
+    PrivateAggregation,
+    Release,
+    epsilon_after,
+)
 from fedrecall.core.robust import ExchangeInfo
 from fedrecall.core.rounds import RoundSchedule, run_rounds
-from fedrecall.core.types import Payload, Reply, Server, average_replies
+from fedrecall.core.types import Cohort, Payload, Reply, Server, average_replies
 from fedrecall.testing.federation import examples, model, simulated_clients
 
 COVERED = ("fedavg", "fedprox", "fedavgm", "moon", "fedlsd", "fedntd", "fedrs", "fedgkd", "fedlmd", "feddyn")
@@ -43,24 +54,33 @@ def tables(method: str = "fedavg", **server: object) -> dict[str, object]:
     }
 
 
-def noised(updates: torch.Tensor, privacy: GaussianMechanism, *, sampled: int | None = None, t: int = 0) -> list[Reply]:
+def noised(
+    updates: torch.Tensor,
+    privacy: GaussianMechanism,
+    *,
+    sampled: int | None = None,
+    t: int = 0,
+    number: int = 0,
+    ledger: PrivacyLedger | None = None,
+) -> list[Reply]:
     w = torch.zeros(updates.shape[1])
     replies = [Reply({"w": w + u}, 100 + i, {}, {}, i) for i, u in enumerate(updates)]
     return list(
-        PrivateAggregation(privacy, seed=0).apply(
-            iter(replies), ExchangeInfo("train", {"w": w}, sampled or len(replies), t)
+        PrivateAggregation(privacy, seed=0, population=20, ledger=ledger or PrivacyLedger()).apply(
+            iter(replies), ExchangeInfo("train", {"w": w}, sampled or len(replies), t, number)
         )
     )
 
 
-def test_the_mean_of_clipped_updates() -> None:
+def test_the_mean_of_clipped_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PrivateAggregation, "_normal", lambda _, n, __: torch.zeros(n))
     updates = torch.zeros(4, 50_000)
     updates[:, 0] = torch.tensor([0.1, 0.2, 300.0, -1e6])
-    out = noised(updates, GaussianMechanism(clip=1.0, noise=1e-9))
+    out = noised(updates, GaussianMechanism(clip=1.0))
     assert len(out) == 4
     assert all(r.n == 1 for r in out), "no client weighs more than another"
     assert average_replies(out)["w"][0].item() == pytest.approx((0.1 + 0.2 + 1 - 1) / 4, abs=1e-6)
-    few = noised(updates[:2], GaussianMechanism(clip=1.0, noise=1e-9), sampled=4)
+    few = noised(updates[:2], GaussianMechanism(clip=1.0), sampled=4)
     assert average_replies(few)["w"][0].item() == pytest.approx(0.3 / 4, abs=1e-6), (
         "the divisor does not tell who is missing"
     )
@@ -82,6 +102,149 @@ def test_seeded_noise_is_repeated_and_that_of_the_system_is_not() -> None:
     assert not torch.equal(noised(none, seeded)[0].up["w"], noised(none, seeded, t=1)[0].up["w"])
     assert not torch.equal(noised(none, system)[0].up["w"], noised(none, system)[0].up["w"])
     assert np.isfinite(seeds.system_normal(10**6).numpy()).all()
+
+
+def test_no_two_releases_have_the_same_noise_and_all_are_accounted() -> None:
+    none, privacy, ledger = torch.zeros(2, 100), GaussianMechanism(noise=4.0), PrivacyLedger()
+    first, second = (noised(none, privacy, number=number, ledger=ledger)[0].up["w"] for number in (0, 1))
+    ledger.attempt = 1
+    again = noised(none, privacy, ledger=ledger)[0].up["w"]
+    assert not any(torch.equal(a, b) for a, b in ((first, second), (first, again), (second, again)))
+    assert [(r.t, r.exchange, r.attempt) for r in ledger.releases] == [(0, 0, 0), (0, 1, 0), (0, 0, 1)]
+    assert ledger.epsilon(1e-5) == epsilon_after(privacy, 20, 2, 3)
+
+
+def test_a_repeated_round_is_one_release_only_if_its_noise_is_the_same() -> None:
+    none = torch.zeros(2, 100)
+    for source, releases in (("seed", 1), ("system", 2)):
+        privacy, ledger = GaussianMechanism(noise=4.0, source=source), PrivacyLedger()
+        for _ in range(2):
+            noised(none, privacy, ledger=ledger)
+        assert ledger.epsilon(1e-5) == epsilon_after(privacy, 20, 2, releases)
+
+
+def test_a_method_receives_nothing_of_a_client() -> None:
+    w = torch.zeros(3)
+    replies = [Reply({"w": w}, 100, {"state": w}, {"loss": w.sum()}, client) for client in range(2)]
+    rule = PrivateAggregation(GaussianMechanism(), seed=0, population=2)
+    out = list(rule.apply(iter(replies), ExchangeInfo("train", {"w": w}, 2, 0)))
+    assert [(r.n, r.memory, r.metrics, r.client, r.b) for r in out] == [(1, {}, {}, None, None)] * 2
+
+
+@dataclass(frozen=True)
+class TwoExchanges(fr.Method):
+    """Trains the cohort twice in a round."""
+
+    def round(self, server: Server, cohort: Cohort) -> Server:
+        return super().round(super().round(server, cohort), cohort)
+
+
+def test_a_method_with_two_exchanges_pays_for_both(tmp_path: Path) -> None:
+    result = fr.run({k: v for k, v in tables().items() if k != "method"}, method=TwoExchanges(), out=tmp_path / "a")
+    mechanism = GaussianMechanism(clip=1.0, noise=1.0, delta=1e-3)
+    assert [r["epsilon"] for r in result.rounds] == [epsilon_after(mechanism, 20, 5, 2 * t) for t in (1, 2, 3)]
+    assert (tmp_path / "a" / "privacy.jsonl").read_text().count("\n") == 6
+
+
+def interrupt_after(rounds: int) -> Callable[[dict[str, object]], None]:
+    def stop(record: dict[str, object]) -> None:
+        if record["round"] == rounds:
+            raise KeyboardInterrupt
+
+    return stop
+
+
+def test_a_forced_resume_with_other_noise_accumulates(tmp_path: Path) -> None:
+    low = {"weights": "uniform", "privacy": {"clip": 1.0, "noise": 0.1, "delta": 1e-3}}
+    high = {"weights": "uniform", "privacy": {"clip": 1.0, "noise": 8.0, "delta": 1e-3}}
+    run = {"run": {"rounds": 3, "checkpoint_every": 1}}
+    with pytest.raises(KeyboardInterrupt):
+        fr.run(tables() | run | {"server": low}, out=tmp_path / "a", watch=interrupt_after(2))
+    resumed = fr.run(tables() | run | {"server": high}, out=tmp_path / "a", resume=True, force=True)
+    spent = [r["epsilon"] for r in resumed.rounds]
+    assert spent[2] > spent[1] > 100
+    ledger = PrivacyLedger.load(tmp_path / "a" / "privacy.jsonl")
+    assert [r.noise for r in ledger.releases].count(0.1) == 2
+    assert ledger.epsilon(1e-3) == spent[2]
+
+
+def test_rounds_without_privacy_make_epsilon_infinite(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run = {"run": {"rounds": 3, "checkpoint_every": 1}}
+    with pytest.raises(KeyboardInterrupt):
+        fr.run(tables() | run | {"server": {"weights": "uniform"}}, out=tmp_path / "a", watch=interrupt_after(2))
+    resumed = fr.run(tables() | run, out=tmp_path / "a", resume=True, force=True)
+    assert resumed.rounds[-1]["epsilon"] is None
+    assert "infinite" in caplog.text
+    json.loads((tmp_path / "a" / "rounds.jsonl").read_text().splitlines()[-1], parse_constant=pytest.fail)
+
+
+def test_weights_of_another_run_on_the_same_clients_are_accounted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def epsilons(seed: int, start: str | None) -> list[float | None]:
+        run = {"rounds": 1, "seed": seed} | ({} if start is None else {"start": tmp_path / start})
+        return [r["epsilon"] for r in fr.run(tables() | {"run": run}, out=tmp_path / f"{seed}-{start}").rounds]
+
+    plain = {k: v for k, v in tables().items() if k != "server"}
+    fr.run(plain | {"run": {"rounds": 1}}, out=tmp_path / "plain")
+    assert epsilons(0, "plain") == [None]
+    assert "run.start" in caplog.text
+    (alone,) = epsilons(0, None)
+    mechanism = GaussianMechanism(clip=1.0, noise=1.0, delta=1e-3)
+    assert alone == epsilon_after(mechanism, 20, 5, 1)
+    assert epsilons(1, "0-None") == [epsilon_after(mechanism, 20, 5, 2)]
+    assert epsilons(0, "0-None") == [None], "the same noise twice"
+    (tmp_path / "public").mkdir()
+    shutil.copy(tmp_path / "plain" / "model.safetensors", tmp_path / "public")
+    assert epsilons(2, "public") == [alone], "weights of no run are public"
+
+
+def test_a_damaged_ledger_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "privacy.jsonl").write_text('{"t": 0}\n')
+    with pytest.raises(fr.UserError) as error:
+        PrivacyLedger.load(tmp_path / "privacy.jsonl")
+    assert error.value.code == "privacy.damaged_ledger"
+    release = Release(0, 0, 0, 1.0, 20, 5, "seed")
+    (tmp_path / "cut.jsonl").write_text(json.dumps(asdict(release)) + '\n{"t": 1, "exch')
+    assert PrivacyLedger.load(tmp_path / "cut.jsonl").releases == [release]
+
+
+def audited_epsilon(noise: float, delta: float, runs: int = 30_000) -> float:
+    """Return a lower bound of epsilon, of 99.9 % confidence, from runs of the mechanism on neighbouring clients.
+
+    The only client's update is +clip or -clip. The bound is of the event that the released mean is above a threshold,
+    by the confidence intervals of Clopper and Pearson (Jagielski, Ullman, Oprea; NeurIPS 2020). The threshold is chosen
+    on other runs than those that are counted.
+    """
+    mechanism = GaussianMechanism(clip=1.0, noise=noise)
+
+    def released(update: float, first: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+        means = [
+            noised(torch.tensor([[update]]), mechanism, t=first + i)[0].up["w"].item()  # another seed for each
+            for i in range(runs)
+        ]
+        return np.array(means)
+
+    high, low = released(1.0, 0), released(-1.0, runs)
+    half = runs // 2
+    thresholds = np.quantile(low[:half], 1 - np.array([30, 60, 120, 240, 480, 960]) / half)
+
+    def bound(threshold: float, part: slice) -> float:
+        hits, false = int((high[part] > threshold).sum()), int((low[part] > threshold).sum())
+        least = stats.beta.ppf(0.0005, hits, half - hits + 1) if hits else 0.0
+        most = stats.beta.ppf(0.9995, false + 1, half - false)
+        return float(np.log(max(least - delta, 1e-300) / most))
+
+    best = max(thresholds, key=lambda threshold: bound(threshold, slice(half)))
+    return bound(best, slice(half, None))
+
+
+@pytest.mark.slow
+def test_an_audit_by_sampling_stays_below_the_accounted_epsilon() -> None:
+    """It rises above it if the noise is half of what is accounted: the test can fail."""
+    accounted = epsilon_after(GaussianMechanism(noise=2.5, delta=1e-2), population=1, sample=1, rounds=1)
+    assert 0.3 * accounted < audited_epsilon(2.5, 1e-2) < accounted
+    assert audited_epsilon(1.25, 1e-2) > accounted
 
 
 def gaussian_epsilon(noise: float, rounds: int, delta: float) -> float:
@@ -171,6 +334,21 @@ def test_the_same_bits_on_the_pool_and_after_a_resume(tmp_path: Path) -> None:
             "invalid_value",
             "server.privacy.noise",
             "noise = 0.0",
+        ),
+        *(
+            (
+                {"server": {"weights": "uniform", "privacy": {"noise": noise}}},
+                "invalid_value",
+                "server.privacy.noise",
+                "0.01",
+            )
+            for noise in (1e-300, 1e-160, 0.009)
+        ),
+        (
+            {"engine": {"name": "flower"}},
+            "conflict",
+            "server.privacy.source",
+            '"system"',
         ),
         (
             {"server": {"weights": "uniform", "privacy": {"delta": 0.1}}},

@@ -79,6 +79,9 @@ def _privacy_conflicts(experiment: "Experiment") -> Iterator[UserError]:
     if method is not None and method.traits.personalised:
         wrong = "server.privacy protects the global model, and this method has none"
         yield _conflict("method", type(method).__name__, wrong, "remove server.privacy")
+    if server.privacy is not None and server.privacy.source == "seed" and experiment.engine.name == "flower":
+        wrong = "the noise of a real federation must not be predictable from run.seed"
+        yield _conflict("server.privacy.source", "seed", wrong, 'set server.privacy.source = "system"')
     if server.privacy is not None and server.privacy.delta >= 1 / federation.clients:
         wrong = f"must be well below 1 / {federation.clients} clients"
         hint = f"set a value below {1 / federation.clients:.2g}"

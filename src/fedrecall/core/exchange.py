@@ -42,6 +42,7 @@ class Exchange:
         if len(server.int_buffers):
             self._buffers["counters"] = server.int_buffers
         self._sent: Payload = {}
+        self._exchanges = 0  # in this round so far
         self._num_replies: int | None = None
         self._b = RunningMean()
         self._counters = server.int_buffers
@@ -73,7 +74,9 @@ class Exchange:
         self._num_replies = 0
         replies = self._validated(task, down)
         if self._policy.rule is not None:
-            replies = self._policy.rule.apply(replies, ExchangeInfo(task, down, self._cohort.size, self._server.t))
+            info = ExchangeInfo(task, down, self._cohort.size, self._server.t, self._exchanges)
+            replies = self._policy.rule.apply(replies, info)
+        self._exchanges += 1
         for reply in replies:
             self._num_replies += 1
             yield self._without_buffers(reply)

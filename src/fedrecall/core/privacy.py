@@ -5,14 +5,20 @@ https://arxiv.org/abs/1710.06963. Here samples have a fixed size, and neighbouri
 one client.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import json
+import math
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
 from functools import cache
-from typing import Literal
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
 
 import torch
+from annotated_types import Ge, Le
 
-from fedrecall.constraints import OpenUnitInterval, PositiveFloat, check_constraints
+from fedrecall.constraints import LARGEST, OpenUnitInterval, PositiveFloat, check_constraints
 from fedrecall.core import seeds
 from fedrecall.core.robust import ExchangeInfo, clip_to_norm
 from fedrecall.core.types import Reply
@@ -21,13 +27,16 @@ from fedrecall.errors import UserError, missing_extra
 SENSITIVITY = 2.0  # in units of `clip`: one clipped update may be replaced by the opposite one
 
 
+SMALLEST_NOISE = 0.01  # below it one round has an epsilon above 20,000: no privacy, and the accountant overflows
+
+
 @dataclass(frozen=True)
 class GaussianMechanism:
     """Clipping of every update, and Gaussian noise on their sum."""
 
     clip: PositiveFloat = 1.0
     """S: maximum L2 norm of an update."""
-    noise: PositiveFloat = 1.0
+    noise: Annotated[float, Ge(SMALLEST_NOISE), Le(LARGEST)] = 1.0
     """z: standard deviation of the noise added to the sum of updates, in units of `clip`."""
     delta: OpenUnitInterval = 1e-5
     """Probability that the bound epsilon does not hold. Choose it well below 1 / clients."""
@@ -39,18 +48,80 @@ class GaussianMechanism:
 
 
 @dataclass(frozen=True)
+class Release:
+    """One noised mean that left the mechanism."""
+
+    t: int
+    """Round, from 0."""
+    exchange: int
+    """Number of the exchange in its round, from 0."""
+    attempt: int
+    """Number of forced resumes before it."""
+    noise: float
+    population: int
+    sample: int
+    source: str
+
+
+@dataclass
+class PrivacyLedger:
+    """All releases of a run. Epsilon is computed from them, not from the settings of the last round.
+
+    A release is in the file before the mean is used, and is never removed. A round that is repeated after an
+    interruption has the same noise on the same sum if the noise is computed from the seed: it is one release. Noise of
+    the system is new each time: every repetition counts.
+    """
+
+    path: Path | None = None
+    unbounded: bool = False
+    """True if the model depends on the clients' data by other ways than these releases: then epsilon is infinite."""
+    releases: list[Release] = field(default_factory=list)
+    attempt: int = 0
+
+    @classmethod
+    def load(cls, path: Path) -> "PrivacyLedger":
+        """Read the file of an interrupted run. A last line that was cut off is of a mean that was not used."""
+        lines = path.read_text().split("\n")[:-1] if path.exists() else []
+        try:
+            return cls(path, releases=[Release(**json.loads(line)) for line in lines])
+        except (ValueError, TypeError) as error:
+            message = f"{path}: the list of private releases is damaged ({error}), so epsilon is not known"
+            raise UserError("privacy.damaged_ledger", message, str(path), "start a new run") from None
+
+    def add(self, release: Release) -> None:
+        """Record a release, on the disk first."""
+        if self.path is not None:
+            with self.path.open("a") as file:
+                file.write(json.dumps(asdict(release)) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        self.releases.append(release)
+
+    def epsilon(self, delta: float) -> float:
+        """Compute epsilon of all releases so far; infinite if they are not the only use of the clients' data."""
+        if self.unbounded:
+            return math.inf
+        repeatable = {release for release in self.releases if release.source == "seed"}
+        others = [release for release in self.releases if release.source != "seed"]
+        counts = Counter((r.noise, r.population, r.sample) for r in [*repeatable, *others])
+        return epsilon_of(tuple(Composed(*key, number) for key, number in sorted(counts.items())), delta)
+
+
+@dataclass(frozen=True)
 class PrivateAggregation:
     """Aggregation rule of a private run: the method receives only the noised mean."""
 
     privacy: GaussianMechanism
     seed: int
+    population: int
+    ledger: PrivacyLedger = field(default_factory=PrivacyLedger)
 
     def apply(self, replies: Iterator[Reply], exchange: ExchangeInfo) -> Iterator[Reply]:
         """Replace the weights of every reply by w^t + (sum of clipped updates + noise) / sampled clients.
 
         A missing reply counts as a zero update, so the divisor does not reveal it.
         """
-        without_weights, total = list[Reply](), None
+        num_replies, total = 0, None
         for reply in replies:
             if set(reply.up) != {"w"} or "w" not in exchange.down:
                 others = ", ".join(sorted(set(reply.up) - {"w"})) or "no weights"
@@ -62,32 +133,60 @@ class PrivateAggregation:
                 )
             update = clip_to_norm(reply.up["w"] - exchange.down["w"], self.privacy.clip).double()
             total = update if total is None else total + update
-            without_weights.append(reply._replace(up={}, n=1))
+            num_replies += 1
         if total is None:
             return
-        total += self.privacy.noise * self.privacy.clip * self._normal(len(total), exchange.t)
+        release = Release(
+            exchange.t,
+            exchange.number,
+            self.ledger.attempt,
+            self.privacy.noise,
+            self.population,
+            exchange.num_sampled,
+            self.privacy.source,
+        )
+        self.ledger.add(release)
+        total += self.privacy.noise * self.privacy.clip * self._normal(len(total), release)
         w = exchange.down["w"] + (total / exchange.num_sampled).to(exchange.down["w"].dtype)
-        yield from (reply._replace(up={"w": w}) for reply in without_weights)
+        yield from (Reply({"w": w}, 1, {}, {}) for _ in range(num_replies))  # no client's number, state or report
 
-    def _normal(self, n: int, t: int) -> torch.Tensor:
+    def _normal(self, n: int, release: Release) -> torch.Tensor:
+        """Draw the noise of a release. Two releases never have the same noise: their difference would have none."""
         if self.privacy.source == "system":
             return seeds.system_normal(n)
-        return torch.randn(n, generator=seeds.generator(self.seed, "noise", t), dtype=torch.float64)
+        later = [release.exchange, release.attempt] if release.exchange or release.attempt else []
+        return torch.randn(n, generator=seeds.generator(self.seed, "noise", release.t, *later), dtype=torch.float64)
 
 
 PRIVACY: dict[str, type[GaussianMechanism]] = {"gaussian": GaussianMechanism}
 
 
+class Composed(NamedTuple):
+    """A number of equal releases."""
+
+    noise: float
+    population: int
+    sample: int
+    number: int
+
+
 @cache
-def epsilon_after(privacy: GaussianMechanism, population: int, sample: int, rounds: int) -> float:
-    """Compute epsilon after a number of rounds, by Renyi differential privacy (the package dp-accounting)."""
+def epsilon_of(releases: Iterable[Composed], delta: float) -> float:
+    """Compute epsilon of releases, by Renyi differential privacy (the package dp-accounting)."""
     try:
         import dp_accounting
         from dp_accounting.rdp import RdpAccountant
     except ImportError:
         raise missing_extra("dp-accounting", "privacy") from None
-    event = dp_accounting.GaussianDpEvent(privacy.noise / SENSITIVITY)
-    if sample < population:
-        event = dp_accounting.SampledWithoutReplacementDpEvent(population, sample, event)
     accountant = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE)
-    return float(accountant.compose(event, rounds).get_epsilon(privacy.delta))
+    for noise, population, sample, number in releases:
+        event = dp_accounting.GaussianDpEvent(noise / SENSITIVITY)
+        if sample < population:
+            event = dp_accounting.SampledWithoutReplacementDpEvent(population, sample, event)
+        accountant.compose(event, number)
+    return float(accountant.get_epsilon(delta))
+
+
+def epsilon_after(privacy: GaussianMechanism, population: int, sample: int, rounds: int) -> float:
+    """Compute epsilon after a number of rounds with one release each."""
+    return epsilon_of((Composed(privacy.noise, population, sample, rounds),), privacy.delta)

@@ -28,6 +28,7 @@ class ExchangeInfo(NamedTuple):
     down: Payload
     num_sampled: int  # sampled clients
     t: int  # round, from 0
+    number: int = 0  # of the exchange in its round, from 0
 
 
 @runtime_checkable

@@ -177,6 +177,11 @@ class RunDirectory:
         write_atomic(self.path / CONFIG_FILE, _toml(setup).encode())
         self.write_json(ENVIRONMENT_FILE, describe_environment(setup) | {"forced": forced})
 
+    @property
+    def num_forced_resumes(self) -> int:
+        """Number of times that the run was resumed with settings that change its result."""
+        return len(self._environment().get("forced", []))
+
     def _environment(self) -> dict[str, Any]:
         try:
             found = json.loads((self.path / ENVIRONMENT_FILE).read_text())

@@ -8,9 +8,8 @@ from fedrecall.core.dry_run import DryRun
 from fedrecall.core.exchange import ReplyPolicy
 from fedrecall.core.failures import FailurePolicy
 from fedrecall.core.precision import require_fast
-from fedrecall.core.privacy import PrivateAggregation, epsilon_after
+from fedrecall.core.privacy import PrivacyLedger, PrivateAggregation
 from fedrecall.core.reply_validation import ReplyValidator
-from fedrecall.core.rounds import RoundSchedule, run_rounds
 from fedrecall.core.types import Engine
 from fedrecall.errors import UserError
 from fedrecall.runs.setup import Setup
@@ -65,8 +64,8 @@ def make_engine(setup: Setup, failures: FailurePolicy, client_state: ClientState
     )
 
 
-def make_reply_policy(setup: Setup) -> ReplyPolicy:
-    """Return the validation and the aggregation rule that every reply passes.
+def make_reply_policy(setup: Setup, ledger: PrivacyLedger) -> ReplyPolicy:
+    """Return the validation and the aggregation rule that every reply passes. Private releases go into the ledger.
 
     Replies are compared with those of a dry run only if they come from other machines, or if a round may continue
     without some of them. Otherwise a malformed reply is a bug in the method's code, whose own error states more.
@@ -82,8 +81,11 @@ def make_reply_policy(setup: Setup) -> ReplyPolicy:
         expected_spec=dry_run.expected_spec if untrusted else None,
         extra_checks=(dry_run.find_report_error, setup.clients.method.validate_reply) if untrusted else (),
     )
-    private = None if server.privacy is None else PrivateAggregation(server.privacy, setup.clients.seed)
-    return ReplyPolicy(validator, server.robust if private is None else private)
+    if server.privacy is None:
+        return ReplyPolicy(validator, server.robust)
+    return ReplyPolicy(
+        validator, PrivateAggregation(server.privacy, setup.clients.seed, setup.schedule.population, ledger)
+    )
 
 
 def with_unreliable_clients(engine: Engine, setup: Setup) -> Engine:
@@ -99,21 +101,3 @@ def with_unreliable_clients(engine: Engine, setup: Setup) -> Engine:
         dropout=federation.dropout or 0.0,
         straggler=federation.straggler,
     )
-
-
-def check_privacy(setup: Setup) -> None:
-    """Reject a method that server.privacy does not cover, by a dry run of one round before anything else runs."""
-    privacy = setup.experiment.server.privacy
-    if privacy is None:
-        return
-    method, server = setup.clients.method, setup.server
-    epsilon_after(privacy, setup.schedule.population, setup.schedule.sample, 1)
-    policy = ReplyPolicy(rule=PrivateAggregation(privacy, setup.clients.seed))
-    schedule = RoundSchedule(rounds=1, population=1, sample=1, seed=0)
-    next(run_rounds(method, server, DryRun(setup.clients, server.f), schedule, policy))
-
-
-def epsilon_spent(setup: Setup, rounds: int) -> float | None:
-    """Return epsilon after a number of rounds; None without server.privacy."""
-    privacy = setup.experiment.server.privacy
-    return None if privacy is None else epsilon_after(privacy, setup.schedule.population, setup.schedule.sample, rounds)

@@ -1,5 +1,6 @@
 """Records: one a round, as in rounds.jsonl, and the summary of a run."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ MAX_REPORTED_GROUPS = 20  # groups with an accuracy of their own: domains are fe
 
 
 def make_record(r: RoundResult, dataset: Dataset, epsilon: float | None = None) -> RoundRecord:
-    """Return the record of a round; `epsilon` is the privacy loss of all rounds so far."""
+    """Return the record of a round; `epsilon` is the privacy loss of all rounds so far. JSON has null for infinity."""
     global_accuracy = None if r.score is None else r.score.accuracy
     out: RoundRecord = {
         "round": r.number,
@@ -32,7 +33,7 @@ def make_record(r: RoundResult, dataset: Dataset, epsilon: float | None = None) 
     if r.rejected:
         out["refused"] = [reply._asdict() for reply in r.rejected]
     if epsilon is not None:
-        out["epsilon"] = epsilon
+        out["epsilon"] = epsilon if math.isfinite(epsilon) else None
     if r.score is not None and dataset.test_groups is not None and len(dataset.group_names) <= MAX_REPORTED_GROUPS:
         correct = (r.score.predicted == r.score.y).double()
         by_group = ((name, correct[dataset.test_groups == g]) for g, name in enumerate(dataset.group_names))

@@ -19,13 +19,12 @@ from fedrecall.runs.directory import ROUNDS_FILE, RunDirectory, cannot_write, lo
 from fedrecall.runs.engine import (
     EngineFactory,
     ManagedEngine,
-    check_privacy,
-    epsilon_spent,
     make_engine,
     make_reply_policy,
     with_unreliable_clients,
 )
 from fedrecall.runs.inference import PREPROCESS_FILE, model_metadata
+from fedrecall.runs.privacy import check_privacy, open_ledger
 from fedrecall.runs.probes import ProbeContext, ProbeRecord, feature_tensors, measure_forgotten, run_probes
 from fedrecall.runs.records import RoundRecord, make_record, summarise
 from fedrecall.runs.result import Result
@@ -88,6 +87,7 @@ class Run:
                 stack.enter_context(os_errors_as_user_errors(self._directory))
                 resume = self._resume and not self._directory.start_interrupted
                 checkpoint = self._restore(self._directory) if resume else self._initialise(self._directory)
+            self._ledger = open_ledger(self._setup, self._directory, self._records)
             stack.enter_context(single_threaded())
             self._engine = stack.enter_context(self._make_engine(checkpoint))
             if self._directory is not None:
@@ -108,7 +108,8 @@ class Run:
     def __iter__(self) -> Iterator[RoundRecord]:
         setup = self._setup
         engine = with_unreliable_clients(self._engine, setup)
-        rounds = run_rounds(setup.clients.method, self._server, engine, setup.schedule, make_reply_policy(setup))
+        policy = make_reply_policy(setup, self._ledger)
+        rounds = run_rounds(setup.clients.method, self._server, engine, setup.schedule, policy)
         try:
             for round_result in rounds:
                 yield self._log_round(round_result)
@@ -192,7 +193,9 @@ class Run:
         setup, directory, run = self._setup, self._directory, self._setup.experiment.run
         round_result = round_result._replace(received=self._score_received(round_result))
         self._server, self._last_round, self._score = round_result.server, round_result, round_result.score
-        record = make_record(round_result, setup.data.dataset, epsilon_spent(setup, round_result.number))
+        privacy = setup.experiment.server.privacy
+        epsilon = None if privacy is None else self._ledger.epsilon(privacy.delta)
+        record = make_record(round_result, setup.data.dataset, epsilon)
         probe_records = run_probes(run.probes, self._probe_context, round_result)
         if (forgotten := measure_forgotten(self._probe_context, round_result)) is not None:
             record |= forgotten.means()
