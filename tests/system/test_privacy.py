@@ -375,6 +375,15 @@ def test_settings_without_privacy_guarantee_are_errors(
     assert fact in str(error.value)
 
 
+def test_inputs_scaled_by_statistics_of_all_clients_are_an_error() -> None:
+    x, y = np.random.default_rng(0).normal(size=(400, 4)), [0, 1] * 200
+    small = {k: v for k, v in tables().items() if k != "data"} | {"run": {"rounds": 1}}
+    with pytest.raises(fr.UserError) as error:
+        fr.run(small, data=fr.from_arrays(x, y, standardise=True))
+    assert (error.value.code, error.value.key) == ("privacy.not_covered", "server.privacy")
+    assert fr.run(small, data=fr.from_arrays(x, y)).rounds[0]["epsilon"] > 0
+
+
 def test_the_page_lists_what_leaves_a_client() -> None:
     page = (Path(__file__).parents[2] / "docs" / "privacy.md").read_text()
     listed = {

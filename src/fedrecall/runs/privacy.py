@@ -10,6 +10,7 @@ from fedrecall.core.dry_run import DryRun
 from fedrecall.core.exchange import ReplyPolicy
 from fedrecall.core.privacy import GaussianMechanism, PrivacyLedger, PrivateAggregation, Release, epsilon_after
 from fedrecall.core.rounds import RoundSchedule, run_rounds
+from fedrecall.errors import UserError
 from fedrecall.runs.directory import ENVIRONMENT_FILE, RunDirectory
 from fedrecall.runs.records import RoundRecord
 from fedrecall.runs.setup import Setup
@@ -24,6 +25,14 @@ def check_privacy(setup: Setup) -> None:
     privacy = setup.experiment.server.privacy
     if privacy is None:
         return
+    if setup.data.dataset.columns or setup.data.dataset.scaling is not None:
+        raise UserError(
+            "privacy.not_covered",
+            f'data "{setup.data.dataset.name}": the inputs are scaled or encoded by statistics of all clients\' rows, '
+            "so one client changes the inputs of the others, which server.privacy does not cover",
+            "server.privacy",
+            "scale the inputs by fixed numbers, and pass them as arrays (fr.from_arrays)",
+        )
     method, server = setup.clients.method, setup.server
     epsilon_after(privacy, setup.schedule.population, setup.schedule.sample, 1)
     policy = ReplyPolicy(rule=PrivateAggregation(privacy, setup.clients.seed, population=1))
