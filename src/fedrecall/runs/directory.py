@@ -242,8 +242,29 @@ class RunDirectory:
     def write_summary(self, summary: Mapping[str, Any], *, resumable: bool) -> None:
         """Write the summary, which ends the run; remove the checkpoints unless the run can be resumed."""
         self.write_json(SUMMARY_FILE, summary)
-        if not resumable:
+        if not resumable and self.state_file() != CHECKPOINT_FOLDER:
             shutil.rmtree(self.path / CHECKPOINT_FOLDER, ignore_errors=True)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Summary of a finished run."""
+        found: dict[str, Any] = json.loads((self.path / SUMMARY_FILE).read_text())
+        return found
+
+    def state_file(self) -> str | None:
+        """Return the file or folder that has the complete state of the finished run; None if there is none."""
+        name: str | None = self._environment().get("state")
+        return name
+
+    def record_state_file(self, name: str | None) -> None:
+        """Record the file or folder that has the complete state of the finished run."""
+        self.write_json(ENVIRONMENT_FILE, self._environment() | {"state": name})
+
+    def write_configuration(self, setup: Setup) -> None:
+        """Write the configuration of a run that is extended."""
+        forced = {"forced": old} if (old := self._environment().get("forced")) else {}
+        write_atomic(self.path / CONFIG_FILE, _toml(setup).encode())
+        self.write_json(ENVIRONMENT_FILE, describe_environment(setup) | forced)
 
     def save_traceback(self, failure: ClientFailure) -> str:
         """Write the traceback of a failed client; return the path."""

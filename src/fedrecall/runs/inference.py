@@ -11,7 +11,6 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from fedrecall._version import __version__
 from fedrecall.config.experiment import Experiment
 from fedrecall.core.flat_model import eval_slices
 from fedrecall.core.seeds import single_threaded
@@ -187,5 +186,8 @@ def default_export_path(kind: str, folder: Path | None) -> Path:
 
 
 def model_metadata(preprocessing: Preprocessing) -> dict[str, str]:
-    """Return the metadata of a model file: the preprocessing, without any name of a client."""
-    return {"format": "pt", "fedrecall": __version__, "preprocess": json.dumps(preprocessing.to_json())}
+    """Return the metadata of a model file: the preprocessing, without any name of a client.
+
+    One key, because safetensors writes several in random order, and equal models must be equal files.
+    """
+    return {"preprocess": json.dumps(preprocessing.to_json())}

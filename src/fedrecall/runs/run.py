@@ -23,6 +23,7 @@ from fedrecall.runs.engine import (
     make_reply_policy,
     with_unreliable_clients,
 )
+from fedrecall.runs.extension import extension_error, final_state, save_final_state
 from fedrecall.runs.inference import PREPROCESS_FILE, model_metadata
 from fedrecall.runs.privacy import check_privacy, open_ledger
 from fedrecall.runs.probes import ProbeContext, ProbeRecord, feature_tensors, measure_forgotten, run_probes
@@ -147,6 +148,8 @@ class Run:
         """Restore the state of an interrupted run; None if it was interrupted before its first checkpoint."""
         path, server = directory.path, self._setup.server
         differences = directory.differences(self._setup)
+        if directory.finished:
+            return self._extend(directory, differences)
         if differences and not self._force:
             raise UserError(
                 "run.cannot_resume",
@@ -155,22 +158,40 @@ class Run:
                 str(path),
                 "restore them, or pass --force",
             )
-        if directory.finished:
-            message = f"cannot resume {path}: the run is finished"
-            raise UserError("run.finished", message, str(path), "set another --out for a new run")
         checkpoint = directory.checkpoints.latest()
         if checkpoint is not None and not checkpoint.matches(server):
             message = f"cannot resume {path}: its checkpoints are of another model"
             raise UserError("run.other_model", message, str(path), "restore the model; --force cannot replace it")
-        rounds = checkpoint.manifest["round"] if checkpoint else 0
-        directory.checkpoints.discard_newer(checkpoint)
-        logs = directory.truncate_logs(rounds)
+        self._continue_from(checkpoint, directory)
         if differences:
+            rounds = checkpoint.manifest["round"] if checkpoint else 0
             directory.record_forced_resume(self._setup, differences, after=rounds)
+        return checkpoint
+
+    def _continue_from(self, checkpoint: Checkpoint | None, directory: RunDirectory) -> None:
+        """Set the state of the run to that of a checkpoint, and remove later rounds from the logs."""
+        directory.checkpoints.discard_newer(checkpoint)
+        logs = directory.truncate_logs(checkpoint.manifest["round"] if checkpoint else 0)
         if checkpoint is not None:
-            self._server = checkpoint.restore_server(server)
+            self._server = checkpoint.restore_server(self._setup.server)
             self._records = logs.pop(ROUNDS_FILE)
             self._probe_records = {name.removesuffix(".jsonl"): records for name, records in logs.items() if records}
+
+    def _extend(self, directory: RunDirectory, differences: list[str]) -> Checkpoint:
+        """Restore the state of a finished run, for more rounds; raise an error if that would be another result."""
+        path, rounds, others = directory.path, directory.summary["rounds"], differences
+        if self._setup.schedule.rounds > rounds:
+            others = [text for text in differences if not text.startswith("run.rounds ")]
+        elif not differences:
+            message, hint = f"cannot resume {path}: the run is finished", "set a larger run.rounds for more rounds"
+            raise UserError("run.finished", message, str(path), hint)
+        reason = f"these settings differ: {'; '.join(others)}" if others else extension_error(self._setup, directory)
+        if reason is not None:
+            message = f"cannot add rounds to {path}, which has {rounds}: {reason}"
+            raise UserError("run.cannot_extend", message, str(path), "start a new run with another --out")
+        checkpoint = final_state(self._setup, directory)
+        self._continue_from(checkpoint, directory)
+        directory.write_configuration(self._setup)
         return checkpoint
 
     def _make_engine(self, checkpoint: Checkpoint | None) -> ManagedEngine:
@@ -248,6 +269,8 @@ class Run:
                 directory.write_tensors("probes/features.safetensors", features)
             # A simulation that diverged would diverge again. Other failures, such as lost clients, may not recur.
             diverges_again = isinstance(error, Diverged) and self._setup.experiment.engine.name != "flower"
+            if error is None:
+                save_final_state(self._server, self._engine.client_state, directory, self._initial_accuracy)
             directory.write_summary(result.summary, resumable=error is not None and not diverges_again)
         self._tracker.finish(result.summary)
 
