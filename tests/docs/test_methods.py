@@ -91,7 +91,7 @@ def test_the_costs_in_the_index_are_those_of_a_run(name: str) -> None:
 
     assert last.bytes_down == 4 * floats(down)
     assert last.bytes_up == 4 * floats(up)
-    assert state_sizes == ([] if keeps == "nothing" else [int(keeps.partition(":")[0]) * unit] * 4)
+    assert state_sizes == ([] if keeps == "nothing" else [floats(keeps.partition(":")[0])] * 4)
 
 
 @pytest.mark.parametrize(("page", "text"), SNIPPETS, ids=[page for page, _ in SNIPPETS])

@@ -23,6 +23,8 @@ CostsRow = tuple[str, dict, object, object, list[str]]
 TABLE: list[CostsRow] = [
     *((name, {}, 0, 0, []) for name in ("fedavg", "fedprox", "fedavgm", "fedrs", "fedlsd", "fedntd", "fedlmd")),
     *((name, {}, 0, 0, []) for name in ("fedlc", "feddecorr", "fedsam", "fedexp", "fedacg", "feddf", "ccvr")),
+    *((name, {}, 0, 0, []) for name in ("fedrep", "fedbabu")),  # the network on the bench has no private part
+    ("ditto", {}, 0, 0, [MODEL]),
     ("fedsam", {"beta": 0.1}, "w", 1, []),
     *((name, {}, 0, 0, []) for name in ("fedlmd-tf", "fedavg-kd", "fedavg-ls", "grid")),
     ("fedlmd-tf", {"switch": 1}, 0, 0, []),

@@ -42,7 +42,7 @@ def outcome(name: str) -> dict[str, Any]:
     return {
         "bits": {processor(): hashlib.sha256(w.numpy().tobytes()).hexdigest()},
         "norm": float(w.norm()),
-        "loss": [line["loss"] for line in result.rounds],
+        "loss": [line["train_loss"] if line["loss"] is None else line["loss"] for line in result.rounds],
         "bytes": [[line["bytes_up"], line["bytes_down"]] for line in result.rounds],
         "clients": [line["clients"] for line in result.rounds],
     }

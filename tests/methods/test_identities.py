@@ -114,15 +114,8 @@ def test_any_other_strength_is_not_fedavg(name: str, hyper: dict) -> None:
 
 
 def test_every_method_with_a_strength_is_in_the_list() -> None:
-    assert set(METHODS) - {name for name, _ in ZERO} == {
-        "fedavg",
-        "scaffold",
-        "fednova",
-        "feddyn",
-        "fedexp",
-        "fedacg",
-        "ccvr",
-    }
+    others = {"fedavg", "scaffold", "fednova", "feddyn", "fedexp", "fedacg", "ccvr", "fedrep", "fedbabu", "ditto"}
+    assert set(METHODS) - {name for name, _ in ZERO} == others
 
 
 @NETS
@@ -143,6 +136,13 @@ def test_fedacg_without_momentum_and_proximal_term_is_fedavg_to_the_bit(batch_no
     given = states(METHODS["fedacg"](lam=0, beta=0.2), batch_norm=batch_norm, dtype=torch.float64)
     for a, b in zip(given, proximal, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-13)
+
+
+@NETS
+@pytest.mark.parametrize("lam", [0.0, 1.0])
+def test_the_global_model_of_ditto_is_fedavgs_to_the_bit(lam: float, batch_norm: bool) -> None:
+    given = states(METHODS["ditto"](lam=lam), batch_norm=batch_norm)
+    assert same_bits(given, states(METHODS["fedavg"](), batch_norm=batch_norm))
 
 
 def test_fedexp_with_one_client_or_a_large_eps_is_fedavg_to_the_bit() -> None:

@@ -210,6 +210,15 @@ def test_ccvr_trains_as_fedavg(batch_norm: bool, lost: Lost) -> None:
 
 
 @TROUBLE
+def test_ditto(batch_norm: bool, lost: Lost) -> None:
+    pairs = run_both("ditto", {"lam": 0.3}, lambda p: rivals.ditto(p, 0.3), batch_norm=batch_norm, lost=lost)
+    for g, e in pairs:
+        assert set(g.client_states) == set(e["own"])
+        for k, memory in g.client_states.items():
+            same(memory["personal"], e["own"][k])
+
+
+@TROUBLE
 def test_fedacg(batch_norm: bool, lost: Lost) -> None:
     hyper = {"lam": 0.6, "beta": 0.2}
     pairs = run_both("fedacg", hyper, lambda p: rivals.fedacg(p, **hyper), batch_norm=batch_norm, lost=lost)

@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedrecall.core import seeds
+from support import reference_rounds as rounds
 from support.reference_rounds import Plain, State, floats, mixture, momentum_norm
 
 
@@ -83,6 +84,28 @@ def feddf(p: Plain, aux: Tensor, steps: int, batch: int, lr: float, tau: float) 
         b = torch.cat([torch.zeros(0, dtype=w.dtype), *(q.detach().flatten() for q in floats(net))])
         out.append({"w": w, "b": b})
     return out[1:]
+
+
+def ditto(p: Plain, lam: float) -> list[State]:
+    """FedAvg, and beside it each client's own model, with a penalty on the distance to the received weights."""
+    out, own = rounds.fedavg(p), {}
+    for t, received in enumerate([p.start(), *out[:-1]]):
+        for k in p.participants(t):
+            (x, y), (w, b) = p.clients[k], own.get(k, (p.start()["w"], p.start()["b"]))
+            rng, v = seeds.generator(0, "batches", t, 0), torch.zeros_like(w)
+            for _ in range(p.epochs):
+                for rows in torch.randperm(len(y), generator=rng).split(p.batch):
+                    if p.pairs and len(rows) == 1:
+                        continue
+                    net = p.load(w, b, frozen=False)
+                    grads = torch.autograd.grad(F.cross_entropy(net(x[rows])[1], y[rows]), list(net.parameters()))
+                    g = torch.cat([part.flatten() for part in grads]) + lam * (w - received["w"])
+                    v = p.rho * v + g
+                    w = w - p.rate(t) * v
+                    b = torch.cat([torch.zeros(0, dtype=w.dtype), *(q.detach().flatten() for q in floats(net))])
+            own[k] = (w, b)
+        out[t]["own"] = {k: torch.cat(parts) for k, parts in own.items()}
+    return out
 
 
 def fedacg(p: Plain, lam: float, beta: float) -> list[State]:

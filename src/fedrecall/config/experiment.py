@@ -49,6 +49,7 @@ ProbeName = Literal[
 ]
 PROBE_NAMES: tuple[str, ...] = get_args(ProbeName)
 
+Patterns = Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
 LaxPath = Annotated[Path, Field(strict=False)]  # TOML has no paths, only strings
 
 DATA_KINDS = (*DATASETS, "folder", "table", "own")
@@ -191,6 +192,8 @@ class FederationSection(Section):
     """Fraction of the clients per round, instead of federation.sample. Neither: all clients."""
     partition: Annotated[Partitioner | PythonObject, CHOICES["partition"]] = PARTITIONERS["dirichlet"]()
     """Partitioner that assigns the examples to the clients. Not set, and your own data names its clients: "groups"."""
+    private: Literal["head", "body", "norm"] | Patterns | None = None
+    """Part that stays at each client: the last layer, all other layers, normalisation layers, or patterns of names."""
     dropout: BelowOne | None = None
     """Probability that a sampled client does not reply. None: 0."""
     straggler: Annotated[StragglerModel, CHOICES["straggler"]] | None = None

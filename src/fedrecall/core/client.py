@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import torch
 
 from fedrecall.core import seeds
-from fedrecall.core.client_report import ClientReporter, ReportRequest
+from fedrecall.core.client_report import ClientReporter, ReportRequest, has_global_model
 from fedrecall.core.flat_model import FlatModel
 from fedrecall.core.method import Method
+from fedrecall.core.private_part import without_private
 from fedrecall.core.training import LocalTraining, train
 from fedrecall.core.types import Examples, Local, Payload, Reply
 from fedrecall.errors import UserError
@@ -35,17 +36,19 @@ class ClientRunner:
         self, data: Examples, f: FlatModel, task: str, client: int, t: int, down: Payload, memory: Payload | None
     ) -> Reply:
         """Run one task of round t on a client's examples. `memory` is None if the client has no state yet."""
-        r = self._local(data.precomputed(), f, client, t, to_device(down, f.w.device), memory)
-        with f.autocast(self.training.precision):
+        private = f.initial_private.updated(to_device(memory or {}, f.w.device))
+        own = None if memory is None else without_private(memory)
+        with f.autocast(self.training.precision), f.use_private(private):
+            r = self._local(data.precomputed(), f, client, t, to_device(down, f.w.device), own)
             reply = self._run_task(task, r, client)
         cpu = torch.device("cpu")
         return Reply(to_device(reply.up, cpu), reply.n, to_device(reply.memory, cpu), to_device(reply.metrics, cpu))
 
     def _run_task(self, task: str, r: Local, client: int) -> Reply:
         if task != "train":
-            return Reply(self._method_task(task)(r), len(r.y), r.memory, {})
+            return Reply(self._method_task(task)(r), len(r.y), r.memory | r.f.private.to_payload(), {})
         observer = None
-        if self.report != ReportRequest() or self.method.traits.personalised:
+        if self.report != ReportRequest() or not has_global_model(self.method, r.f):
             observer = ClientReporter(self.report, self.method, r.f, r, self.test, client)
         reply = train(self.method, r, self.seed, client, observer)
         _check_weights(reply, r)

@@ -72,7 +72,8 @@ class ClientReporter:
     def report(self, state: Tensor) -> Payload:
         """Return all requested metrics."""
         out = dict(self._report)
-        if self._request.predictions or self._method.traits.personalised:
+        state = self._method.personal_model(state, self._r)
+        if self._request.predictions or not has_global_model(self._method, self._f):
             score = self._f.score(state, self._test, lambda output: self._method.scoring_logits(output, self._r.down))
             out |= {"predicted": score.predicted, "local_accuracy": torch.tensor(score.accuracy)}
         if self._request.own_data:
@@ -85,6 +86,11 @@ class ClientReporter:
         if self._request.features == self._r.t:
             out["features"] = self._f.outputs(state, feature_examples(self._test)).h
         return out | {f"observed.{name}": pair for name, pair in self._sums.items()}
+
+
+def has_global_model(method: Method, f: FlatModel) -> bool:
+    """Return True if the server has a complete model. A private part that the method itself declares is common."""
+    return not (method.traits.personalised or (f.private_names and method.traits.private is None))
 
 
 def distillation_share(method: Method, s: Step, r: Local) -> float | None:

@@ -4,7 +4,7 @@ The module's parameters are views of the vectors, never copies: an optimiser, a 
 on one vector, without copies to and from the layers.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from hashlib import blake2b
@@ -17,6 +17,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedrecall.core.precision import AUTOCAST_TYPES, Precision
+from fedrecall.core.private_part import PrivatePart
 from fedrecall.core.types import Examples, Output, Score
 from fedrecall.errors import UserError
 from fedrecall.tensor_dict import Inputs
@@ -31,12 +32,21 @@ OUTPUT_CACHE_BYTES = 64 * 2**20  # size limit of the cache of teacher outputs
 class FlatModel:
     """A model f(state, x) with state = weights w [d] followed by float buffers b [e]."""
 
-    def __init__(self, model: nn.Module) -> None:
-        """Take over a module whose forward returns (features, logits); w, b and int_buffers are its initial values."""
-        weights, lasting = _weights(model), _state_buffers(model)
-        self.float_buffers = {name: t.numel() for name, t in lasting.items() if t.is_floating_point()}  # order of b
-        self._counter_names = {name for name, t in lasting.items() if t.dtype == torch.int64}
-        buffers, counters = self._buffers_of(model), self._counters_of(model)
+    def __init__(self, model: nn.Module, private: Collection[str] = ()) -> None:
+        """Take over a module whose forward returns (features, logits); w, b and int_buffers are its initial values.
+
+        The parameters and buffers named in `private` are no part of w, b and int_buffers. The module gets their values
+        from the attribute `private`, which is that of the client whose task is running.
+        """
+        self.private_names = frozenset(private)
+        lasting = _state_buffers(model)
+        floats = {name: t.numel() for name, t in lasting.items() if t.is_floating_point()}
+        self.float_buffers = {name: n for name, n in floats.items() if name not in self.private_names}  # order of b
+        # Private ones follow the shared ones, so that the shared part of a complete vector is its beginning.
+        self._weight_names = self._shared_first([name for name, p in model.named_parameters() if p.requires_grad])
+        self._float_names = self._shared_first(list(floats))
+        self._counter_names = self._shared_first([name for name, t in lasting.items() if t.dtype == torch.int64])
+        weights, buffers, counters = self._weights_of(model), self._buffers_of(model), self._counters_of(model)
         if not weights or len({t.dtype for t in [*weights, *buffers]}) > 1:
             found = ", ".join(sorted({str(t.dtype).removeprefix("torch.") for t in [*weights, *buffers]})) or "none"
             raise UserError(
@@ -47,9 +57,11 @@ class FlatModel:
                 "convert the model, for example with model.float()" if weights else "add a layer with parameters",
             )
         self.model = model.train()
-        self.w = _flatten(weights, weights[0].dtype)
-        self.b = _flatten(buffers, weights[0].dtype)
-        self.int_buffers = _flatten(counters, torch.int64)
+        dtype = weights[0].dtype
+        self.w, w = self._split_private(self._weight_names, weights, dtype)
+        self.b, b = self._split_private(self._float_names, buffers, dtype)
+        self.int_buffers, ints = self._split_private(self._counter_names, counters, torch.int64)
+        self.private = self.initial_private = PrivatePart(w, b, ints)
         norms = [m for m in model.modules() if isinstance(m, _BatchNorm)]
         self.needs_two_examples = bool(norms)  # one example has no variance
         # the output for an example depends on the other examples of the batch
@@ -67,7 +79,7 @@ class FlatModel:
         linear = [m for m in self.model.modules() if isinstance(m, nn.Linear)]
         own = {id(p) for p in linear[-1].parameters() if p.requires_grad} if linear else set()
         places, start = list[int](), 0
-        for p in _weights(self.model):
+        for p in self._weights_of(self.model):
             if id(p) in own:
                 places += [start, start + p.numel()]
             start += p.numel()
@@ -82,15 +94,22 @@ class FlatModel:
 
     def to(self, device: torch.device) -> "FlatModel":
         """Return the model on a device; this object, if it is there already."""
-        return self if self.w.device == device else FlatModel(deepcopy(self.model).to(device))
+        return self if self.w.device == device else FlatModel(deepcopy(self.model).to(device), self.private_names)
 
     def join(self, w: Tensor, b: Tensor) -> Tensor:
         """Return the complete model as one vector."""
         return torch.cat([w, b]) if len(self.b) else w
 
     def split(self, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Split a complete model into (w, b)."""
-        return state[: len(self.w)], state[len(self.w) :]
+        """Split a model into (w, b), both without the private part, or both with it."""
+        d = len(self.w) + (len(self.private.w) if len(state) > len(self.w) + len(self.b) else 0)
+        return state[:d], state[d:]
+
+    def with_private(self, w: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (w, b) with the private part of the current client, unless they have one."""
+        if not self.private_names or len(w) > len(self.w):
+            return w, b
+        return torch.cat([w, self.private.w]), torch.cat([b, self.private.b])
 
     def attach(self, w: Tensor, b: Tensor, counters: Tensor) -> list[nn.Parameter]:
         """Make the vectors the memory of the trained module; return its parameters, in the order of w."""
@@ -107,7 +126,7 @@ class FlatModel:
             # The weights become views below, so the copy needs the structure of the module and none of its weights.
             hollow = {id(p): nn.Parameter(p.new_empty(0)) if p.requires_grad else p for p in self.model.parameters()}
             self._frozen_modules[slot] = deepcopy(self.model, hollow).eval()
-        w, b = self.split(state.detach())
+        w, b = self.with_private(*self.split(state.detach()))
         self._bind(self._frozen_modules[slot], w, b.clone() if batch_statistics else b)
         for norm in self._frozen_modules[slot].modules():
             if isinstance(norm, _BatchNorm):
@@ -117,9 +136,19 @@ class FlatModel:
     def to_module(self, w: Tensor, b: Tensor, counters: Tensor) -> nn.Module:
         """Return an independent module with these values, in evaluation mode."""
         out = deepcopy(self.model).eval()
+        w, b = self.with_private(w, b)
         self._bind(out, w.clone(), b.clone())
-        _make_views(self._counters_of(out), counters.clone())
+        _make_views(self._counters_of(out), torch.cat([counters, self.private.counters]))
         return out
+
+    @contextmanager
+    def use_private(self, private: PrivatePart) -> Iterator[None]:
+        """Use the private part of one client in a block."""
+        before, self.private = self.private, private
+        try:
+            yield
+        finally:
+            self.private = before
 
     @contextmanager
     def autocast(self, precision: Precision) -> Iterator[None]:
@@ -190,8 +219,8 @@ class FlatModel:
         Gradients are of means over `group_size` examples. If that is more than one, the group that exceeds `size` is
         the last one, as in the public code of FedNTD.
         """
-        w, _ = self.split(state)
-        frozen, names = self.frozen_module(state), [n for n, p in self.model.named_parameters() if p.requires_grad]
+        w, _ = self.with_private(*self.split(state))
+        frozen, names = self.frozen_module(state), self._weight_names
 
         def loss(w: Tensor, x: Inputs, y: Tensor) -> Tensor:
             parts = zip(names, w.split_with_sizes(self._sizes), self._shapes, strict=True)
@@ -211,20 +240,36 @@ class FlatModel:
             axis = 1 if group_size == 1 else 0  # groups of one example each, or one group
             total += gradients(w, x.unsqueeze(axis), y.unsqueeze(axis)).square().sum(0)
             groups += len(y) if group_size == 1 else 1
-        return total / max(groups, 1)
+        return total[: len(self.w)] / max(groups, 1)
 
     def _bind(self, model: nn.Module, w: Tensor, b: Tensor) -> list[nn.Parameter]:
-        parameters = _weights(model)
+        parameters = self._weights_of(model)
         for p, part, shape in zip(parameters, w.split_with_sizes(self._sizes), self._shapes, strict=True):
             p.data = part.view(shape)
         _make_views(self._buffers_of(model), b)
         return parameters
 
+    def _weights_of(self, model: nn.Module) -> list[nn.Parameter]:
+        if not self.private_names:
+            return [p for p in model.parameters() if p.requires_grad]
+        return [model.get_parameter(name) for name in self._weight_names]
+
     def _buffers_of(self, model: nn.Module) -> list[Tensor]:
-        return [t for name, t in model.named_buffers() if name in self.float_buffers]
+        return [model.get_buffer(name) for name in self._float_names]
 
     def _counters_of(self, model: nn.Module) -> list[Tensor]:
-        return [t for name, t in model.named_buffers() if name in self._counter_names]
+        return [model.get_buffer(name) for name in self._counter_names]
+
+    def _shared_first(self, names: Sequence[str]) -> list[str]:
+        return sorted(names, key=self.private_names.__contains__)
+
+    def _split_private(self, names: Sequence[str], tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
+        """Return the shared and the private ones of these tensors, each as one vector."""
+        private = [name in self.private_names for name in names]
+        return [
+            _flatten([t for t, own in zip(tensors, private, strict=True) if own is which], dtype, tensors)
+            for which in (False, True)
+        ]
 
 
 def eval_slices(n: int) -> list[slice]:
@@ -243,18 +288,14 @@ def _fingerprint(*tensors: Tensor) -> bytes:
     return digest.digest()
 
 
-def _weights(model: nn.Module) -> list[nn.Parameter]:
-    return [p for p in model.parameters() if p.requires_grad]
-
-
 def _state_buffers(model: nn.Module) -> dict[str, Tensor]:
     """Return the buffers of the state dict by name. Others are constants, such as the positions of a transformer."""
     names = model.state_dict().keys()
     return {name: t for name, t in model.named_buffers() if name in names}
 
 
-def _flatten(tensors: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
-    device = tensors[0].device if tensors else None
+def _flatten(tensors: Sequence[Tensor], dtype: torch.dtype, all_tensors: Sequence[Tensor]) -> Tensor:
+    device = all_tensors[0].device if all_tensors else None
     return torch.cat([torch.empty(0, dtype=dtype, device=device), *(t.detach().flatten() for t in tensors)])
 
 

@@ -19,6 +19,8 @@ class Traits:
 
     needs_auxiliary_data: bool = False
     """The server needs labelled examples of its own (`Server.require_auxiliary`)."""
+    private: Literal["head"] | None = None
+    """Part of the model that the method keeps at the clients, where federation.private is not set."""
     personalised: bool = False
     """Clients keep their own models; there is no global model to evaluate."""
     teacher_batch_norm: Literal["running", "batch"] = "running"
@@ -76,6 +78,14 @@ class MethodExtensions:
         `loss` uses it, and the probe "pull" measures its share of the gradient at the logits.
         """
         return None
+
+    def trained_part(self, epoch: int, r: Local) -> Literal["all", "shared", "private"]:
+        """Return the part of the model that the steps of a local epoch, from 0, change."""
+        return "all"
+
+    def personal_model(self, state: Tensor, r: Local) -> Tensor:
+        """Return the complete model by which a client is scored, in place of its trained model."""
+        return state
 
     def scoring_logits(self, out: Output, down: Payload) -> Tensor:
         """Return the logits by which a client's model is evaluated."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from fedrecall.core import seeds
+from fedrecall.core.client_report import has_global_model
 from fedrecall.core.exchange import ACCEPT_ALL, Diverged, Exchange, ReplyPolicy
 from fedrecall.core.method import Method
 from fedrecall.core.reply_validation import RejectedReply
@@ -70,7 +71,7 @@ def run_rounds(
                 "local.lr",
                 "use a smaller local.lr or server.lr",
             )
-        due = not method.traits.personalised and (
+        due = has_global_model(method, server.f) and (
             server.t % schedule.evaluate_every == 0 or server.t == schedule.rounds
         )
         score = engine.evaluate(server.evaluated_state) if due else None
@@ -92,7 +93,7 @@ def run_rounds(
             exchange.replies,
             exchange.mean_metric("loss"),
             exchange.mean_metric("local_accuracy"),
-            method.traits.personalised,
+            not has_global_model(method, server.f),
             exchange.reports,
             exchange.tensors_sent,
             exchange.rejected,

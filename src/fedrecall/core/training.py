@@ -11,6 +11,7 @@ from fedrecall.core import seeds
 from fedrecall.core.method import Method
 from fedrecall.core.optim import ClientOptimiser, ClientSGD
 from fedrecall.core.precision import Precision
+from fedrecall.core.private_part import PrivatePart
 from fedrecall.core.schedules import Constant, Schedule
 from fedrecall.core.types import Local, Output, Payload, Reply, Step
 from fedrecall.tensor_dict import Inputs
@@ -119,6 +120,63 @@ class TrainingObserver(Protocol):
         ...
 
 
+class TrainedModel:
+    """The vectors that training changes: of each, the shared part first, then the private part of the client."""
+
+    def __init__(self, r: Local) -> None:
+        received = (r.w, r.b, r.down.get("counters", r.f.int_buffers))
+        self.vectors = [torch.cat(parts) for parts in zip(received, r.f.private, strict=True)]
+        self.w, self.b, self.counters = (v[: len(part)] for v, part in zip(self.vectors, received, strict=True))
+        self.private = PrivatePart(*(v[len(part) :] for v, part in zip(self.vectors, received, strict=True)))
+        self.parameters = r.f.attach(*self.vectors)
+        self.live = self.w.detach().requires_grad_()  # shares memory with w, for losses that depend on the weights
+        self.gradient = torch.empty_like(self.vectors[0])
+        self.g = self.gradient[: len(self.w)]
+        begin = r.training.optimiser.begin
+        self.step_shared, self.step_private = begin(self.w), begin(self.private.w)
+
+    @property
+    def state(self) -> Tensor:
+        """Complete model as one vector."""
+        return torch.cat(self.vectors[:2])
+
+    def compute_gradient(self, method: Method, s: Step, r: Local) -> Tensor:
+        """Return the loss of a batch, and write its gradient to `gradient`."""
+        loss = method.loss(s, r)
+        # None for a tensor that the loss does not depend on
+        *grads, grad_live = torch.autograd.grad(loss, [*self.parameters, s.w], allow_unused=True)
+        with torch.no_grad():
+            flat = [_flatten_grad(grad, p) for grad, p in zip(grads, self.parameters, strict=True)]
+            torch.cat(flat, out=self.gradient)
+            if grad_live is not None:
+                self.g += grad_live
+        return loss
+
+    def compute_gradient_at(self, offset: Tensor, x: Inputs, method: Method, s: Step, r: Local) -> None:
+        """Compute the gradient at an offset of the weights. Weights and statistics stay as they were."""
+        before = [v.clone() for v in self.vectors]
+        with torch.no_grad():
+            self.w += offset
+        out = r.f.run(r.f.model, x)
+        self.compute_gradient(method, s._replace(h=out.h, z=out.z), r)
+        for v, value in zip(self.vectors, before, strict=True):
+            v.copy_(value)
+
+    def step(self, method: Method, epoch: int, r: Local, correction: Tensor | None) -> None:
+        """Step along the gradient, with the proximal term, clipping and the method's corrections."""
+        if r.training.prox:
+            self.g += r.training.prox * (self.w - r.w)
+        if r.training.clip is not None:  # as torch.nn.utils.clip_grad_norm_, between gradient and optimiser
+            self.gradient.mul_((r.training.clip / (self.gradient.norm() + 1e-6)).clamp(max=1.0))
+        part = method.trained_part(epoch, r)
+        if part != "private":
+            self.step_shared(method.correct(self.g, r))
+            if correction is not None:
+                self.w.sub_(correction, alpha=r.training.optimiser.lr)
+        if part != "shared" and r.f.private_names:
+            self.step_private(self.gradient[len(self.w) :])
+
+
 def train(method: Method, r: Local, seed: int, client: int, observer: TrainingObserver | None = None) -> Reply:
     """Train one client for one round: a fresh optimiser, `epochs` passes over shuffled batches, the method's reply.
 
@@ -129,63 +187,40 @@ def train(method: Method, r: Local, seed: int, client: int, observer: TrainingOb
     r = r._replace(down=r.down | method.prepare(r, teachers.for_all_examples))
     teachers.prepare_batches()
     correction = method.step_correction(r)
-    epochs, lr, prox, clip = r.training.epochs, r.training.optimiser.lr, r.training.prox, r.training.clip
-    w, b, counters = r.w.clone(), r.b.clone(), r.down.get("counters", r.f.int_buffers).clone()
-    parameters = r.f.attach(w, b, counters)
-    live = w.detach().requires_grad_()  # shares memory with w, for losses that depend on the weights themselves
-    g, optimiser_step = torch.empty_like(w), r.training.optimiser.begin(w)
-    total, steps, observed_epoch = w.new_zeros(()), 0, 0
+    model = TrainedModel(r)
+    total, steps, observed_epoch = r.w.new_zeros(()), 0, 0
     shuffle, augment = (seeds.generator(seed, purpose, r.t, client) for purpose in _STREAMS)
     with seeds.seeded_rng(seed, "module", r.t, client):
         for epoch, rows in batches(len(r.y), r.training, shuffle, needs_pairs=r.f.needs_two_examples):
             if observer is not None and epoch > observed_epoch:
-                observer.epoch(r.f.join(w, b))
+                observer.epoch(model.state)
                 observed_epoch = epoch
-            x = r.data.batch(rows, augment).to(w.device)
+            x = r.data.batch(rows, augment).to(r.w.device)
             out = r.f.run(r.f.model, x)
-            step = Step(live, out.h, out.z, r.y[rows], teachers.for_batch(rows, x), epoch == epochs - 1)
+            is_last = epoch == r.training.epochs - 1
+            step = Step(model.live, out.h, out.z, r.y[rows], teachers.for_batch(rows, x), is_last)
             if observer is not None:
                 observer.step(step, r)
-            loss = _loss_and_gradient(method, step, r, parameters, g)
+            loss = model.compute_gradient(method, step, r)
             with torch.no_grad():
-                offset = method.perturbation(g, w, r)
+                offset = method.perturbation(model.g, model.w, r)
             if offset is not None:
-                before = [t.clone() for t in (w, b, counters)]  # the second pass changes the statistics again
-                w += offset
-                out = r.f.run(r.f.model, x)
-                _loss_and_gradient(method, step._replace(h=out.h, z=out.z), r, parameters, g)
-                for t, value in zip((w, b, counters), before, strict=True):
-                    t.copy_(value)
+                model.compute_gradient_at(offset, x, method, step, r)
             with torch.no_grad():
-                if prox:
-                    g += prox * (w - r.w)
-                if clip is not None:  # as torch.nn.utils.clip_grad_norm_, between the gradient and the optimiser
-                    g.mul_((clip / (g.norm() + 1e-6)).clamp(max=1.0))
-                optimiser_step(method.correct(g, r))
-                if correction is not None:
-                    w.sub_(correction, alpha=lr)
+                model.step(method, epoch, r, correction)
                 total += loss
             steps += 1
+    w, b, counters = model.w, model.b, model.counters
+    if r.f.private_names:  # a view would be stored and sent with the private part
+        w, b, counters = w.clone(), b.clone(), counters.clone()
     up, memory = method.reply(w, steps, r._replace(b=b))
     metrics: Payload = {"steps": torch.tensor(float(steps))} | ({"loss": total / steps} if steps else {})
     if observer is not None:
-        observer.epoch(r.f.join(w, b))
-        metrics |= observer.report(r.f.join(w, b))
+        observer.epoch(model.state)
+        metrics |= observer.report(model.state)
     if "w" in up:  # buffers are sent with the weights
         up |= {name: t for name, t in (("b", b), ("counters", counters)) if len(t)}
-    return Reply(up, len(r.y), memory, metrics)
-
-
-def _loss_and_gradient(method: Method, s: Step, r: Local, parameters: list[nn.Parameter], g: Tensor) -> Tensor:
-    """Compute the loss of a batch and write its gradient to g."""
-    loss = method.loss(s, r)
-    # None for a tensor that the loss does not depend on
-    *grads, grad_live = torch.autograd.grad(loss, [*parameters, s.w], allow_unused=True)
-    with torch.no_grad():
-        torch.cat([_flatten_grad(grad, p) for grad, p in zip(grads, parameters, strict=True)], out=g)
-        if grad_live is not None:
-            g += grad_live
-    return loss
+    return Reply(up, len(r.y), memory | model.private.to_payload(), metrics)
 
 
 def _flatten_grad(grad: Tensor | None, p: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from fedrecall.runs.setup import (
     FederatedData,
     build_model,
     load_and_partition,
+    make_flat_model,
     make_simulated_clients,
     with_resolved_choices,
 )
@@ -51,7 +52,8 @@ def load_node_data(node: NodeConfig, experiment: Experiment, classes: tuple[str,
 def make_client_runner(experiment: Experiment, data: FederatedData) -> tuple[SimulatedClients, FlatModel]:
     """Build the clients and the model of this node; every request carries the weights."""
     experiment = with_resolved_choices(experiment, data, None, None, None)
-    return make_simulated_clients(experiment, data), FlatModel(build_model(experiment, data.dataset, None))
+    module = build_model(experiment, data.dataset, None)
+    return make_simulated_clients(experiment, data), make_flat_model(experiment, module)
 
 
 def relabel(dataset: Dataset, classes: tuple[str, ...]) -> Dataset:

@@ -2,9 +2,11 @@
 
 from fedrecall.core.method import Method
 from fedrecall.methods.ccvr import CCVR
+from fedrecall.methods.ditto import Ditto
 from fedrecall.methods.fedacg import FedACG
 from fedrecall.methods.fedavg_kd import FedAvgKD, FedAvgLS
 from fedrecall.methods.fedavgm import FedAvgM
+from fedrecall.methods.fedbabu import FedBABU
 from fedrecall.methods.fedcad import FedCAD
 from fedrecall.methods.fedcsd import FedCSD
 from fedrecall.methods.fedcurv import FedCurv
@@ -20,6 +22,7 @@ from fedrecall.methods.fednova import FedNova
 from fedrecall.methods.fedntd import FedNTD
 from fedrecall.methods.fedproto import FedProto
 from fedrecall.methods.fedprox import FedProx
+from fedrecall.methods.fedrep import FedRep
 from fedrecall.methods.fedrs import FedRS
 from fedrecall.methods.fedsam import FedSAM
 from fedrecall.methods.fedssd import FedSSD
@@ -45,6 +48,9 @@ METHODS: dict[str, type[Method]] = {
     "fedacg": FedACG,
     "feddf": FedDF,
     "ccvr": CCVR,
+    "fedrep": FedRep,
+    "fedbabu": FedBABU,
+    "ditto": Ditto,
     "fedlsd": FedLSD,
     "fedntd": FedNTD,
     "fedgkd": FedGKD,

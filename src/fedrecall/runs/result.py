@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from fedrecall.config.experiment import CHOICES, Experiment
+from fedrecall.core.client_report import has_global_model
 from fedrecall.core.types import Server
 from fedrecall.data.preprocessing import Preprocessing
 from fedrecall.errors import UserError
@@ -53,7 +54,7 @@ class Result:
         With `plain` it is your own module as it was, without the hooks of this library.
         """
         method = self.experiment.known_method
-        if method is not None and method.traits.personalised:
+        if method is not None and not has_global_model(method, self.server.f):
             raise UserError(
                 "method.no_global_model",
                 f"method = {type(method).__name__}: it trains personal models, which stay with their "

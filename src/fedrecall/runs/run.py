@@ -6,6 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from fedrecall.core.client_report import has_global_model
 from fedrecall.core.client_state_store import ClientStateStore
 from fedrecall.core.exchange import Diverged
 from fedrecall.core.failures import FailurePolicy
@@ -259,7 +260,7 @@ class Run:
         if error is not None:
             result.summary["failed"] = str(error)
         if directory is not None:
-            if not self._setup.clients.method.traits.personalised:
+            if has_global_model(self._setup.clients.method, self._server.f):
                 tensors = {name: t.clone() for name, t in result.model().state_dict().items()}
                 directory.write_tensors(MODEL_FILE, tensors, model_metadata(result.preprocessing))
                 directory.write_json(PREPROCESS_FILE, result.preprocessing.to_json())

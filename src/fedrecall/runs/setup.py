@@ -15,6 +15,7 @@ from fedrecall.config.choices import PythonObject, require
 from fedrecall.config.experiment import Experiment, FederationSection
 from fedrecall.core import seeds
 from fedrecall.core.flat_model import FlatModel
+from fedrecall.core.private_part import private_names
 from fedrecall.core.rounds import RoundSchedule
 from fedrecall.core.types import Server
 from fedrecall.data.custom import as_dataset
@@ -86,7 +87,7 @@ def build_setup(experiment: Experiment, federated: FederatedData, model: UserMod
     module, run = build_model(experiment, federated.dataset, model), experiment.run
     if run.start is not None:
         load_weights(module, run.start)
-    f = FlatModel(module)
+    f = make_flat_model(experiment, module)
     server = Server(
         f=f,
         w=f.w,
@@ -106,6 +107,15 @@ def build_setup(experiment: Experiment, federated: FederatedData, model: UserMod
         evaluate_every=run.evaluate_every,
     )
     return Setup(experiment, federated, make_simulated_clients(experiment, federated), server, plan)
+
+
+def make_flat_model(experiment: Experiment, module: nn.Module) -> FlatModel:
+    """Return the model as a function of the vector that is shared, without the part that stays at the clients."""
+    own, chosen = require(experiment.method).traits.private, experiment.federation.private
+    if own is not None and chosen is not None:
+        message = f"federation.private = {chosen}: {type(experiment.method).__name__} decides itself what is private"
+        raise UserError("config.conflict", message, "federation.private", "remove federation.private")
+    return FlatModel(module, private_names(module, chosen or own))
 
 
 def make_simulated_clients(experiment: Experiment, federated: FederatedData) -> SimulatedClients:

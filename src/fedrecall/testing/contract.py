@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedrecall.core.method import Method
 from fedrecall.core.optim import AdaptiveServer, ServerSGD
+from fedrecall.core.private_part import without_private
 from fedrecall.core.types import Cohort, Local, Reply, Server
 from fedrecall.simulation import ENGINES
 from fedrecall.testing.federation import run_federation
@@ -29,6 +30,8 @@ SETTINGS: Mapping[str, dict[str, Any]] = {
     "one class each": {"clients": ((0, 0, 0), (1, 1, 1), (2, 2))},
     "one sample each": {"clients": ((0,), (1,), (2,))},
     "momentum at the server": {"optimiser": ServerSGD(momentum=0.5)},
+    "private head": {"private": "head"},
+    "private normalisation": {"private": "norm", "batch_norm": True},
     "Adam at the server": {"optimiser": AdaptiveServer("adam", lr=0.01)},
 }
 
@@ -37,6 +40,8 @@ RANDOM_SETTINGS = (
     "batch norm",
     "augmented",
     "partial participation",
+    "private head",
+    "private normalisation",
 )  # settings with randomness of their own
 
 
@@ -47,7 +52,8 @@ def stays_finite(method: Method, *, case: str, engine: str) -> None:
     for r in done:
         _require(_finite([r.server.state]), f"the global model is not finite after round {r.number}")
         _require(_finite(r.server.extra.values()), f"the server's extra state is not finite after round {r.number}")
-        _require(r.score is not None and 0 <= r.score.accuracy <= 1, f"round {r.number} has no accuracy")
+        accuracy = r.local_accuracy if r.score is None else r.score.accuracy
+        _require(accuracy is not None and 0 <= accuracy <= 1, f"round {r.number} has no accuracy")
         _require(r.bytes_up > 0 and r.bytes_down > 0, f"nothing travels in round {r.number}")
 
 
@@ -100,7 +106,7 @@ def declares_client_state(method: Method) -> None:
         set(engine.client_state) <= {k for r in done for k in r.clients},
         "a client that did not participate has a state",
     )
-    for memory in engine.client_state.values():
+    for memory in map(without_private, engine.client_state.values()):
         _require(
             set(memory) == set(declared), f"the state has {sorted(memory)}, but memory() declares {sorted(declared)}"
         )

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fedrecall.core.flat_model import FlatModel
 from fedrecall.core.method import Method
 from fedrecall.core.optim import ClientSGD, ServerOptimiser, ServerSGD
+from fedrecall.core.private_part import PrivateChoice, private_names
 from fedrecall.core.rounds import RoundResult, RoundSchedule, run_rounds
 from fedrecall.core.seeds import single_threaded
 from fedrecall.core.training import LocalTraining
@@ -76,11 +77,14 @@ def simulated_clients(
     )
 
 
-def model(*, batch_norm: bool = False, dtype: torch.dtype = torch.float32) -> FlatModel:
+def model(
+    *, batch_norm: bool = False, dtype: torch.dtype = torch.float32, private: PrivateChoice | None = None
+) -> FlatModel:
     """Return the network, always with the same weights."""
     with torch.random.fork_rng():
         torch.manual_seed(7)
-        return FlatModel(TinyNet(batch_norm=batch_norm).to(dtype))
+        net = TinyNet(batch_norm=batch_norm).to(dtype)
+        return FlatModel(net, private_names(net, private))
 
 
 @dataclass(frozen=True)
@@ -111,10 +115,12 @@ def run_federation(
     optimiser: ServerOptimiser = AVERAGE,
     lost: Sequence[int] = (),
     not_sampled: Sequence[int] = (),
+    private: PrivateChoice | None = None,
     **changes: Any,
 ) -> tuple[list[RoundResult], Any]:
     """Run a few rounds; return their results and the engine. Replies of `lost` clients are dropped."""
-    f, w = model(batch_norm=batch_norm), simulated_clients(method, **changes)
+    f = model(batch_norm=batch_norm, private=private or method.traits.private)
+    w = simulated_clients(method, **changes)
     runner = ENGINES[engine](w, f)
     aux = examples([0, 1, 2] * 4, seed=2)
     start = Server(f, f.w, f.b, f.int_buffers, optimiser, extra=method.init(f.w), auxiliary=aux)

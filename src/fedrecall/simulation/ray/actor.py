@@ -112,6 +112,7 @@ class ActorArgs(NamedTuple):
     test: PackedExamples
     model: nn.Module
     device: str  # engine.device
+    private: frozenset[str]  # names of the part of the model that stays at the clients
 
 
 def make_actor_args(clients: SimulatedClients, f: FlatModel, device: str = "auto") -> ActorArgs:
@@ -120,7 +121,8 @@ def make_actor_args(clients: SimulatedClients, f: FlatModel, device: str = "auto
     for t in (*model.parameters(), *model.buffers()):
         t.data = t.data.clone()  # a view would be sent with the complete tensor
     without_examples = replace(clients, train=NO_EXAMPLES, test=NO_EXAMPLES)
-    return ActorArgs(without_examples, pack_examples(clients.train), pack_examples(clients.test), model, device)
+    train, test = pack_examples(clients.train), pack_examples(clients.test)
+    return ActorArgs(without_examples, train, test, model, device, f.private_names)
 
 
 class Actor:
@@ -133,7 +135,7 @@ class Actor:
         self._clients = replace(args.clients, train=view_examples(args.train), test=view_examples(args.test))
         device = worker_device(0, args.device)  # Ray shows an actor its own GPU only
         make_deterministic(device)
-        self._f = FlatModel(args.model).to(device)
+        self._f = FlatModel(args.model, args.private).to(device)
 
     def versions(self) -> dict[str, str]:
         """Return the versions of the packages that results depend on."""
