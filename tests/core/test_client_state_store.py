@@ -1,4 +1,5 @@
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -147,3 +148,20 @@ def test_an_unreadable_state_is_a_user_error(damage: Callable[[Path], object], t
     assert error.value.key == str(tmp_path / "0-1.safetensors")
     assert "client 0" in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_many_states_are_synced_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint of a thousand client states waits for the disk once, not a thousand times."""
+    calls: list[str] = []
+    monkeypatch.setattr(os, "sync", lambda: calls.append("sync"))
+    monkeypatch.setattr(os, "fsync", lambda _: calls.append("fsync"))
+    store = ClientStateStore(tmp_path)
+    store.update({client: {"c": torch.ones(3)} for client in range(100)})
+    store.flush()
+    assert calls == (["sync"] if sys.platform == "linux" else ["fsync"] * 100)
+    store[0] = {"c": torch.zeros(3)}
+    store.flush()
+    assert calls[-1] == "fsync"
+    before = len(calls)
+    store.flush()
+    assert len(calls) == before

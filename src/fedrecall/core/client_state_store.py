@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 
 from fedrecall.core.types import Payload, payload_bytes
 from fedrecall.errors import UserError
-from fedrecall.files import fsync_path, tensors_from_bytes, tensors_to_bytes, write_atomic
+from fedrecall.files import fsync_files, tensors_from_bytes, tensors_to_bytes, write_atomic
 
 CACHE_BYTES = 256 * 2**20  # size limit of the states held in memory
 
@@ -79,9 +79,7 @@ class ClientStateStore(MutableMapping[int, Payload]):
         """Write all changed states to files that survive a power failure; return the file name of every client."""
         for client in sorted(self._dirty):
             self._spill(client)
-        # After all writes: the first sync commits the files together, the others find nothing left to do.
-        for name in self._unsynced & set(self._files.values()):
-            fsync_path(self._path(name))
+        fsync_files([self._path(name) for name in self._unsynced & set(self._files.values())])
         self._unsynced.clear()
         return dict(self._files)
 
