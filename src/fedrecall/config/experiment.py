@@ -26,6 +26,7 @@ from fedrecall.core.robust import AGGREGATION_RULES, AggregationRule
 from fedrecall.data.catalog import DATASETS, load_named
 from fedrecall.data.custom import as_dataset, from_folder
 from fedrecall.data.dataset import Dataset
+from fedrecall.data.imbalance import IMBALANCES, Imbalance
 from fedrecall.data.partitioners import PARTITIONERS, Partitioner
 from fedrecall.data.tabular import from_table
 from fedrecall.errors import UserError, unknown_name
@@ -77,6 +78,7 @@ CHOICES = {
         NamedChoice("model", MODELS, Model, importable=True),
         SCHEDULE_CHOICE,
         NamedChoice("partition", PARTITIONERS, Partitioner, "dirichlet", "federation", importable=True),
+        NamedChoice("imbalance", IMBALANCES, Imbalance, default="exponential", section="data"),
         NamedChoice("straggler", STRAGGLER_MODELS, StragglerModel, default="lognormal", section="federation"),
         NamedChoice("attack", ATTACKS, Attack, section="federation"),
         NamedChoice("robust", AGGREGATION_RULES, AggregationRule, section="server"),
@@ -117,6 +119,8 @@ class DataSection(Section):
     """Fraction held out for testing if the data has no test set."""
     augment: Augmentation = "none"
     """Training transforms: a preset, or a table of transforms."""
+    imbalance: Annotated[Imbalance, CHOICES["imbalance"]] | None = None
+    """Rule by which labels are rare everywhere, applied before the partition. None: the data as they are."""
     aux: Literal["overlap", "holdout"] = "overlap"
     """Auxiliary examples: copies of examples that clients have too, or examples held out from the clients."""
     aux_per_class: Annotated[int, Field(ge=0)] = 32

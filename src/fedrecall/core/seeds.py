@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 Purpose = Literal[
-    "partition", "auxiliary", "validation", "init", "sample", "batches", "augment", "module", "method", "server",
-    "absence", "attack", "noise", "tune",
+    "partition", "imbalance", "auxiliary", "validation", "init", "sample", "batches", "augment", "module", "method",
+    "server", "absence", "attack", "noise", "tune",
 ]  # fmt: skip
 
 

@@ -35,8 +35,8 @@ def load_node_data(node: NodeConfig, experiment: Experiment, classes: tuple[str,
         )
     if not node.has_own_data:
         return load_and_partition(experiment)
-    # Only the server has auxiliary examples.
-    section = experiment.data.model_copy(update={"aux_per_class": 0})
+    # Only the server has auxiliary examples, and a node's own data are as they are.
+    section = experiment.data.model_copy(update={"aux_per_class": 0, "imbalance": None})
     if node.index is None:
         section = section.model_copy(update=_data_keys(node, experiment))
     dataset = section.load()

@@ -15,6 +15,7 @@ from fedrecall.core.client_report import SHIFT_METRICS, ReportRequest, feature_e
 from fedrecall.core.rounds import RoundResult
 from fedrecall.core.types import Payload
 from fedrecall.data.examples import Examples
+from fedrecall.data.imbalance import frequency_groups
 from fedrecall.data.partition import Partition
 
 ProbeRecord = dict[str, Any]  # plain data, ready for JSON
@@ -163,6 +164,24 @@ def measure_forgotten(context: ProbeContext, result: RoundResult) -> Forgotten |
         shares.append(_share(wrong, known))
         absent.append(_share(wrong, known & lacks))
     return Forgotten(clients, shares, absent)
+
+
+def frequency_metrics(context: ProbeContext, result: RoundResult) -> ProbeRecord:
+    """Return accuracy and forgetting of the classes with many, medium and few training examples in the federation."""
+    y, reports = context.test.y, [report for report in result.client_metrics if "predicted" in report]
+    counts = context.train.class_counts(context.classes).numpy()
+    masks = {name: torch.isin(y, torch.from_numpy(group)) for name, group in frequency_groups(counts).items()}
+    record: ProbeRecord = {}
+    if result.score is not None:
+        correct = result.score.predicted == y
+        record["frequency"] = {name: _share(correct, mask) for name, mask in masks.items()}
+    if result.received is not None and reports:
+        known = result.received.predicted == y
+        record["forgotten_frequency"] = {
+            name: _mean([_share(report["predicted"] != y, known & mask) for report in reports])
+            for name, mask in masks.items()
+        }
+    return record
 
 
 def _share(hits: Tensor, of: Tensor) -> float | None:

@@ -27,7 +27,14 @@ from fedrecall.runs.engine import (
 from fedrecall.runs.extension import extension_error, final_state, save_final_state
 from fedrecall.runs.inference import PREPROCESS_FILE, model_metadata
 from fedrecall.runs.privacy import check_privacy, open_ledger
-from fedrecall.runs.probes import ProbeContext, ProbeRecord, feature_tensors, measure_forgotten, run_probes
+from fedrecall.runs.probes import (
+    ProbeContext,
+    ProbeRecord,
+    feature_tensors,
+    frequency_metrics,
+    measure_forgotten,
+    run_probes,
+)
 from fedrecall.runs.records import RoundRecord, make_record, summarise
 from fedrecall.runs.result import Result
 from fedrecall.runs.setup import MODEL_FILE, Setup
@@ -221,6 +228,8 @@ class Run:
         probe_records = run_probes(run.probes, self._probe_context, round_result)
         if (forgotten := measure_forgotten(self._probe_context, round_result)) is not None:
             record |= forgotten.means()
+        if setup.experiment.data.imbalance is not None:
+            record |= frequency_metrics(self._probe_context, round_result)
         if "pull" in probe_records:
             record["pull"] = probe_records["pull"]["pull"]
         self._records.append(record)

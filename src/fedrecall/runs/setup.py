@@ -21,6 +21,7 @@ from fedrecall.core.types import Server
 from fedrecall.data.custom import as_dataset
 from fedrecall.data.dataset import Dataset
 from fedrecall.data.examples import Examples
+from fedrecall.data.imbalance import with_imbalance
 from fedrecall.data.partition import Partition, from_flower_partitioner, make_partition
 from fedrecall.data.partitioners import Groups, Ints, Partitioner
 from fedrecall.data.splits import split_auxiliary
@@ -139,6 +140,7 @@ def load_and_partition(experiment: Experiment, *, data: object = None, partition
     dataset = experiment.data.load() if data is None else as_dataset(data)
     experiment = with_clients_of_data(experiment, dataset, data, partition)
     seed = experiment.run.seed_for("partition")
+    dataset = with_imbalance(dataset, experiment.data.imbalance, seeds.numpy_generator(seed, "imbalance"))
     aux, left = split_auxiliary(
         dataset.train_y, experiment.data.aux_per_class, experiment.data.aux, seeds.numpy_generator(seed, "auxiliary")
     )
