@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from fedrecall.data.custom import from_clients as from_clients
     from fedrecall.data.custom import from_folder as from_folder
     from fedrecall.data.custom import from_huggingface as from_huggingface
+    from fedrecall.data.custom import from_text as from_text
     from fedrecall.data.custom import from_torch as from_torch
     from fedrecall.data.dataset import Dataset as Dataset
     from fedrecall.data.tabular import from_table as from_table
@@ -61,6 +62,7 @@ _PUBLIC = {
     "from_folder": "fedrecall.data.custom",
     "from_huggingface": "fedrecall.data.custom",
     "from_table": "fedrecall.data.tabular",
+    "from_text": "fedrecall.data.custom",
     "from_torch": "fedrecall.data.custom",
     "load": "fedrecall.api",
     "losses": "fedrecall.core.losses",

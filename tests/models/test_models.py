@@ -186,7 +186,7 @@ def test_only_torchs_global_generator_decides_the_initial_weights(name: str) -> 
     assert all(torch.equal(a, b) for a, b in zip(first, weights(), strict=True))
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name not in ("mlp", "rnn", "tabular")])
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in ("mlp", "rnn", "tabular", "huggingface")])
 @pytest.mark.parametrize("shape", [(3, 3, 3), (64,), (28, 28)], ids=str)
 def test_wrong_shapes_are_errors_with_mlp_as_hint(name: str, shape: tuple[int, ...]) -> None:
     with pytest.raises(UserError) as e:

@@ -29,6 +29,7 @@ from fedrecall.data.dataset import Dataset
 from fedrecall.data.imbalance import IMBALANCES, Imbalance
 from fedrecall.data.partitioners import PARTITIONERS, Partitioner
 from fedrecall.data.tabular import from_table
+from fedrecall.data.text import MAX_TOKENS
 from fedrecall.errors import UserError, unknown_name
 from fedrecall.methods import METHODS
 from fedrecall.methods.presets import PRESETS
@@ -105,6 +106,12 @@ class DataSection(Section):
     """Label column of the table."""
     client: str | None = None
     """Client column of the table. For a folder, any value means the layout <client>/<class>/<image>."""
+    text: str | None = None
+    """Text column of the table: the inputs are its texts, and other columns are ignored."""
+    tokenizer: str | None = None
+    """Folder of a tokenizer of transformers, for data.text. None: that of the model, or words."""
+    max_tokens: Positive | None = None
+    """Number of tokens at which texts are cut. None: 64."""
     classes: Positive | None = None
     """Number of classes of femnist: 10, 26 or 62."""
     size: Positive | None = None
@@ -136,13 +143,18 @@ class DataSection(Section):
             raise unknown_key(f"data.{key}", "key in [data]", type(self).model_fields)
         if self.name not in DATA_KINDS:
             raise unknown_name("data set", self.name, DATA_KINDS[:-1], key="data.name")
+        text = ("text", "tokenizer", "max_tokens")
         unused = {
-            "folder": ("root", "label", "classes", "limit", "writers"),
+            "folder": ("root", "label", "classes", "limit", "writers", *text),
             "table": ("root", "classes", "size", "limit", "writers"),
         }
-        for key in unused.get(self.name, ("path", "label", "client")):
+        for key in unused.get(self.name, ("path", "label", "client", *text)):
             if getattr(self, key) is not None:
                 raise unused_key(f"data.{key}", getattr(self, key), "data.name", self.name)
+        if self.text is None and (self.tokenizer is not None or self.max_tokens is not None):
+            key = "tokenizer" if self.tokenizer is not None else "max_tokens"
+            message = f"data.{key} = {getattr(self, key)}: it is for texts, and data.text is not set"
+            raise UserError("config.conflict", message, f"data.{key}", f"set data.text, or remove data.{key}")
         if self.partial and self.name not in DATASETS:
             raise unused_key("data.partial", "true", "data.name", self.name)
         return self
@@ -152,8 +164,9 @@ class DataSection(Section):
         """True if the data is the user's own and can have the client of every example."""
         return self.name in ("table", "folder", "own") or is_code_path(self.name)
 
-    def load(self) -> Dataset:
-        """Load the data set that the section names."""
+    def load(self, model: object = None) -> Dataset:
+        """Load the data set that the section names. Texts have by default the tokenizer of the model, if it has one."""
+        tokenizer = self.tokenizer or getattr(model, "path", None)
         if self.name == "own":
             message = 'data.name = "own": the configuration refers to data passed in Python'
             raise UserError("config.needs_python_object", message, "data", "pass it again: run(..., data=...)")
@@ -167,7 +180,8 @@ class DataSection(Section):
             return from_folder(path, size=self.size, client=self.client is not None, test=self.test)
         if self.name == "table":
             path, label = self._required("path", self.path), self._required("label", self.label)
-            return from_table(path, label, client=self.client, test=self.test)
+            options: dict[str, Any] = {"client": self.client, "test": self.test, "text": self.text}
+            return from_table(path, label, tokenizer=tokenizer, max_tokens=self.max_tokens or MAX_TOKENS, **options)
         return load_named(
             self.name,
             root=self.root,

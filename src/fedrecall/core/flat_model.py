@@ -226,11 +226,13 @@ class FlatModel:
             parts = zip(names, w.split_with_sizes(self._sizes), self._shapes, strict=True)
             return F.cross_entropy(functional_call(frozen, {n: p.view(s) for n, p, s in parts}, (x,))[1], y)
 
-        def one_by_one(w: Tensor, x: Inputs, y: Tensor) -> Tensor:
-            return torch.stack([grad(loss)(w, x[i], y[i]) for i in torch.arange(len(y))])
+        def gradients(w: Tensor, x: Inputs, y: Tensor) -> Tensor:
+            try:
+                out: Tensor = vmap(grad(loss), (None, 0, 0))(w, x, y)
+                return out
+            except RuntimeError:  # vmap has no rule for recurrent layers and for branches on values, as on masks
+                return torch.stack([grad(loss)(w, x[i], y[i]) for i in torch.arange(len(y))])
 
-        is_recurrent = any(isinstance(module, nn.RNNBase) for module in frozen.modules())  # without rules for vmap
-        gradients = one_by_one if is_recurrent else vmap(grad(loss), (None, 0, 0))
         n = min(len(data), size if group_size == 1 else (size // group_size + 1) * group_size)
         total, groups = torch.zeros_like(w), 0
         chunk = max(1, 2**24 // len(w)) if group_size == 1 else group_size  # about 64 MB of gradients

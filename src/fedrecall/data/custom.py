@@ -16,9 +16,11 @@ from torch.utils.data import Dataset as TorchDataset
 
 from fedrecall.data.catalog import DATASETS
 from fedrecall.data.dataset import Dataset, encode_labels, input_forms
-from fedrecall.data.inputs import RawExamples, from_images, read_columns, read_items, to_inputs
+from fedrecall.data.inputs import RawExamples, from_images, read_columns, read_items, read_texts, to_inputs
 from fedrecall.data.readers import read_image_folder, subfolders
 from fedrecall.data.splits import stratified_holdout
+from fedrecall.data.text import MAX_TOKENS, Tokenizer, encode_texts
+from fedrecall.data.transforms import Transform
 from fedrecall.errors import UserError, unknown_name
 from fedrecall.tensor_dict import TensorDict, concatenate
 
@@ -100,6 +102,9 @@ def from_huggingface(
     client: str | None = None,
     test: float = 0.2,
     size: int | None = None,
+    text: str | None = None,
+    tokenizer: Tokenizer | None = None,
+    max_tokens: int = MAX_TOKENS,
     name: str = "huggingface",
     seed: int = 0,
 ) -> Dataset:
@@ -107,6 +112,8 @@ def from_huggingface(
 
     `inputs` is the column of images or the columns of numbers. None: the only column of images. Several columns of one
     number each become one vector; otherwise columns are inputs by name, which the model receives as keyword arguments.
+    `text` names a column of texts instead; `tokenizer` and `max_tokens` are those of `from_text`.
+
     If `data` has several splits, "train" is the training set, and "test" or else "validation" the test set. Without
     either, the share `test` is held out.
 
@@ -124,9 +131,45 @@ def from_huggingface(
             "pass one split",
         )
     test_split = next((splits[key] for key in _TEST_NAMES if key in splits), None)
+    if text is not None:
+        column, classes = read_texts(splits["train"], text, label, client, name)
+        held_out = test if test_split is None else read_texts(test_split, text, label, client, name)[0][:2]
+        options: dict[str, Any] = {"clients": column[2], "test": held_out, "classes": classes, "name": name}
+        return from_text(*column[:2], tokenizer=tokenizer, max_tokens=max_tokens, seed=seed, **options)
     train, classes = read_columns(splits["train"], inputs, label, client, size, name)
     test_part = test if test_split is None else read_columns(test_split, inputs, label, client, size, name)[0]
     return make_dataset(name, train, test_part, classes, seed)
+
+
+def from_text(
+    texts: Sequence[str],
+    labels: Sequence[Any],
+    *,
+    tokenizer: Tokenizer | None = None,
+    clients: Sequence[Any] | None = None,
+    test: float | tuple[Sequence[str], Sequence[Any]] = 0.2,
+    max_tokens: int = MAX_TOKENS,
+    classes: Sequence[str] | None = None,
+    name: str = "text",
+    seed: int = 0,
+) -> Dataset:
+    """Build a data set of texts.
+
+    Without a `tokenizer`, texts are token ids of words, int64 [N, tokens] with 0 for padding, for the model "rnn" or an
+    embedding of your own. With one of `transformers` (an object, or the folder of one), they are `input_ids` and
+    `attention_mask`, as its models take them. Texts are cut at `max_tokens`, and a batch has the length of its longest
+    text. The other arguments are those of `from_arrays`.
+
+    >>> data = from_text(["a red rose", "two blue skies above"] * 10, ["flower", "sky"] * 10)
+    >>> data.shape, data.classes
+    ((4,), ('flower', 'sky'))
+    """
+    parts = [list(texts)] + ([list(test[0])] if isinstance(test, tuple) else [])
+    (x, *others), vocabulary = encode_texts(parts, tokenizer, max_tokens, name)
+    held_out = RawExamples(others[0], test[1]) if isinstance(test, tuple) else test
+    names = None if classes is None else tuple(classes)
+    data = make_dataset(name, RawExamples(x, labels, clients), held_out, names, seed)
+    return replace(data, vocabulary=vocabulary, test_transform=Transform(trim=True))
 
 
 def from_folder(

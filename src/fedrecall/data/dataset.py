@@ -46,6 +46,7 @@ class Dataset:
     test_transform: Transform = Transform()  # applied at test time
     columns: tuple[ColumnEncoding, ...] = ()  # encoding of a table's columns
     scaling: tuple[Tensor, Tensor] | None = None  # mean and standard deviation removed from the inputs
+    vocabulary: int | None = None  # number of token ids, of texts
 
     def __post_init__(self) -> None:
         self._check("training", self.train_x, self.train_y, self.train_groups)
@@ -118,7 +119,9 @@ class Dataset:
             for name, t in train.items()
             if t.dtype == torch.int64
         }
-        return {name: tuple((values + 1).tolist()) for name, values in largest.items()}
+        counts = {name: tuple((values + 1).tolist()) for name, values in largest.items()}
+        tokens = {name: (self.vocabulary,) * len(n) for name, n in counts.items() if name in ("", "input_ids")}
+        return counts if self.vocabulary is None else counts | tokens
 
     @property
     def num_classes(self) -> int:

@@ -61,7 +61,7 @@ class Examples:
         needs_transform = self.transform.mean is not None or any(t.dtype == torch.uint8 for t in first)
         if self.is_augmented or not needs_transform or 4 * len(self) * sum(map(Tensor.numel, first)) > PRECOMPUTE_BYTES:
             return self
-        return Examples(self.batch(slice(None)), self.y, Transform())
+        return Examples(self.batch(slice(None)), self.y, Transform(trim=self.transform.trim))
 
     def class_counts(self, classes: int) -> Tensor:
         """Return the number of examples of each class, int64 [K]."""

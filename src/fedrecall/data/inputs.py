@@ -195,6 +195,18 @@ def read_columns(
     return RawExamples(x, rows[label], None if client is None else rows[client]), raw.classes
 
 
+def read_texts(
+    data: "HubDataset", text: str, label: str, client: str | None, name: str
+) -> tuple[tuple[list[Any], list[Any], list[Any] | None], tuple[str, ...] | None]:
+    """Read texts, labels and clients of a Hugging Face dataset, with the names of its classes."""
+    for column in (text, label, client):
+        if column is not None and column not in data.column_names:
+            raise missing_column_error(name, column, data.column_names)
+    names = getattr(data.features[label], "names", None)
+    columns = data[text][:], data[label][:], None if client is None else data[client][:]
+    return columns, None if names is None else tuple(names)
+
+
 def _rows_of(values: Any) -> Any:
     """Return a column of lists, which the library gives as objects if their lengths differ, as rows."""
     return list(values) if np.asarray(values).dtype.kind == "O" else values

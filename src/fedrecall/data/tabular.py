@@ -3,16 +3,17 @@
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from fedrecall.data.custom import make_dataset, standardise_inputs
+from fedrecall.data.custom import from_text, make_dataset, standardise_inputs
 from fedrecall.data.dataset import Dataset
 from fedrecall.data.inputs import RawExamples
 from fedrecall.data.preprocessing import ColumnEncoding
 from fedrecall.data.readers import missing_column_error
+from fedrecall.data.text import MAX_TOKENS, Tokenizer
 from fedrecall.errors import UserError, first_line
 
 if TYPE_CHECKING:
@@ -22,12 +23,21 @@ if TYPE_CHECKING:
 
 
 def from_table(
-    table: "str | Path | DataFrame", label: str, *, client: str | None = None, test: float = 0.2, seed: int = 0
+    table: "str | Path | DataFrame",
+    label: str,
+    *,
+    client: str | None = None,
+    text: str | None = None,
+    tokenizer: Tokenizer | None = None,
+    max_tokens: int = MAX_TOKENS,
+    test: float = 0.2,
+    seed: int = 0,
 ) -> Dataset:
     """Build a data set from a CSV or Parquet file or a DataFrame. All columns but label and client are features.
 
     Columns of numbers are standardised by the training part's mean and standard deviation. Columns of text are encoded
-    one-hot. With a `client` column, each example belongs to the client in its row.
+    one-hot. With a `client` column, each example belongs to the client in its row. With `text`, the texts of this
+    column are the inputs, and other columns are ignored; `tokenizer` and `max_tokens` are those of `from_text`.
 
     >>> import pandas as pd
     >>> patients = pd.DataFrame({"age": [61, 35, 48, 70] * 5, "smoker": ["yes", "no"] * 10, "ill": [1, 0] * 10})
@@ -38,9 +48,11 @@ def from_table(
     """
     file, columns = table_columns(table)
     name = Path(file).stem
-    for column in [label] if client is None else [label, client]:
-        if column not in columns:
+    for column in (label, client, text):
+        if column is not None and column not in columns:
             raise missing_column_error(file, column, columns)
+    if text is not None:
+        columns = {column: columns[column] for column in (label, client, text) if column is not None}
     for column, values in columns.items():
         if values.null_count:
             raise UserError(
@@ -49,6 +61,11 @@ def from_table(
                 file,
                 "fill or drop them",
             )
+    clients = None if client is None else columns[client].to_pylist()
+    if text is not None:
+        texts, labels = columns[text].to_pylist(), columns[label].to_pylist()
+        shared: dict[str, Any] = {"clients": clients, "test": test, "name": name, "seed": seed}
+        return from_text(texts, labels, tokenizer=tokenizer, max_tokens=max_tokens, **shared)
     features = {column: values for column, values in columns.items() if column not in (label, client)}
     if not features:
         raise UserError(
@@ -61,7 +78,6 @@ def from_table(
     blocks = [encoding.encode(features[encoding.name], file) for encoding in encodings]
     numeric = [encoding.categories is None for encoding in encodings for _ in range(encoding.width)]
     x = torch.from_numpy(np.concatenate(blocks, axis=1))
-    clients = None if client is None else columns[client].to_pylist()
     data = make_dataset(name, RawExamples(x, columns[label].to_pylist(), clients), test, None, seed)
     return replace(standardise_inputs(data, torch.tensor(numeric)), columns=encodings)
 

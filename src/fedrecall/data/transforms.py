@@ -36,6 +36,8 @@ class Transform:
     """Maximum angle of a random rotation, in degrees. Nearest pixel, zero outside the image."""
     cutout: NonNegativeInt = 0
     """Side of a random square that is set to zero after normalisation, in pixels."""
+    trim: bool = False
+    """Remove from each batch of texts the columns that are padding in all of them."""
 
     def __post_init__(self) -> None:
         check_constraints(self, "data.augment")
@@ -61,6 +63,8 @@ class Transform:
 
     def apply(self, x: Inputs, rng: Generator | None) -> Inputs:
         """Transform a batch, augmented if there is a generator. Of several inputs only images (uint8) change."""
+        if self.trim:
+            x = _trimmed(x)
         if isinstance(x, TensorDict):
             if self.is_random and not any(t.dtype == torch.uint8 for t in x.tensors.values()):
                 raise _not_images(", ".join(x.names))
@@ -144,6 +148,16 @@ class Transform:
         rows = (row < top) | (row >= top + self.cutout)
         columns = (column < left) | (column >= left + self.cutout)
         return (rows.view(b, 1, h, 1) | columns.view(b, 1, 1, w)).to(torch.float32)
+
+
+def _trimmed(x: Inputs) -> Inputs:
+    """Remove leading and trailing columns of padding: where the attention mask or, of token ids alone, the id is 0."""
+    mask = x["attention_mask"] if isinstance(x, TensorDict) else x
+    used = mask.any(0).nonzero()
+    columns = slice(int(used[0]), int(used[-1]) + 1) if len(used) else slice(0, 1)
+    if isinstance(x, Tensor):
+        return x[:, columns]
+    return x.map(lambda t: t[:, columns] if t.ndim > 1 and t.shape[1] == mask.shape[1] else t)
 
 
 def _not_images(found: object) -> UserError:

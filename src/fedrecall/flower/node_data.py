@@ -39,7 +39,7 @@ def load_node_data(node: NodeConfig, experiment: Experiment, classes: tuple[str,
     section = experiment.data.model_copy(update={"aux_per_class": 0, "imbalance": None})
     if node.index is None:
         section = section.model_copy(update=_data_keys(node, experiment))
-    dataset = section.load()
+    dataset = section.load(experiment.model)
     if classes and node.index is None:
         dataset = relabel(dataset, classes)
     samples = len(dataset.train_y)
@@ -78,8 +78,9 @@ def _data_keys(node: NodeConfig, experiment: Experiment) -> dict[str, object]:
         return unset | {"name": "folder", "path": node.folder}
     label = node.label or experiment.data.label
     assert node.table is not None
+    texts = experiment.data.text
     for column, values in read_table(node.table).items():
-        if column != label and str(values.type) in ("string", "large_string"):
+        if texts is None and column != label and str(values.type) in ("string", "large_string"):
             raise UserError(
                 "data.text_column",
                 f'{node.table}: column "{column}" is text, and another node may have other values',

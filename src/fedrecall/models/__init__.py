@@ -12,6 +12,7 @@ from torch import nn
 from fedrecall.models.adapt import adapt
 from fedrecall.models.alexnet import AlexNet
 from fedrecall.models.cnn import Cnn, Cnn3264
+from fedrecall.models.huggingface import HuggingFace
 from fedrecall.models.mlp import Mlp
 from fedrecall.models.mobilenet import MobileNet
 from fedrecall.models.resnet import ResNet8, ResNet18, ResNet20, ResNet50
@@ -31,7 +32,7 @@ class Model(Protocol):
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
-    def build(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+    def build(self, shape: Any, classes: int) -> nn.Module:
         """Build the module for samples of this shape (without the batch). Raises a UserError for others."""
         ...
 
@@ -49,6 +50,7 @@ MODELS: dict[str, type[Model]] = {
     "mlp": Mlp,
     "tabular": TabularMlp,
     "rnn": Rnn,
+    "huggingface": HuggingFace,
 }
 
 __all__ = [
@@ -56,6 +58,7 @@ __all__ = [
     "AlexNet",
     "Cnn",
     "Cnn3264",
+    "HuggingFace",
     "Mlp",
     "MobileNet",
     "Model",

@@ -149,7 +149,8 @@ def _materialise(module: nn.Module, sample: Inputs | None) -> None:
 
 
 def _check_output(module: nn.Module, sample: Inputs, classes: int | None) -> None:
-    h, z = _forward(deepcopy(module).eval(), sample)  # a copy, so that the check changes no state
+    frozen: dict[int, Any] = {id(p): p for p in module.parameters() if not p.requires_grad}
+    h, z = _forward(deepcopy(module, frozen).eval(), sample)  # a copy, so that the check changes no state
     if (wrong := next((t for t in (h, z) if not t.is_floating_point() or t.is_meta), None)) is not None:
         found = f"a {wrong.dtype} tensor on {wrong.device}"
         message = f"{type(module).__name__}: forward returns {found}, but features and logits must be real numbers"

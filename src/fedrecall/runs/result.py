@@ -80,6 +80,19 @@ class Result:
         file = default_export_path(kind, self.directory) if path is None else path
         return TrainedModel(self.model(), self.preprocessing).export(kind, file)
 
+    def save_adapter(self, folder: str | Path) -> Path:
+        """Write the trained adapter and head in the format of PEFT, which loads it beside the same base; needs LoRA."""
+        module: Any = self.model()
+        if not hasattr(module, "peft_config"):
+            raise UserError(
+                "model.no_adapter",
+                f"save_adapter: the model {type(module).__name__} has no adapter",
+                "model.lora",
+                'train one with model.name = "huggingface" and model.lora',
+            )
+        module.save_pretrained(str(folder), save_embedding_layers=False)
+        return Path(folder)
+
     def plot(self, y: str = "accuracy") -> "Figure":
         """Plot a metric over rounds: accuracy, loss, train_loss or local_accuracy."""
         from fedrecall.reporting.figures.curves import single_curve

@@ -37,7 +37,7 @@ from fedrecall.runs.probes import (
 )
 from fedrecall.runs.records import RoundRecord, make_record, summarise
 from fedrecall.runs.result import Result
-from fedrecall.runs.setup import MODEL_FILE, Setup
+from fedrecall.runs.setup import MODEL_FILE, Setup, weights_to_save
 from fedrecall.runs.trackers import SafeTracker
 
 
@@ -270,7 +270,7 @@ class Run:
             result.summary["failed"] = str(error)
         if directory is not None:
             if has_global_model(self._setup.clients.method, self._server.f):
-                tensors = {name: t.clone() for name, t in result.model().state_dict().items()}
+                tensors = weights_to_save(result.model(), self._setup.experiment.model)
                 directory.write_tensors(MODEL_FILE, tensors, model_metadata(result.preprocessing))
                 directory.write_json(PREPROCESS_FILE, result.preprocessing.to_json())
             directory.write_text(CARD_FILE, model_card(result, self._setup.data.dataset, self._last_round))

@@ -9,7 +9,7 @@ import numpy as np
 import safetensors.torch
 import torch
 from safetensors import SafetensorError
-from torch import nn
+from torch import Tensor, nn
 
 from fedrecall.config.choices import PythonObject, require
 from fedrecall.config.experiment import Experiment, FederationSection
@@ -29,6 +29,7 @@ from fedrecall.data.transforms import resolve_transform
 from fedrecall.errors import UserError
 from fedrecall.models import MODELS, Model
 from fedrecall.models.adapt import adapt, call_by_name
+from fedrecall.models.huggingface import HuggingFace
 from fedrecall.runs.probes import report_request
 from fedrecall.simulation.clients import SimulatedClients
 from fedrecall.tensor_dict import Inputs, TensorDict, named_tensors
@@ -137,7 +138,7 @@ def make_simulated_clients(experiment: Experiment, federated: FederatedData) -> 
 
 def load_and_partition(experiment: Experiment, *, data: object = None, partition: object = None) -> FederatedData:
     """Load the data, draw the server's auxiliary examples, partition the others among the clients."""
-    dataset = experiment.data.load() if data is None else as_dataset(data)
+    dataset = experiment.data.load(experiment.model) if data is None else as_dataset(data)
     experiment = with_clients_of_data(experiment, dataset, data, partition)
     seed = experiment.run.seed_for("partition")
     dataset = with_imbalance(dataset, experiment.data.imbalance, seeds.numpy_generator(seed, "imbalance"))
@@ -251,7 +252,7 @@ def build_model(experiment: Experiment, dataset: Dataset, model: UserModel | Non
         if not isinstance(chosen, Model):  # passed in Python, or own code that the configuration names
             module = instantiate(cast(UserModel, chosen))
             return adapt(module, sample, dataset.num_classes, copy=isinstance(chosen, nn.Module))
-        module = chosen.build(cast(tuple[int, ...], dataset.shape), dataset.num_classes)
+        module = chosen.build(dataset.shape, dataset.num_classes)
         if isinstance(sample, TensorDict):
             call_by_name(module, sample)
         return module
@@ -278,11 +279,20 @@ def instantiate(model: UserModel) -> nn.Module:
     return module
 
 
+def weights_to_save(module: nn.Module, model: object) -> dict[str, Tensor]:
+    """Return the tensors of a model file: the state of the module, without the base that a pretrained model has."""
+    frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
+    left_out = frozen if isinstance(model, HuggingFace) else set[str]()
+    return {name: t.clone() for name, t in module.state_dict().items() if name not in left_out}
+
+
 def load_weights(module: nn.Module, path: Path) -> None:
     """Load the weights of a global model: a file, or the run directory that contains it."""
     file = path / MODEL_FILE if path.is_dir() else path
     try:
-        module.load_state_dict(safetensors.torch.load_file(file))
+        tensors = safetensors.torch.load_file(file)
+        frozen = {name: p for name, p in module.named_parameters() if not p.requires_grad}  # the file may lack a base
+        module.load_state_dict(frozen | tensors)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError("model.unreadable_file", f"run.start = {file}: cannot read it: {reason}", "run.start") from None

@@ -139,7 +139,7 @@ def _seconds(experiment: Experiment) -> float:
 def _data_facts(experiment: Experiment) -> _DataFacts:
     data = experiment.data
     if data.name not in DATASETS:
-        dataset = data.load()
+        dataset = data.load(experiment.model)
         shape = dataset.shape if isinstance(dataset.shape, tuple) else next(iter(dataset.shape.values()))
         return _DataFacts(len(dataset.train_y), len(dataset.test_y), shape, dataset.test_transform)
     source = DATASETS[data.name]

@@ -110,7 +110,8 @@ class ActorArgs(NamedTuple):
     clients: SimulatedClients  # without examples
     train: PackedExamples
     test: PackedExamples
-    model: nn.Module
+    model: nn.Module  # without frozen weights
+    frozen: PackedPayload  # weights that are not trained, read in place by all actors of a node
     device: str  # engine.device
     private: frozenset[str]  # names of the part of the model that stays at the clients
 
@@ -118,21 +119,27 @@ class ActorArgs(NamedTuple):
 def make_actor_args(clients: SimulatedClients, f: FlatModel, device: str = "auto") -> ActorArgs:
     """Pack clients and model for Ray."""
     model = f.to_module(f.w, f.b, f.int_buffers)
-    for t in (*model.parameters(), *model.buffers()):
-        t.data = t.data.clone()  # a view would be sent with the complete tensor
+    frozen = {name: pack_tensor(p) for name, p in model.named_parameters() if not p.requires_grad}
+    for p in model.parameters():
+        p.data = p.data.clone() if p.requires_grad else p.data.new_empty(0)  # a view is sent with its complete tensor
+    for t in model.buffers():
+        t.data = t.data.clone()
     without_examples = replace(clients, train=NO_EXAMPLES, test=NO_EXAMPLES)
     train, test = pack_examples(clients.train), pack_examples(clients.test)
-    return ActorArgs(without_examples, train, test, model, device, f.private_names)
+    return ActorArgs(without_examples, train, test, model, frozen, device, f.private_names)
 
 
 class Actor:
     """Worker on one core or GPU."""
 
     def __init__(self, args: ActorArgs) -> None:
-        """Take the arguments from Ray: the examples stay in shared memory, the model is a copy."""
+        """Take the arguments from Ray: examples and frozen weights stay in shared memory, the others are a copy."""
         torch.set_num_threads(1)
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # it is not written to
         self._clients = replace(args.clients, train=view_examples(args.train), test=view_examples(args.test))
+        for name, p in args.model.named_parameters():
+            if name in args.frozen:
+                p.data = view_tensor(args.frozen[name])
         device = worker_device(0, args.device)  # Ray shows an actor its own GPU only
         make_deterministic(device)
         self._f = FlatModel(args.model, args.private).to(device)
