@@ -27,6 +27,11 @@ class Command(TyperCommand):
                 raise
             raise self._unknown_option(str(getattr(error, "option_name", ""))) from None
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help text. Older versions of typer write a backslash before the bracket of a default."""
+        super().format_help(ctx, formatter)
+        formatter.buffer[:] = [text.replace("\\[", "[") for text in formatter.buffer]
+
     def _unknown_option(self, option: str) -> UserError:
         from fedrecall.config.validation import nearest_key
 
@@ -54,11 +59,15 @@ for command in (
     predict.predict,
     doctor.doctor,
 ):
-    app.command(cls=Command)(command)
+    app.command()(command)
 
 app.add_typer(show.app, name="show")
 
 app.add_typer(flower.app, name="flower")
+
+for group in (app, show.app, flower.app):
+    for registered in group.registered_commands:
+        registered.cls = Command
 
 
 def _version(wanted: bool) -> None:

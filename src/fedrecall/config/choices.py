@@ -188,7 +188,7 @@ class NamedChoice:
             return {"name": PYTHON_OBJECT, "of": chosen.class_name}
         own = {"name": PYTHON_OBJECT, "of": type(chosen).__name__}
         named = next(({"name": name} for name, cls in self.classes.items() if type(chosen) is cls), own)
-        return named | {k: v for k, v in asdict(chosen).items() if v is not None}
+        return named | {k: v for k, v in asdict(chosen).items() if v is not None and k not in named}
 
     def _preset(self, name: str, preset: Any) -> dict[str, Any]:
         if preset is None:

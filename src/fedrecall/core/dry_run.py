@@ -12,6 +12,7 @@ from fedrecall.core.client_report import ReportRequest, find_report_error, witho
 from fedrecall.core.flat_model import FlatModel
 from fedrecall.core.reply_validation import Reason, ReplySpec, spec_of
 from fedrecall.core.types import Examples, Payload, Reply, Score
+from fedrecall.errors import UserError
 
 TWO_ROWS = torch.tensor([0, 0])  # the first test example twice: batch normalisation needs two examples
 
@@ -66,8 +67,14 @@ class DryRun:
     def _run_task(self, task: str, down: Payload, t: int = 0, report: ReportRequest = NO_REPORT) -> Reply:
         training = replace(self.runner.training, batch=len(TWO_ROWS), drop_last=False)
         runner = replace(self.runner, training=training, report=report)
-        copies = {name: tensor.clone() for name, tensor in down.items()}  # a task may write to them
-        return runner.run_on(self._examples(), self.f, task, 0, t, copies, None)
+        copies = {name: tensor.clone() for name, tensor in down.items()}  # a task of a faulty method writes to them
+        reply = runner.run_on(self._examples(), self.f, task, 0, t, copies, None)
+        for name, tensor in copies.items():
+            if tensor._version:
+                where, method = f"r.{name}" if name == "w" else f'r.down["{name}"]', type(self.runner.method).__name__
+                message = f"method = {method}: it writes to {where}, which all clients share"
+                raise UserError("method.writes_to_payload", message, "method", f"write to {where}.clone()")
+        return reply
 
     @cached_property
     def _variances(self) -> Tensor:

@@ -87,6 +87,13 @@ class MethodExtensions:
         """Return the complete model by which a client is scored, in place of its trained model."""
         return state
 
+    def inactive_reason(self, classes: int, counts: Tensor | None) -> str | None:
+        """Return why the method equals FedAvg on some data, or None if it acts.
+
+        `counts` [N, K] are the examples of every client and class; None if they are not known.
+        """
+        return None
+
     def scoring_logits(self, out: Output, down: Payload) -> Tensor:
         """Return the logits by which a client's model is evaluated."""
         return out.z

@@ -48,6 +48,10 @@ class FedLMD(Method):
         lmd = not_true_kl(s, minority_targets(s.frozen["global"].z, s.y, r, self.tau), self.tau)
         return self.beta * self.tau**2 * lmd.mean()
 
+    def inactive_reason(self, classes: int, counts: Tensor | None) -> str | None:
+        """Return a reason for two classes: the distribution over the one class that is not true is constant."""
+        return "with two classes its term is 0" if classes == 2 else None
+
     def loss(self, s: Step, r: Local) -> Tensor:
         """Return CE plus the distillation."""
         return r.cross_entropy(s.z, s.y) + self.distillation(s, r)  # Eq. (5)
@@ -73,6 +77,10 @@ class FedLMDTf(Method):
         z_g = s.frozen["global"].z if "global" in s.frozen else torch.zeros_like(s.z)  # Eq. (8)
         lmd = not_true_kl(s, minority_targets(z_g, s.y, r, self.tau), self.tau)
         return self.beta * self.tau**2 * lmd.mean()
+
+    def inactive_reason(self, classes: int, counts: Tensor | None) -> str | None:
+        """Return a reason for two classes: the distribution over the one class that is not true is constant."""
+        return "with two classes its term is 0" if classes == 2 else None
 
     def loss(self, s: Step, r: Local) -> Tensor:
         """Return CE plus the distillation."""

@@ -38,6 +38,10 @@ class FedNTD(Method):
         ntd = kl(mask_logits(s.z, not_true), soft_targets(z_g, self.tau, not_true), self.tau)
         return self.beta * self.tau**2 * ntd.mean()
 
+    def inactive_reason(self, classes: int, counts: Tensor | None) -> str | None:
+        """Return a reason for two classes: the distribution over the one class that is not true is constant."""
+        return "with two classes its term is 0" if classes == 2 else None
+
     def loss(self, s: Step, r: Local) -> Tensor:
         """Return CE plus the distillation."""
         return r.cross_entropy(s.z, s.y) + self.distillation(s, r)

@@ -25,6 +25,11 @@ class FedRS(Method):
     soft: bool = False
     """Scale by relative frequency."""
 
+    def inactive_reason(self, classes: int, counts: Tensor | None) -> str | None:
+        """Return a reason if every client has every class: no logit is scaled."""
+        acts = self.soft or counts is None or bool((counts == 0).any())
+        return None if acts else "no client lacks a class, so no logit is scaled"
+
     def loss(self, s: Step, r: Local) -> Tensor:
         """Return the cross-entropy of the restricted logits."""
         counts = r.counts.to(s.z.dtype)

@@ -26,6 +26,7 @@ from fedrecall.runs.engine import (
 )
 from fedrecall.runs.extension import extension_error, final_state, save_final_state
 from fedrecall.runs.inference import PREPROCESS_FILE, model_metadata
+from fedrecall.runs.notices import check_own_method, inactive_reason
 from fedrecall.runs.privacy import check_privacy, open_ledger
 from fedrecall.runs.probes import (
     ProbeContext,
@@ -88,6 +89,8 @@ class Run:
 
     def __enter__(self) -> Self:
         check_privacy(self._setup)
+        check_own_method(self._setup)
+        self._inactive = inactive_reason(self._setup)
         with ExitStack() as stack:
             self._tracker = stack.enter_context(SafeTracker(self._setup.experiment.run.track))
             checkpoint = None
@@ -131,6 +134,8 @@ class Run:
     def result(self) -> Result:
         """The result of the rounds so far."""
         summary = summarise(self._records, self._initial_accuracy, self._setup.experiment.run.targets)
+        if self._inactive is not None:
+            summary["inactive"] = self._inactive  # why the method is FedAvg on this data
         path = None if self._directory is None else self._directory.path
         data = self._setup.data
         preprocessing = data.dataset.preprocessing(data.test.transform)

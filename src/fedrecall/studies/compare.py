@@ -6,16 +6,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedrecall.config.experiment import Experiment
-from fedrecall.config.sources import COMPARE_DEFAULTS, ConfigLike
+from fedrecall.config.sources import COMPARE_DEFAULTS, ConfigLike, import_own_code
 from fedrecall.config.tables import Tables
 from fedrecall.core.method import Method
+from fedrecall.data.catalog import DATASETS
+from fedrecall.data.dataset import Dataset
 from fedrecall.errors import UserError
+from fedrecall.methods import METHODS
 from fedrecall.runs.directory import RunDirectory
 from fedrecall.runs.keywords import Keywords, MethodLike, PythonObjects, name_method
 from fedrecall.runs.setup import FederatedData, Setup, build_setup, load_and_partition, with_resolved_choices
 from fedrecall.studies.study import Cell, Study, Target, slug
 
 DEFAULT_METHODS = ("fedavg", "fedprox", "fedntd", "fedlmd", "fedcad", "fedgkd")
+
+FURTHER_METHODS = ("fedlsd", "fedssd")  # in place of default methods that cannot act on the data
 
 DEFAULT_SEEDS = 5
 
@@ -84,11 +89,11 @@ def comparison_study(
             "method.name",
             "remove --set method.name, and name the method as an argument",
         )
-    rows, user_methods = _method_rows(methods or DEFAULT_METHODS)
     keywords = keywords or Keywords()
     defaults = COMPARE_DEFAULTS if config is None and keywords.data is None else None
     base, objects = keywords.apply(defaults if config is None else config, overrides)
     experiment = Experiment(**base)
+    rows, user_methods = _method_rows(methods or default_methods(experiment, objects.data))
     name = experiment.data.name if objects.data is None else objects.data.name
     study = Study(
         id=f"compare-{slug(name)}",
@@ -102,6 +107,16 @@ def comparison_study(
         target=experiment.run.targets[0] if experiment.run.targets else Target(of=next(iter(rows)), measure="best"),
     )
     return study, StudyObjects(objects.data, objects.model, objects.partition, user_methods)
+
+
+def default_methods(experiment: Experiment, data: Dataset | None = None) -> list[str]:
+    """Return six methods that can act on the data."""
+    if data is None and not experiment.data.may_name_clients:
+        classes = experiment.data.classes or DATASETS[experiment.data.name].num_classes
+    else:
+        classes = (data or import_own_code(experiment).data.load()).num_classes
+    names = (*DEFAULT_METHODS, *FURTHER_METHODS)
+    return [name for name in names if METHODS[name]().inactive_reason(classes, None) is None][: len(DEFAULT_METHODS)]
 
 
 def _command(

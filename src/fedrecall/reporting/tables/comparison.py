@@ -1,6 +1,6 @@
 """Table of one column: accuracies, differences to the first row, rounds to target, forgetting and costs."""
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from functools import partial
 
 from fedrecall.reporting.tables import cells
@@ -70,6 +70,7 @@ def comparison_table(results: StudyResults, column: str, *, brief: bool = False)
         rows=tuple((row, tuple(make(row, group) for make in makers.values())) for row, group in groups.items()),
         notes=(
             *cells.scope_notes(results),
+            *map(TableNote, _inactive_notes(groups)),
             *map(TableNote, _legend(results, column, set(makers))),
             *cells.failure_notes(results, column),
         ),
@@ -79,6 +80,12 @@ def comparison_table(results: StudyResults, column: str, *, brief: bool = False)
 
 def _round_mean_cell(_: str, group: RunGroup, *, key: str) -> TableCell:
     return cells.spread_cell(list(group.mean_over_rounds(key).values()), group)
+
+
+def _inactive_notes(groups: Mapping[str, RunGroup]) -> list[str]:
+    """Return a line for every row whose method is FedAvg on the data."""
+    reasons = {row: [run.summary.get("inactive") for run in group.outcomes] for row, group in groups.items()}
+    return [f"{row} is FedAvg on this data: {found[0]}" for row, found in reasons.items() if found and all(found)]
 
 
 def _legend(results: StudyResults, column: str, shown: Container[str]) -> list[str]:

@@ -1,0 +1,46 @@
+"""Checks and notices at the start of a run: mistakes in a user's method, and methods that cannot act on the data."""
+
+import logging
+
+import torch
+
+from fedrecall.core.dry_run import DryRun
+from fedrecall.core.rounds import RoundSchedule, run_rounds
+from fedrecall.errors import UserError, warn_once
+from fedrecall.methods import METHODS
+from fedrecall.runs.setup import Setup
+
+MAX_COUNTS = 10_000_000  # clients x classes: a larger matrix is not made for a notice
+
+log = logging.getLogger(__name__)
+
+
+def check_own_method(setup: Setup) -> None:
+    """Reject a user's method that writes to the payload, which is read-only memory in the workers of the pool.
+
+    Other errors of its dry run, on two examples, are left to the run itself.
+    """
+    method, server = setup.clients.method, setup.server
+    if type(method) in METHODS.values():
+        return
+    schedule = RoundSchedule(rounds=1, population=1, sample=1, seed=0)
+    try:
+        next(run_rounds(method, server, DryRun(setup.clients, server.f), schedule))
+    except UserError as error:
+        if error.code == "method.writes_to_payload":
+            raise
+    except Exception as error:
+        log.debug("the dry run of %s failed: %s", type(method).__name__, error)
+
+
+def inactive_reason(setup: Setup) -> str | None:
+    """Return why the method is FedAvg on this data, with a warning; None if it acts."""
+    method, data = setup.clients.method, setup.data
+    partition, classes = data.partition, data.dataset.num_classes
+    counts = None
+    if len(partition) * classes <= MAX_COUNTS and partition.samples == len(data.client_examples):
+        counts = torch.from_numpy(partition.counts(data.client_examples.y.numpy(), classes))
+    reason = method.inactive_reason(classes, counts)
+    if reason is not None:
+        warn_once(log, f"method = {type(method).__name__}: {reason}: on this data it is FedAvg, at a higher cost")
+    return reason
