@@ -16,7 +16,7 @@ from fedrecall.errors import UserError, unknown_name
 from fedrecall.reporting.tables import ReportTable, comparison_table, paper_tables, write_tables
 from fedrecall.reporting.tables.render import print_table, to_latex, to_markdown
 from fedrecall.runs.directory import CONFIG_FILE, require_empty
-from fedrecall.runs.inference import ExportFormat, TrainedModel, default_export_path
+from fedrecall.runs.inference import DeployedModel, ExportFormat, default_export_path
 from fedrecall.runs.setup import MODEL_FILE
 from fedrecall.studies.compare import StudyObjects
 from fedrecall.studies.results import FinishedRun, StudyResults, load_results
@@ -124,12 +124,12 @@ class Comparison:
             )
         return runs[0]
 
-    def _trained(self, run: FinishedRun) -> TrainedModel:
+    def _trained(self, run: FinishedRun) -> DeployedModel:
         """Load the global model of a run with its preprocessing."""
         experiment = Experiment(**read_toml(run.path / CONFIG_FILE))
         if self._trust_code:
             experiment = import_own_model(experiment)
-        return TrainedModel.load(run.path, experiment, self._objects.model)
+        return DeployedModel.load(run.path, experiment, self._objects.model)
 
     def plot(self, y: str = "accuracy", *, title: str | None = None) -> "Figure":
         """Plot curves over rounds with a band of one standard deviation over seeds.

@@ -52,14 +52,14 @@ class Logits(nn.Module):
 
 
 @dataclass(frozen=True, eq=False)
-class TrainedModel:
+class DeployedModel:
     """A global model with the preprocessing of the data that it was trained on."""
 
     module: nn.Module  # its forward returns (features, logits)
     preprocessing: Preprocessing
 
     @classmethod
-    def load(cls, folder: Path, experiment: Experiment, model: UserModel | None = None) -> "TrainedModel":
+    def load(cls, folder: Path, experiment: Experiment, model: UserModel | None = None) -> "DeployedModel":
         """Load the model of a run directory. The training data is not needed."""
         file = folder / PREPROCESS_FILE
         try:

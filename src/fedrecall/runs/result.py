@@ -12,7 +12,7 @@ from fedrecall.core.types import Server
 from fedrecall.data.preprocessing import Preprocessing
 from fedrecall.errors import UserError
 from fedrecall.models.adapt import without_hooks
-from fedrecall.runs.inference import ExportFormat, TrainedModel, default_export_path
+from fedrecall.runs.inference import DeployedModel, ExportFormat, default_export_path
 from fedrecall.runs.probes import ProbeRecord
 from fedrecall.runs.records import RoundRecord
 
@@ -70,7 +70,7 @@ class Result:
 
         `data` is a table (DataFrame, CSV or Parquet file), a folder of images or one image, or an array of inputs.
         """
-        return TrainedModel(self.model(), self.preprocessing).predict(data)
+        return DeployedModel(self.model(), self.preprocessing).predict(data)
 
     def export(self, kind: ExportFormat = "onnx", path: str | Path | None = None) -> Path:
         """Write the global model as "onnx", "torch.export" or "safetensors"; return the file.
@@ -78,7 +78,7 @@ class Result:
         The default path is model.onnx, model.pt2 or model.safetensors in the run directory, or in the current folder.
         """
         file = default_export_path(kind, self.directory) if path is None else path
-        return TrainedModel(self.model(), self.preprocessing).export(kind, file)
+        return DeployedModel(self.model(), self.preprocessing).export(kind, file)
 
     def save_adapter(self, folder: str | Path) -> Path:
         """Write the trained adapter and head in the format of PEFT, which loads it beside the same base; needs LoRA."""
