@@ -1,13 +1,16 @@
 """Atomic file writes, and tensors as safetensors bytes."""
 
+import json
 import os
 import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as dump_tensors
 from torch import Tensor
@@ -73,5 +76,19 @@ def tensors_to_bytes(tensors: dict[str, Tensor]) -> bytes:
 
 
 def tensors_from_bytes(content: bytes) -> dict[str, Tensor]:
-    """Read tensors that `tensors_to_bytes` wrote, in their original order. The copies have torch's memory alignment."""
-    return {name[4:]: t.clone() for name, t in sorted(load_tensors(content).items())}
+    """Read tensors that `tensors_to_bytes` wrote, in their original order. The copies have torch's memory alignment.
+
+    Raises a SafetensorError for other content.
+    """
+    try:
+        return {name[4:]: t.clone() for name, t in sorted(load_tensors(content).items())}
+    except RuntimeError as error:  # of torch, about a shape whose strides overflow
+        raise SafetensorError(str(error)) from None
+
+
+def parse_json(text: str) -> Any:
+    """Parse JSON that another process wrote. Raises a ValueError for anything else, also if it is nested too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None

@@ -133,7 +133,7 @@ def test_two_attackers_of_eight_cannot_move_the_centre_out_of_the_benign_range(
 
 def test_the_method_receives_as_many_replies_as_the_rule_selects() -> None:
     engine = ListEngine(Method(), flat(batch_norm=True), [vectors(20, seed=k) for k in range(6)])
-    exchange = Exchange(server(engine.f, Method()), engine.cohort(0, range(6)), ReplyPolicy(rule=Krum(1, keep=2)))
+    exchange = Exchange(server(engine.f, Method()), engine.cohort(0, range(6)), ReplyPolicy(rules=(Krum(1, keep=2),)))
     selected = list(exchange.run("train", {"w": engine.f.w}))
     assert len(selected) == exchange.size == 2
     assert exchange.replies == len(exchange.reports) == 6

@@ -8,11 +8,12 @@ import torch
 
 pytest.importorskip("flwr", reason="needs Flower: make test-flower")
 
-from flwr.app import Error, Message
+from flwr.app import ConfigRecord, Error, Message
+from safetensors.torch import load_file
 
 from fedrecall import METHODS, UserError
 from fedrecall.flower.messages import from_array_record, to_array_record
-from support.loopback import federate, federation, in_a_task, lines, same, serial
+from support.loopback import Loopback, federate, federation, in_a_task, lines, same, serial
 from support.lossy_engine import serial_without
 
 __all__ = ["in_a_task"]  # a fixture
@@ -271,3 +272,48 @@ def test_two_exchanges_a_round(config: Path, tmp_path: Path) -> None:
     federate(grid)
     tasks = [message.content.config_records["order"]["task"] for message in grid.sent]
     assert tasks == ["hello"] * 3 + ["prototype"] * 3 + ["train"] * 3
+
+
+def claim_many(grid: Loopback) -> None:
+    """Give every node rows of its own, and let node 101 claim 10^9 of them, from its registration on."""
+    for client in range(3):
+        (grid.folder / f"rows-{client}").write_text(" ".join(map(str, range(30 * client, 30 * client + 30))))
+        grid.nodes[100 + client]["index"] = str(grid.folder / f"rows-{client}")
+
+    def claim(node: int, reply: Message) -> Message:
+        if node == 101:
+            reply.content["answer"] = ConfigRecord({**reply.content.config_records["answer"], "n": 10**9})
+        return reply
+
+    grid.fate = claim
+
+
+@pytest.mark.parametrize(
+    ("changes", "owned"),
+    [("", True), ("server.robust=median", False), ("federation.max_examples_ratio=2", False)],
+)
+def test_who_claims_many_examples_owns_the_mean_only_without_a_limit(
+    changes: str, owned: bool, config: Path, tmp_path: Path
+) -> None:
+    grid = federation(tmp_path, config, f"run.rounds=1 {changes}")
+    sent = {}
+    claim_many(grid)
+    claim = grid.fate
+
+    def watch(node: int, reply: Message) -> Message:
+        if "w" in reply.content.array_records["up"]:
+            sent[node] = from_array_record(reply.content, "up")["w"]
+        return claim(node, reply)
+
+    grid.fate = watch
+    federate(grid)
+    final = torch.cat([t.flatten() for t in load_file(tmp_path / "run" / "model.safetensors").values()])
+    assert torch.allclose(final.sort().values, sent[101].sort().values, atol=1e-5) is owned, "tensors in any order"
+
+
+def test_max_examples_rejects_an_impossible_claim(config: Path, tmp_path: Path) -> None:
+    grid = federation(tmp_path, config, "engine.min_replies=2 run.rounds=2 federation.max_examples=1000")
+    claim_many(grid)
+    federate(grid)
+    refused = [[(x["client"], "1000000000" in x["reason"]) for x in line["refused"]] for line in lines(tmp_path)]
+    assert refused == [[(1, True)]] * 2

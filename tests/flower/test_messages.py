@@ -1,5 +1,6 @@
 """Invalid messages from either side are declined or rejected, and change nothing."""
 
+import random
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from fedrecall import UserError
 from fedrecall.config.experiment import Experiment
 from fedrecall.flower.client_app import handle_message
+from fedrecall.flower.codec import InvalidMessage
 from fedrecall.flower.messages import (
     TaskFailed,
     TaskRequest,
@@ -261,3 +263,47 @@ def test_a_malformed_reply_is_rejected_even_if_all_are_needed(config: Path, tmp_
     assert (error.value.code, error.value.key) == ("reply.unexpected_tensor", "engine.min_replies")
     assert "client 1" in str(error.value)
     assert "more" in str(error.value)
+
+
+TEXTS = ["", "w", "\x1b[2J", "\u202e", "x" * 100, "a\x00b", "../w", "train", "hello", "1", "nan"]
+NUMBERS = [0, -1, 1, 2**31, -(2**63), 2**62, 10**9, 0.5, float("nan"), float("inf"), True, b"\xff"]
+
+
+def random_array(rng: random.Random) -> Array:
+    shape = tuple(rng.choice([0, 1, 2, 3, 2**31 - 2**20, 2**31, 2**62]) for _ in range(rng.randrange(5)))
+    kind = rng.choice(["float32", "float64", "bool", "int64", "object", "", "complex64", "bfloat16"])
+    return Array(
+        kind, shape, rng.choice(["fedrecall.little-endian", "numpy.ndarray", ""]), rng.randbytes(rng.randrange(40))
+    )
+
+
+def random_fields(rng: random.Random) -> ConfigRecord:
+    names = ["protocol", "client", "n", "own", "remembers", "declined", "code", "key", "x"]
+    honest = {"protocol": 1, "client": 1, "n": 5, "own": False, "remembers": True}
+    changes = {name: rng.choice([*TEXTS, *NUMBERS, [1, 2], ["x"], []]) for name in rng.sample(names, rng.randint(1, 4))}
+    return ConfigRecord(honest | changes)
+
+
+def test_whatever_a_node_sends_is_a_reply_or_an_error_of_one_line(config: Path, tmp_path: Path) -> None:
+    """Fields, arrays and records at random: 1000 messages."""
+    rng = random.Random(0)
+    request = request_message(TaskRequest("train", client=1, run="0" * 32), to_array_record({}), 100, 60)
+    request.metadata.__dict__["_message_id"] = "message-1"
+    outcomes, texts = set(), []
+    for _ in range(1000):
+        content = {"answer": random_fields(rng)}
+        for name in ("up", "report"):
+            content[name] = ArrayRecord({rng.choice(TEXTS): random_array(rng) for _ in range(rng.randrange(3))})
+        for name in rng.sample(sorted(content), rng.choice([0, 0, 0, 1])):
+            del content[name]
+        try:
+            reply = parse_reply(Message(content=RecordDict(content), reply_to=request))
+            outcomes.add("reply")
+            assert reply.n >= 1
+            assert all(type(t) is Tensor for t in [*reply.up.values(), *reply.report.values()])
+        except (TaskFailed, InvalidMessage) as error:
+            outcomes.add(error.code)
+            texts.append(str(error))
+    assert all(text.isprintable() and len(text) <= 1000 for text in texts)
+    assert {"reply", "reply.task_failed", "reply.invalid_shape", "reply.missing_record"} <= outcomes
+    assert "reply.unreadable" not in outcomes, "every form has a reason of its own"

@@ -12,12 +12,11 @@ from fedrecall.core.robust import AGGREGATION_RULES
 from fedrecall.simulation import SerialEngine
 from fedrecall.simulation.attacks import ATTACKS, LabelFlip, Scaling, SignFlip
 from fedrecall.testing.federation import CLASSES, model, simulated_clients
-from support.robustness import ATTACKS as TOLD
-from support.robustness import PARTITIONS, RULES, accuracy
+from support.markdown import script
 
-PAGE = Path(__file__).parents[2] / "docs" / "robustness.md"
+PAGE = script("make_robustness")
 SMALL = {
-    "local": {"epochs": 1},
+    "local": {"epochs": 1, "batch": 100},
     "data": {"aux_per_class": 4},
     "engine": {"name": "serial"},
     "run": {"rounds": 2},
@@ -43,10 +42,19 @@ def test_every_rule_runs_with_every_method(method: str, rule: str) -> None:
     assert fr.Experiment(**result.experiment.to_tables()) == result.experiment
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
-@pytest.mark.parametrize("rule", AGGREGATION_RULES)
-def test_the_same_bits_on_the_pool(attack: str, rule: str) -> None:
-    serial, pool = (fr.run(tables("scaffold", rule, attack, engine)) for engine in ("serial", "pool"))
+MIXED = {"robust": {"name": "trimmed-mean"}, "preaggregation": {"name": "nearest-neighbours", "attackers": 2}}
+BUCKETS = {"robust": "median", "preaggregation": "bucketing"}
+
+
+@pytest.mark.parametrize(
+    ("attack", "server"),
+    [(attack, {"robust": "clip"}) for attack in ATTACKS]
+    + [("sign-flip", {"robust": rule}) for rule in AGGREGATION_RULES]
+    + [("mimic", MIXED), ("mimic", BUCKETS)],
+)
+def test_the_same_bits_on_the_pool(attack: str, server: dict[str, object]) -> None:
+    config = tables("scaffold", None, attack) | {"server": server}
+    serial, pool = (fr.run(config | {"engine": {"name": engine}}) for engine in ("serial", "pool"))
     assert torch.equal(serial.server.state, pool.server.state)
     assert torch.equal(serial.server.extra["c"], pool.server.extra["c"])
 
@@ -91,9 +99,11 @@ def test_malicious_clients_are_drawn_by_the_seed() -> None:
 
 
 def test_the_mean_fails_under_attack_and_the_robust_rules_do_not() -> None:
-    assert accuracy("none", "sign flip", "IID") < 0.3
-    for rule in ("median", "multi-krum"):
-        assert accuracy(rule, "sign flip", "IID") > 0.9
+    def accuracy(rule: str) -> float:
+        return PAGE.measure(PAGE.experiment(rule, "sign flip", "IID", 0))["accuracy"]
+
+    assert accuracy("none") < 0.3
+    assert accuracy("median") > 0.9
 
 
 @pytest.mark.parametrize(
@@ -143,33 +153,31 @@ def test_a_setting_on_the_command_line_replaces_the_rule() -> None:
     assert tables["federation"]["attack"] == {"name": "scaling", "share": 0.2, "scale": 10.0}
 
 
-def printed() -> dict[tuple[str, str, str], float]:
-    """Return the accuracies of the page by (partition, rule, attack)."""
-    found = {}
-    for partition in PARTITIONS:
-        section = PAGE.read_text().partition(f"**{partition}**")[2]
-        for rule in RULES:
-            row = re.search(rf"^\| {rule} \|(.*)\|$", section, re.M)
-            assert row is not None, f"{partition}: {rule}"
-            values = [float(cell.strip(" *")) for cell in row[1].split("|")]
-            found |= {(partition, rule, attack): v for attack, v in zip(TOLD, values, strict=True)}
-    return found
+RECORDS = json.loads(PAGE.RECORDS.read_text())
 
 
-def test_the_table_of_the_page_has_every_rule_and_attack() -> None:
-    table = printed()
-    assert len(table) == len(PARTITIONS) * len(RULES) * len(TOLD)
-    assert table["IID", "none", "sign flip"] < 30
-    assert table["IID", "median", "sign flip"] > 90
+@pytest.mark.parametrize("partition", PAGE.PARTITIONS)
+def test_the_page_has_the_table_of_the_records(partition: str) -> None:
+    assert PAGE.table(RECORDS, partition) in PAGE.PAGE.read_text()
+
+
+def test_the_records_show_what_the_page_states() -> None:
+    def percent(attack: str, rule: str, what: str = "accuracy") -> float:
+        return 100 * PAGE.averages(RECORDS, "Dirichlet 0.3", attack, rule, what)
+
+    assert len(RECORDS) == len(list(PAGE.cells()))
+    assert percent("sign flip", "none") < 30
+    assert percent("IPM 0.5", "multi-krum") < percent("IPM 0.5", "none") - 10
+    assert percent("backdoor", "clip", "success") > 90
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("partition", PARTITIONS)
-def test_the_table_of_the_page_is_reproduced(partition: str) -> None:
-    for (where, rule, attack), value in printed().items():
-        if where == partition:
-            got = 100 * sum(accuracy(rule, attack, partition, seed=seed) for seed in range(3)) / 3
-            assert got == pytest.approx(value, abs=3), f"{rule}, {attack}"
+@pytest.mark.parametrize("partition", PAGE.PARTITIONS)
+def test_the_records_are_reproduced(partition: str) -> None:
+    for rule, attack, where, seed in PAGE.cells():
+        if where == partition and seed == 0:
+            stored = RECORDS[f"{partition} / {attack} / {rule} / {seed}"]
+            assert PAGE.measure(PAGE.experiment(rule, attack, partition, seed)) == pytest.approx(stored, abs=0.03)
 
 
 def test_too_long_updates_are_rejected_and_recorded(tmp_path: Path) -> None:

@@ -21,8 +21,10 @@ from fedrecall.config.validation import find_conflict, to_user_error, unknown_ke
 from fedrecall.constraints import PositiveFloat
 from fedrecall.core.method import Method
 from fedrecall.core.optim import AdaptiveServer, ServerOptimiser, ServerSGD
+from fedrecall.core.preaggregation import PREAGGREGATIONS
 from fedrecall.core.privacy import PRIVACY, GaussianMechanism
 from fedrecall.core.robust import AGGREGATION_RULES, AggregationRule
+from fedrecall.core.types import ReplyWeighting
 from fedrecall.data.catalog import DATASETS, load_named
 from fedrecall.data.custom import as_dataset, from_folder
 from fedrecall.data.dataset import Dataset
@@ -83,6 +85,7 @@ CHOICES = {
         NamedChoice("straggler", STRAGGLER_MODELS, StragglerModel, default="lognormal", section="federation"),
         NamedChoice("attack", ATTACKS, Attack, section="federation"),
         NamedChoice("robust", AGGREGATION_RULES, AggregationRule, section="server"),
+        NamedChoice("preaggregation", PREAGGREGATIONS, AggregationRule, section="server"),
         NamedChoice("privacy", PRIVACY, GaussianMechanism, default="gaussian", section="server"),
     )
 }
@@ -222,6 +225,9 @@ class FederationSection(Section):
     """Maximum L2 norm of an update. Longer updates are rejected. None: a generous bound from the weights."""
     max_examples: Positive | None = None
     """Maximum number of examples that a reply may report. None: the number of the largest client."""
+    max_examples_ratio: Annotated[float, Field(ge=1)] | None = None
+    """Maximum weight of a reply by its number of examples, as a multiple of the median of the round's replies.
+    Larger numbers are lowered to it. None: no limit, because honest sites may be large."""
 
     @model_validator(mode="after")
     def _check_sample_size(self) -> Self:
@@ -279,8 +285,11 @@ class ServerSection(Section):
     """Second moment's decay of adam and yogi."""
     tau: PositiveFloat = 1e-3
     """Degree of adaptivity: constant added to the root of the second moment."""
-    weights: Literal["size", "uniform"] = "size"
-    """Weight of a reply in the mean: its number of examples, or the same for all."""
+    weights: Literal["size", "uniform"] | None = None
+    """Weight of a reply in the mean: its number of examples, or the same for all.
+    None: "uniform" with server.robust, otherwise "size"."""
+    preaggregation: Annotated[AggregationRule, CHOICES["preaggregation"]] | None = None
+    """Mixing of the replies before the robust aggregation rule, against skewed data. None: no mixing."""
     robust: Annotated[AggregationRule, CHOICES["robust"]] | None = None
     """Robust aggregation rule, applied to the replies before the method sees them. None: no rule."""
     privacy: Annotated[GaussianMechanism, CHOICES["privacy"]] | None = None
@@ -299,6 +308,11 @@ class ServerSection(Section):
             message = f"server.{key} = true: a variant of momentum, and server.momentum = {self.momentum}"
             raise UserError("config.conflict", message, f"server.{key}", f"set server.momentum, or remove server.{key}")
         return self
+
+    @property
+    def reply_weighting(self) -> ReplyWeighting:
+        """Weights of replies in a mean, with the default resolved."""
+        return self.weights or ("size" if self.robust is None else "uniform")
 
     def to_optimiser(self) -> ServerOptimiser:
         """Return the server optimiser with its settings."""

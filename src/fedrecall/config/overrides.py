@@ -51,5 +51,5 @@ def _parse_value(text: str) -> Any:
     """Parse a TOML value. Other text is a string, so that quotes are optional on the command line."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except (tomllib.TOMLDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return text.strip()

@@ -15,7 +15,9 @@ Scalar = str | bool | int | float
 MAX_CONFIG_BYTES = 4 * 2**20  # the largest study definitions are a hundredth of it
 
 # Tables whose key `name` chooses a class: another name makes the other keys meaningless.
-NAMED_TABLES = frozenset({"method", "model", "schedule", "partition", "straggler", "attack", "robust", "privacy"})
+NAMED_TABLES = frozenset(
+    {"method", "model", "schedule", "partition", "straggler", "attack", "preaggregation", "robust", "privacy"}
+)
 
 # Prefixes of keys that change no bit of a result. Of the initial weights the values matter, not the path.
 RESULT_NEUTRAL_KEYS = ("engine.", "ray.", "data.root", "run.track", "run.checkpoint_every", "run.start")
@@ -36,7 +38,7 @@ def read_toml(path: Path) -> Tables:
         near = get_close_matches(path.name, others, n=1)
         hint = f'did you mean "{path.with_name(near[0])}"?' if near else f"fedrecall init {path} writes one"
         raise UserError("config.unreadable_file", f"{path}: {reason}", str(path), hint) from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # a ValueError is a syntax error, or a number of too many digits
         raise UserError("config.invalid_toml", f"{path}: not valid TOML: {error}", str(path)) from None
 
 

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from fedrecall.config.schema import key_infos
+from fedrecall.core.preaggregation import Bucketing, NearestNeighbourMixing
 from fedrecall.core.robust import Krum
 from fedrecall.core.schedules import Cosine
 from fedrecall.errors import UserError, unknown_name
@@ -34,8 +35,18 @@ def _conflicts(experiment: "Experiment") -> Iterator[UserError]:
     if experiment.ray.address is not None and (name := experiment.engine.name) != "ray":
         wrong = f'no effect with engine.name = "{name}"'
         yield _conflict("ray.address", experiment.ray.address, wrong, 'set engine.name = "ray", or remove ray.address')
-    if isinstance(rule, Krum) and rule.min_replies > per_round:
-        wrong = f"needs {rule.min_replies} clients per round, not {per_round}"
+    mixing, received = experiment.server.preaggregation, per_round
+    if mixing is not None and rule is None:
+        hint = "set server.robust, or remove server.preaggregation"
+        yield _conflict("server.preaggregation", mixing, "no effect without server.robust", hint)
+    if isinstance(mixing, NearestNeighbourMixing) and 2 * mixing.attackers >= per_round:
+        wrong = f"needs {2 * mixing.attackers + 1} clients per round, not {per_round}"
+        yield _conflict("server.preaggregation", mixing, wrong, "set a larger federation.sample, or fewer attackers")
+    if isinstance(mixing, Bucketing):
+        received = -(-per_round // mixing.size)
+    if isinstance(rule, Krum) and rule.min_replies > received:
+        unit = "clients per round" if received == per_round else "buckets of replies"
+        wrong = f"needs {rule.min_replies} {unit}, not {received}"
         yield _conflict("server.robust", rule, wrong, "set a larger federation.sample, or fewer attackers")
     yield from _training_conflicts(experiment)
     attack = experiment.federation.attack
@@ -60,9 +71,9 @@ def _training_conflicts(experiment: "Experiment") -> Iterator[UserError]:
 
 def _privacy_conflicts(experiment: "Experiment") -> Iterator[UserError]:
     federation, server = experiment.federation, experiment.server
-    if server.weights != "uniform":
+    if server.reply_weighting != "uniform":
         wrong = "server.privacy bounds the influence of one client, so all replies must have the same weight"
-        yield _conflict("server.weights", server.weights, wrong, 'set server.weights = "uniform"')
+        yield _conflict("server.weights", server.reply_weighting, wrong, 'set server.weights = "uniform"')
     uncovered = {
         "server.robust": server.robust,
         "federation.dropout": federation.dropout,

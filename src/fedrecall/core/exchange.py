@@ -17,10 +17,11 @@ class Diverged(UserError):
 
 @dataclass(frozen=True)
 class ReplyPolicy:
-    """Validation and aggregation rule applied to every reply before the method sees it."""
+    """Validation and aggregation rules applied to every reply before the method sees it."""
 
     validator: ReplyValidator = ReplyValidator()
-    rule: AggregationRule | None = None  # robust aggregation or privacy
+    rules: tuple[AggregationRule, ...] = ()  # limits, pre-aggregation and robust aggregation, or privacy, in order
+    seed: int = 0  # of rules that draw random numbers
 
 
 ACCEPT_ALL = ReplyPolicy()  # every finite reply is used unchanged
@@ -30,8 +31,9 @@ class Exchange:
     """The cohort of one round, as a method sees it.
 
     Float buffers are sent with the weights, returned with the replies and averaged by number of examples, independent
-    of the method's rule for the weights: such a rule can make a variance negative. The names "b" and "counters" in a
-    payload are reserved for buffers.
+    of the method's rule for the weights: such a rule can make a variance negative. Where an aggregation rule gives all
+    replies the same weight, buffers have it too: the number of examples is a client's own claim. The names "b" and
+    "counters" in a payload are reserved for buffers.
     """
 
     def __init__(self, server: Server, cohort: EngineCohort, policy: ReplyPolicy = ACCEPT_ALL) -> None:
@@ -73,9 +75,9 @@ class Exchange:
         self._sent |= down
         self._num_replies = 0
         replies = self._validated(task, down)
-        if self._policy.rule is not None:
-            info = ExchangeInfo(task, down, self._cohort.size, self._server.t, self._exchanges)
-            replies = self._policy.rule.apply(replies, info)
+        exchange = ExchangeInfo(task, down, self._cohort.size, self._server.t, self._exchanges, self._policy.seed)
+        for rule in self._policy.rules:
+            replies = rule.apply(replies, exchange)
         self._exchanges += 1
         for reply in replies:
             self._num_replies += 1
@@ -139,7 +141,8 @@ class Exchange:
         up, b = dict(reply.up), None
         if "b" in up:
             b = up.pop("b")
-            self._b.add({"b": b}, reply.n)
+            is_uniform = bool(self._policy.rules) and self._server.weights == "uniform"
+            self._b.add({"b": b}, 1 if is_uniform else reply.n)
         if "counters" in up:  # all clients start from the same count: the largest one is of the most steps
             self._counters = torch.maximum(self._counters, up.pop("counters"))
         return reply._replace(up=up, b=b)

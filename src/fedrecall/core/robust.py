@@ -1,11 +1,13 @@
 """Aggregation rules that limit the harm of a few malicious replies.
 
-A rule is applied to the replies of one exchange before the method receives them, so it works with every method. Median,
-trimmed mean, Krum and clipping to the median hold all replies of a round in memory.
+A rule is applied to the replies of one exchange before the method receives them, so it works with every method. It
+covers all tensors of a reply: weights, buffers and what the method adds. All rules but clipping to a given norm hold
+all replies of a round in memory.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from statistics import median
 from typing import Annotated, NamedTuple, Protocol, runtime_checkable
 
@@ -14,7 +16,8 @@ from annotated_types import Ge, Lt
 from torch import Tensor
 
 from fedrecall.constraints import NonNegativeInt, PositiveFloat, PositiveInt, check_constraints
-from fedrecall.core.reply_validation import l2_norm
+from fedrecall.core.reply_distances import float_groups, mix, squared_distances
+from fedrecall.core.reply_validation import MODEL_TENSORS, l2_norm
 from fedrecall.core.types import Payload, Reply
 from fedrecall.errors import UserError
 
@@ -29,6 +32,7 @@ class ExchangeInfo(NamedTuple):
     num_sampled: int  # sampled clients
     t: int  # round, from 0
     number: int = 0  # of the exchange in its round, from 0
+    seed: int = 0  # of the run, for a rule that draws random numbers
 
 
 @runtime_checkable
@@ -73,8 +77,45 @@ class TrimmedMean:
 
 
 @dataclass(frozen=True)
+class GeometricMedian:
+    """Geometric median of the replies: the point with the smallest sum of distances to them, by Weiszfeld's steps.
+
+    Robust Aggregation for Federated Learning. Pillutla, Kakade, Harchaoui. IEEE Transactions on Signal Processing 2022.
+    https://arxiv.org/abs/1912.13445, Algorithm 2.
+    """
+
+    steps: PositiveInt = 32
+    """Number of Weiszfeld's steps, from the mean."""
+    smoothing: PositiveFloat = 1e-6
+    """Smallest distance that a step divides by, relative to the median distance of two replies."""
+
+    def __post_init__(self) -> None:
+        check_constraints(self, "server.robust")
+
+    def apply(self, replies: Iterator[Reply], exchange: ExchangeInfo) -> Iterator[Reply]:
+        """Replace the tensors of every reply by the geometric median."""
+        received = with_median_integers(replies)
+        if received:
+            centre = mix(received, self.coefficients(squared_distances(received)))
+            yield from (reply._replace(up={**reply.up, **centre}) for reply in received)
+
+    def coefficients(self, squared: Tensor) -> Tensor:
+        """Return the weights [n] of the replies whose combination is the median, from their squared distances.
+
+        The squared distance of a reply i to the combination a is (D a)_i - a D a / 2.
+        """
+        a = torch.full((len(squared),), 1 / len(squared), dtype=squared.dtype)
+        smallest = self.smoothing * float(squared.median().sqrt() or 1.0)
+        for _ in range(self.steps):
+            to_all = squared @ a
+            near = 1 / (to_all - a @ to_all / 2).clamp_min(0).sqrt().clamp_min(smallest)
+            a = near / near.sum()
+        return a
+
+
+@dataclass(frozen=True)
 class Clip:
-    """Upper bound of the norm of every update of the weights. Other tensors of a reply are unchanged.
+    """Upper bound of the norm of every update of the weights, and of every other tensor of a reply.
 
     Can You Really Backdoor Federated Learning? Sun, Kairouz, Suresh, McMahan. 2019. https://arxiv.org/abs/1911.07963
     """
@@ -86,16 +127,23 @@ class Clip:
         check_constraints(self, "server.robust")
 
     def apply(self, replies: Iterator[Reply], exchange: ExchangeInfo) -> Iterator[Reply]:
-        """Replace the weights of every reply by w^t + min(1, norm / ||w - w^t||) (w - w^t)."""
-        w, bound, buffered = exchange.down.get("w"), self.norm, list[Reply]()
-        if bound is None:
-            buffered = list(replies)
-            bound = median([l2_norm(r.up["w"] - w) for r in buffered if w is not None and "w" in r.up] or [1.0])
-        for reply in buffered or replies:
-            if w is None or "w" not in reply.up:
-                yield reply
-            else:
-                yield reply._replace(up={**reply.up, "w": w + clip_to_norm(reply.up["w"] - w, bound)})
+        """Replace every float tensor of a reply by t_0 + min(1, bound / ||t - t_0||) (t - t_0).
+
+        t_0 is the sent tensor for weights and buffers, and 0 for other tensors. The bound of the weights is `norm`;
+        that of another tensor is its median over the round.
+        """
+        first = next(replies, None)
+        if first is None:
+            return
+        bounds = {"w": self.norm} if self.norm is not None and "w" in first.up else {}
+        received: Iterator[Reply] = chain([first], replies)
+        if set(first.up) != set(bounds):  # other tensors need the replies of the whole round
+            buffered = with_median_integers(received)
+            received = iter(buffered)
+            for name in float_groups(buffered):
+                bounds.setdefault(name, median([l2_norm(_update(r.up, name, exchange.down)) for r in buffered]))
+        for reply in received:
+            yield reply._replace(up=reply.up | {n: _clipped(reply.up, n, exchange.down, bounds[n]) for n in bounds})
 
 
 @dataclass(frozen=True)
@@ -121,7 +169,7 @@ class Krum:
 
     def apply(self, replies: Iterator[Reply], exchange: ExchangeInfo) -> Iterator[Reply]:
         """Yield the selected replies, in their original order."""
-        received = list(replies)
+        received = with_median_integers(replies)
         if len(received) < self.min_replies:
             raise UserError(
                 "robust.too_few_replies",
@@ -130,15 +178,15 @@ class Krum:
                 "server.robust",
                 "lower attackers or keep, or sample more clients",
             )
-        points = [_as_vector(r.up) for r in received]
-        distances = torch.tensor([[l2_norm(a - b) ** 2 for b in points] for a in points], dtype=torch.float64)
+        distances = squared_distances(received)
         nearest = distances.sort(1).values[:, 1 : len(received) - self.attackers - 1]  # n - f - 2 neighbours
         best = nearest.sum(1).argsort(stable=True)[: self.keep]
         yield from (received[i] for i in sorted(best.tolist()))
 
 
-AGGREGATION_RULES: dict[str, type[Median | TrimmedMean | Clip | Krum]] = {
+AGGREGATION_RULES: dict[str, type[Median | TrimmedMean | GeometricMedian | Clip | Krum]] = {
     "clip": Clip,
+    "geometric-median": GeometricMedian,
     "krum": Krum,
     "median": Median,
     "trimmed-mean": TrimmedMean,
@@ -170,6 +218,19 @@ def _centre(tensors: list[Tensor], share: float | None) -> Tensor:
     return out.view(tensors[0].shape)
 
 
-def _as_vector(up: Payload) -> Tensor:
-    """Return the vector that represents a reply: its weights, or else all its float tensors."""
-    return up["w"] if "w" in up else torch.cat([t.flatten() for t in up.values() if t.is_floating_point()])
+def with_median_integers(replies: Iterable[Reply]) -> list[Reply]:
+    """Return all replies with every integer tensor replaced by its median: no distance or scale applies to a count."""
+    received = list(replies)
+    names = [n for n, t in received[0].up.items() if not t.is_floating_point()] if received else []
+    centre = {n: _centre([r.up[n] for r in received], None) for n in names if all(n in r.up for r in received)}
+    return [reply._replace(up=reply.up | centre) for reply in received]
+
+
+def _update(up: Payload, name: str, down: Payload) -> Tensor:
+    """Return the change of a sent tensor, or the tensor itself if none was sent."""
+    return up[name] - down[name] if name in MODEL_TENSORS and name in down else up[name]
+
+
+def _clipped(up: Payload, name: str, down: Payload, bound: float) -> Tensor:
+    update = clip_to_norm(_update(up, name, down), bound)
+    return down[name] + update if name in MODEL_TENSORS and name in down else update

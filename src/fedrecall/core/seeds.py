@@ -11,7 +11,7 @@ import torch
 
 Purpose = Literal[
     "partition", "imbalance", "auxiliary", "validation", "init", "sample", "batches", "augment", "module", "method",
-    "server", "absence", "attack", "noise", "tune",
+    "server", "absence", "attack", "noise", "tune", "bucketing",
 ]  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from safetensors.numpy import save as dump_tensors
 
 from fedrecall.data.partitioners import PARTITIONERS, GroupIds, Ints, Partitioner
 from fedrecall.errors import UserError, first_line, missing_extra
-from fedrecall.files import write_atomic
+from fedrecall.files import parse_json, write_atomic
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +118,7 @@ class Partition:
     def load(cls, directory: Path) -> Self:
         """Read the files that `save` wrote; raise an error if they changed since."""
         try:
-            manifest = json.loads((directory / "partition.json").read_text())
+            manifest = parse_json((directory / "partition.json").read_text())
             arrays = load_tensors((directory / "partition.safetensors").read_bytes())
             partitioner, seed, notes = manifest["law"], manifest["seed"], tuple(manifest["notes"])
             partition = cls(arrays["indices"], arrays["offsets"], manifest["samples"], partitioner, seed, notes)

@@ -26,7 +26,7 @@ def read_experiment(app: Mapping[str, Any]) -> Experiment:
             EXPERIMENT_KEY,
             "write the app with `fedrecall flower new`",
         ) from None
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(
             "flower.invalid_app",
             f'"{EXPERIMENT_KEY}" in the configuration of the app is not valid TOML ({error})',

@@ -151,10 +151,13 @@ def send_and_collect(grid: Grid, requests: Mapping[int, Message], timeout: float
             waiting[message_id] = key
         else:  # Flower has rejected the message: the node is unknown
             yield key, None
-    while waiting and time.monotonic() < deadline:
+    while waiting:
+        is_last = time.monotonic() >= deadline  # replies that are there are pulled, however late
         for message_id in list(waiting):
             if (reply := _pull(grid, message_id)) is not None:
                 yield waiting.pop(message_id), reply
+        if is_last:
+            break
         if waiting:
             time.sleep(NODE_POLL_INTERVAL)
     for key in waiting.values():

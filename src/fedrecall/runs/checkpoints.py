@@ -18,9 +18,11 @@ from safetensors import SafetensorError
 
 from fedrecall.core.client_state_store import ClientStateStore
 from fedrecall.core.types import Payload, Server
-from fedrecall.files import fsync_path, tensors_from_bytes, tensors_to_bytes, write_atomic
+from fedrecall.files import fsync_path, parse_json, tensors_from_bytes, tensors_to_bytes, write_atomic
 
 KEEP_LAST = 2  # checkpoints: one may be damaged
+
+MAX_ROUND = 10**9  # of a manifest
 
 CHECKPOINT_FOLDER = "checkpoints"
 
@@ -109,7 +111,7 @@ class Checkpoints:
         for path in sorted(self.folder.glob("round-*.json"), key=_round, reverse=True):
             reason = ""
             try:
-                manifest = json.loads(path.read_text())
+                manifest = parse_json(path.read_text())
                 content = path.with_suffix(".safetensors").read_bytes()
                 reason = self._integrity_error(manifest, content)
                 if not reason:
@@ -139,6 +141,8 @@ class Checkpoints:
         """Return a description of damage to a checkpoint; an empty text if there is none."""
         if manifest.get("checksum") != _manifest_checksum(manifest):
             return "its manifest was altered"
+        if type(manifest["round"]) is not int or not 0 <= manifest["round"] < MAX_ROUND:
+            return "it is of no round"
         if sha256(content).hexdigest() != manifest["tensors"]:
             return "its tensors were altered"
         if not {*manifest["clients"].values()} <= manifest["memories"].keys():
@@ -159,7 +163,7 @@ class Checkpoints:
         found = []
         for path in sorted(self.folder.glob("round-*.json"), key=_round, reverse=True):
             with suppress(OSError, ValueError):
-                manifest = json.loads(path.read_text())
+                manifest = parse_json(path.read_text())
                 if isinstance(manifest, dict) and manifest.get("checksum") == _manifest_checksum(manifest):
                     found.append(manifest)
         return found[:number]

@@ -26,7 +26,7 @@ from fedrecall._version import __version__
 from fedrecall.config.choices import PythonObject
 from fedrecall.config.tables import RESULT_NEUTRAL_KEYS, flatten
 from fedrecall.errors import UserError
-from fedrecall.files import TEMPORARY_NAME, remove_temporary_files, write_atomic
+from fedrecall.files import TEMPORARY_NAME, parse_json, remove_temporary_files, write_atomic
 from fedrecall.runs.checkpoints import CHECKPOINT_FOLDER, Checkpoints
 from fedrecall.runs.records import RoundRecord
 from fedrecall.runs.setup import Setup
@@ -184,7 +184,7 @@ class RunDirectory:
 
     def _environment(self) -> dict[str, Any]:
         try:
-            found = json.loads((self.path / ENVIRONMENT_FILE).read_text())
+            found = parse_json((self.path / ENVIRONMENT_FILE).read_text())
             if not isinstance(found, dict) or not isinstance(found.get("config"), dict):
                 raise ValueError("environment.json is damaged")
         except (OSError, ValueError) as error:
@@ -234,7 +234,7 @@ class RunDirectory:
         resumed either.
         """
         try:
-            failed = "failed" in json.loads((self.path / SUMMARY_FILE).read_text())
+            failed = "failed" in parse_json((self.path / SUMMARY_FILE).read_text())
         except (OSError, ValueError):
             return False
         return not failed or not self.checkpoints.folder.exists()
@@ -317,7 +317,7 @@ def _toml(setup: Setup) -> str:
 def _parse_line(line: str) -> RoundRecord | None:
     """Parse a line of a log; None if it is incomplete or damaged."""
     try:
-        found = json.loads(line)
+        found = parse_json(line)
     except ValueError:
         return None
     return found if isinstance(found, dict) and isinstance(found.get("round"), int) else None

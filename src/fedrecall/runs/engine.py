@@ -7,14 +7,17 @@ from fedrecall.core.client_state_store import ClientStateStore
 from fedrecall.core.dry_run import DryRun
 from fedrecall.core.exchange import ReplyPolicy
 from fedrecall.core.failures import FailurePolicy
+from fedrecall.core.preaggregation import LimitedExamples
 from fedrecall.core.precision import require_fast
 from fedrecall.core.privacy import PrivacyLedger, PrivateAggregation
 from fedrecall.core.reply_validation import ReplyValidator
+from fedrecall.core.robust import AggregationRule
 from fedrecall.core.types import Engine
 from fedrecall.errors import UserError
 from fedrecall.runs.setup import Setup
 from fedrecall.simulation import PoolEngine, SerialEngine
 from fedrecall.simulation.availability import UnreliableClients
+from fedrecall.simulation.collusion import ColludingClients, Collusion
 from fedrecall.simulation.devices import make_deterministic, worker_device
 
 
@@ -65,7 +68,7 @@ def make_engine(setup: Setup, failures: FailurePolicy, client_state: ClientState
 
 
 def make_reply_policy(setup: Setup, ledger: PrivacyLedger) -> ReplyPolicy:
-    """Return the validation and the aggregation rule that every reply passes. Private releases go into the ledger.
+    """Return the validation and the aggregation rules that every reply passes. Private releases go into the ledger.
 
     Replies are compared with those of a dry run only if they come from other machines, or if a round may continue
     without some of them. Otherwise a malformed reply is a bug in the method's code, whose own error states more.
@@ -81,16 +84,20 @@ def make_reply_policy(setup: Setup, ledger: PrivacyLedger) -> ReplyPolicy:
         expected_spec=dry_run.expected_spec if untrusted else None,
         extra_checks=(dry_run.find_report_error, setup.clients.method.validate_reply) if untrusted else (),
     )
-    if server.privacy is None:
-        return ReplyPolicy(validator, server.robust)
-    return ReplyPolicy(
-        validator, PrivateAggregation(server.privacy, setup.clients.seed, setup.schedule.population, ledger)
-    )
+    rules: list[AggregationRule] = []
+    if federation.max_examples_ratio is not None:
+        rules.append(LimitedExamples(federation.max_examples_ratio))
+    rules += [rule for rule in (server.preaggregation, server.robust) if rule is not None]
+    if server.privacy is not None:
+        rules.append(PrivateAggregation(server.privacy, setup.clients.seed, setup.schedule.population, ledger))
+    return ReplyPolicy(validator, tuple(rules), setup.clients.seed)
 
 
-def with_unreliable_clients(engine: Engine, setup: Setup) -> Engine:
-    """Wrap the engine so that some clients do not reply, if the configuration has dropouts or stragglers."""
+def with_simulated_faults(engine: Engine, setup: Setup) -> Engine:
+    """Wrap the engine so that malicious clients collude and some clients do not reply, as the configuration states."""
     federation = setup.experiment.federation
+    if isinstance(federation.attack, Collusion):
+        engine = ColludingClients(engine, federation.attack, setup.clients.malicious)
     if federation.dropout is None and federation.straggler is None:
         return engine
     return UnreliableClients(

@@ -35,7 +35,7 @@ def check_privacy(setup: Setup) -> None:
         )
     method, server = setup.clients.method, setup.server
     epsilon_after(privacy, setup.schedule.population, setup.schedule.sample, 1)
-    policy = ReplyPolicy(rule=PrivateAggregation(privacy, setup.clients.seed, population=1))
+    policy = ReplyPolicy(rules=(PrivateAggregation(privacy, setup.clients.seed, population=1),))
     schedule = RoundSchedule(rounds=1, population=1, sample=1, seed=0)
     next(run_rounds(method, server, DryRun(setup.clients, server.f), schedule, policy))
 

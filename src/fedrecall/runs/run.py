@@ -22,7 +22,7 @@ from fedrecall.runs.engine import (
     ManagedEngine,
     make_engine,
     make_reply_policy,
-    with_unreliable_clients,
+    with_simulated_faults,
 )
 from fedrecall.runs.extension import extension_error, final_state, save_final_state
 from fedrecall.runs.inference import PREPROCESS_FILE, model_metadata
@@ -119,7 +119,7 @@ class Run:
 
     def __iter__(self) -> Iterator[RoundRecord]:
         setup = self._setup
-        engine = with_unreliable_clients(self._engine, setup)
+        engine = with_simulated_faults(self._engine, setup)
         policy = make_reply_policy(setup, self._ledger)
         rounds = run_rounds(setup.clients.method, self._server, engine, setup.schedule, policy)
         try:

@@ -97,7 +97,7 @@ def build_setup(experiment: Experiment, federated: FederatedData, model: UserMod
         int_buffers=f.int_buffers,
         optimiser=experiment.server.to_optimiser(),
         extra=method.init(f.w),
-        weights=experiment.server.weights,
+        weights=experiment.server.reply_weighting,
         auxiliary=federated.auxiliary,
         seed=run.seed,
     )
@@ -210,12 +210,13 @@ def make_partition_for(
 def with_resolved_choices(
     experiment: Experiment, federated: FederatedData, data: object, model: object, partition: object
 ) -> Experiment:
-    """Return the experiment with Python objects named, and with a default model if it has none.
+    """Return the experiment with Python objects named, and with defaults that depend on other settings.
 
-    The default is a small CNN for images of at least 16 x 16 pixels, otherwise an MLP.
+    The default model is a small CNN for images of at least 16 x 16 pixels, otherwise an MLP.
     """
     experiment = with_clients_of_data(experiment, federated.dataset, data, partition)
-    changes: dict[str, object] = {}
+    server = experiment.server.model_copy(update={"weights": experiment.server.reply_weighting})
+    changes: dict[str, object] = {"server": server}
     if data is not None:
         changes["data"] = experiment.data.model_copy(update={"name": "own"})
     if partition is not None:

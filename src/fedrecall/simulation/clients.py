@@ -11,7 +11,7 @@ from fedrecall.core.flat_model import FlatModel
 from fedrecall.core.types import Payload, Reply
 from fedrecall.data.examples import Examples
 from fedrecall.data.partition import Partition
-from fedrecall.simulation.attacks import Attack, malicious_clients
+from fedrecall.simulation.attacks import Attack, ClientAttack, malicious_clients
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class SimulatedClients(ClientRunner):
     def run_task(self, f: FlatModel, task: str, client: int, t: int, down: Payload, memory: Payload | None) -> Reply:
         """Run one client's task of round t. `memory` is None if the client has no state yet."""
         data = self.train.subset(torch.from_numpy(self.partition.rows(client)))
-        if self.attack is None or client not in self.malicious:
+        if not isinstance(self.attack, ClientAttack) or client not in self.malicious:
             return self.run_on(data, f, task, client, t, down, memory)
         reply = self.run_on(self.attack.poison_data(data, self.classes), f, task, client, t, down, memory)
         return reply._replace(up=self.attack.poison_update(reply.up, down))

@@ -1,6 +1,5 @@
 """Results of a study: its finished runs, in the form that tables, figures and reports read."""
 
-import json
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,6 +8,7 @@ from typing import Any, NamedTuple
 
 from fedrecall.config.tables import RESULT_NEUTRAL_KEYS, Scalar, flatten, read_toml
 from fedrecall.errors import UserError
+from fedrecall.files import parse_json
 from fedrecall.runs.directory import ROUNDS_FILE, SUMMARY_FILE
 from fedrecall.runs.records import RoundRecord
 from fedrecall.studies.statistics import ACCURACIES, Curve
@@ -221,7 +221,7 @@ def _read_text(path: Path) -> str:
 def _parse_object(text: str, path: Path, line: int | None = None) -> dict[str, Any]:
     where = "" if line is None else f"line {line} "
     try:
-        value = json.loads(text)
+        value = parse_json(text)
     except ValueError:
         raise _damaged_error(path, f"{where}is not valid JSON".strip()) from None
     if not isinstance(value, dict):

@@ -36,6 +36,7 @@ def tally(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[[str], Tally]
     for count in tallies:
         notes = "".join(f", {number} {subject}" for subject, number in count.notes.items())
         with capsys.disabled():
-            print(f"\n{count.subject}: tried {count.tried}, lost {len(count.lost)}{notes}")
+            held = count.tried - len(count.lost)
+            print(f"\n{count.subject}: tried {count.tried}, held {held}, lost {len(count.lost)}{notes}")
         assert count.lost == []
         assert count.tried > 0
