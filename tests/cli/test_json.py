@@ -9,6 +9,7 @@ import pytest
 
 from fedrecall import METHODS
 from fedrecall.cli import output
+from fedrecall.methods import METHOD_GROUPS
 from fedrecall.studies.definitions import experiment_ids
 from support.command import call
 
@@ -111,3 +112,11 @@ def test_a_search_without_a_complete_trial_is_one_document(
 def test_values_that_are_not_finite_are_null() -> None:
     value = {"a": math.nan, "b": [math.inf, 1.5, True, None], "c": Path("x"), 1: ("t",)}
     assert output.to_json_types(value) == {"a": None, "b": [None, 1.5, True, None], "c": "x", "1": ["t"]}
+
+
+def test_every_method_is_in_one_group(json_output) -> None:
+    found = json_output("show", "methods")
+    assert {name: method["group"] for name, method in found.items()} == {
+        name: group for group, names in METHOD_GROUPS.items() for name in names
+    }
+    assert sum(map(len, METHOD_GROUPS.values())) == len(METHODS)

@@ -119,21 +119,32 @@ def show_partition(
 
 
 def show_registry(kind: Literal["method", "model", "partition", "robust", "attack"], as_json: bool) -> None:
-    """Print the names that a configuration key accepts, with their settings and defaults."""
+    """Print the names that a configuration key accepts, with their settings and defaults; methods by purpose."""
     from fedrecall.config.experiment import CHOICES
+    from fedrecall.methods import METHOD_GROUPS
 
     choices: dict[str, dict[str, Any]] = {
         name: {"about": (cls.__doc__ or "").splitlines()[0], "settings": {f.name: f.default for f in fields(cls)}}
         for name, cls in CHOICES[kind].classes.items()
     }
+    if kind == "method":
+        for group, names in METHOD_GROUPS.items():
+            for name in names:
+                choices[name]["group"] = group
     if as_json:
         output.print_json(choices)
         return
-    table = output.new_table(kind, "description", "settings")
-    for name, choice in choices.items():
-        settings = ", ".join(f"{key}={format_default(value)}" for key, value in choice["settings"].items())
-        table.add_row(name, choice["about"], settings)
-    output.make_console().print(table)
+    console = output.make_console()
+    groups = METHOD_GROUPS if kind == "method" else {"": tuple(choices)}
+    for group, names in groups.items():
+        table = output.new_table(kind, "description", "settings")
+        for name in names:
+            choice = choices[name]
+            settings = ", ".join(f"{key}={format_default(value)}" for key, value in choice["settings"].items())
+            table.add_row(name, choice["about"], settings)
+        if group:
+            output.print_line(console, f"\n{group}")
+        console.print(table)
 
 
 def format_default(value: object) -> str:

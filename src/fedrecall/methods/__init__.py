@@ -63,3 +63,15 @@ METHODS: dict[str, type[Method]] = {
     "fedavg-ls": FedAvgLS,
     "grid": Grid,
 }
+
+METHOD_GROUPS: dict[str, tuple[str, ...]] = {  # by the purpose of the methods
+    "base": ("fedavg",),
+    "forget less: distillation": ("fedntd", "fedlmd", "fedlsd", "fedgkd", "fedcad", "fedssd", "fedcsd"),
+    "forget less: without a teacher": ("fedlmd-tf", "fedrs", "fedlc"),
+    "drift less: local training": (
+        "fedprox", "scaffold", "feddyn", "fedcurv", "moon", "fedproto", "feddecorr", "fedsam",
+    ),
+    "average better: server": ("fedavgm", "fednova", "fedexp", "fedacg", "feddf", "ccvr"),
+    "personal models": ("fedrep", "fedbabu", "ditto"),
+    "controls and ablations": ("fedavg-kd", "fedavg-ls", "grid"),
+}  # fmt: skip
