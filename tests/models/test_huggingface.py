@@ -1,7 +1,9 @@
 """Tests of pretrained transformers: adapters, heads, types, and every method on them."""
 
+import csv
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,8 @@ import fedrecall as fr
 from fedrecall.core.flat_model import FlatModel
 from fedrecall.errors import UserError
 from fedrecall.models.huggingface import HuggingFace, Lora
+from support.interrupted_run import difference, kill, outcome, start_process
+from support.processes import until
 from support.tiny_transformer import make_texts, save_transformer
 
 pytest.importorskip("transformers", reason="needs the extra text")
@@ -156,6 +160,23 @@ def test_an_adapter_is_saved_in_the_format_of_peft(bert: Path, data: fr.Dataset,
     with pytest.raises(UserError) as error:
         head.save_adapter(tmp_path / "none")
     assert error.value.code == "model.no_adapter"
+
+
+def test_a_killed_run_of_a_text_table_resumes_to_the_bit(bert: Path, tmp_path: Path) -> None:
+    file = tmp_path / "notes.csv"
+    with file.open("w", newline="") as f:
+        csv.writer(f).writerows([("note", "topic", "site"), *zip(TEXTS, LABELS, CLIENTS, strict=True)])
+    table = {"name": "table", "path": str(file), "label": "topic", "client": "site", "text": "note"}
+    config = settings(bert) | {"data": table, "method": {"name": "moon"}, "run": {"rounds": 4}}
+    config |= {"engine": {"name": "pool", "workers": 2}}
+    fr.run(config, out=tmp_path / "complete", progress=False)
+    expected, out = outcome(tmp_path / "complete"), tmp_path / "killed"
+    process = start_process(partial(fr.run, config, out=out))
+    until(lambda: (out / "rounds.jsonl").exists() and (out / "rounds.jsonl").read_text().count("\n") >= 2)
+    kill(process)
+    if not (out / "summary.json").exists():  # else it was too fast to be killed
+        fr.run(config, out=out, resume=True, progress=False)
+    assert difference(out, expected) == ""
 
 
 def test_another_base_is_refused(bert: Path, tmp_path: Path) -> None:
