@@ -384,3 +384,16 @@ def test_writers_of_femnist_are_drawn(femnist: Path) -> None:
         with pytest.raises(UserError) as error:
             load_part(name, root=femnist, writers=writers)
         assert error.value.key == key
+
+
+def test_digits_are_those_of_scikit_learn_without_its_import() -> None:
+    from sklearn.datasets import load_digits
+
+    pixels, labels = load_digits(return_X_y=True)
+    data = load_named("digits")
+    assert sorted(torch.cat([data.train_y, data.test_y]).tolist()) == sorted(labels.tolist())
+    x = np.rint(pixels * (255 / 16)).astype(np.uint8)
+    stored = {row.tobytes() for row in torch.cat([data.train_x, data.test_x]).reshape(-1, 64).numpy()}
+    assert stored == {row.tobytes() for row in x}
+    code = "import sys, fedrecall.data.catalog as c; c.load_named('digits'); assert 'sklearn' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

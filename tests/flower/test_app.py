@@ -11,6 +11,7 @@ from PIL import Image
 
 from fedrecall import UserError
 from fedrecall.config.experiment import Experiment
+from fedrecall.config.sources import import_own_code
 from fedrecall.flower.app_config import NodeConfig, read_experiment
 from fedrecall.flower.app_template import with_flower_engine, write_app
 from fedrecall.flower.node_data import load_node_data, make_client_runner
@@ -151,3 +152,15 @@ def test_a_client_number_beyond_the_federation_is_an_error(tmp_path: Path) -> No
         load_node_data(NodeConfig(3, tmp_path), Experiment(federation={"clients": 3}))
     assert (error.value.code, error.value.key) == ("flower.invalid_node_config", "node-config.client")
     assert "0 to 2" in str(error.value)
+
+
+def test_own_code_is_packed_by_name_and_imported_by_nodes_that_list_it(tmp_path: Path) -> None:
+    tables = {"method": {"name": "support.own_code:Calm"}, "federation": {"clients": 2}}
+    experiment = with_flower_engine(Experiment(**tables))
+    assert experiment.to_tables()["method"]["name"] == "support.own_code:Calm"
+    config = {"client": 0, "state": str(tmp_path)}
+    listed = NodeConfig.from_node_config(config | {"code": "other.module:Thing, support.own_code:Calm"})
+    assert import_own_code(experiment, allowed=listed.code).known_method is not None
+    with pytest.raises(UserError) as error:
+        import_own_code(experiment, allowed=NodeConfig.from_node_config(config).code)
+    assert error.value.code == "config.untrusted_code"

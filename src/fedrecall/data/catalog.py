@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from string import ascii_uppercase, digits
 
@@ -253,15 +254,23 @@ def _draw_writers(decoded: CachedTensors, writers: int, seed: int) -> dict[str, 
 
 
 def _digits(spec: DatasetSpec) -> Dataset:
-    from sklearn.datasets import load_digits
-
-    pixels, labels = load_digits(return_X_y=True)
+    numbers = np.loadtxt(_digits_file(), delimiter=",")
+    pixels, labels = numbers[:, :-1], numbers[:, -1]
     x = torch.from_numpy(np.rint(pixels * (255 / 16)).astype(np.uint8)).view(-1, 1, 8, 8)  # stored as 0..16
     y = torch.from_numpy(labels.astype(np.int64))
     train, test = (rows.sort().values for rows in stratified_holdout(y, 0.2, seed=0))
     return Dataset(
         "digits", x[train], y[train], x[test], y[test], tuple("0123456789"), test_transform=spec.test_transform
     )
+
+
+def _digits_file() -> Path:
+    """Return the path of scikit-learn's table of digits. Importing scikit-learn to read it takes seconds."""
+    spec = find_spec("sklearn")
+    file = Path(str(spec.origin)).parent / "datasets" / "data" / "digits.csv.gz" if spec else Path("digits.csv.gz")
+    if not file.exists():
+        raise UserError("data.not_found", f"{file}: scikit-learn lacks its digits", str(file), "install it again")
+    return file
 
 
 def locate_splits(name: str, spec: DatasetSpec, root: Path) -> dict[str, SplitLocation]:

@@ -12,7 +12,7 @@ from fedrecall.errors import UserError, unknown_name
 
 EXPERIMENT_KEY, OVERRIDES_KEY, OUT_KEY = "experiment", "set", "out"  # keys of the app's configuration
 
-NODE_KEYS = ("client", "state", "folder", "table", "label", "index")  # keys of a node-config
+NODE_KEYS = ("client", "state", "folder", "table", "label", "index", "code")  # keys of a node-config
 
 
 def read_experiment(app: Mapping[str, Any]) -> Experiment:
@@ -55,6 +55,7 @@ class NodeConfig:
     table: Path | None = None  # CSV or Parquet file
     label: str | None = None  # label column of the table; None: data.label
     index: Path | None = None  # text file of row numbers of the configured data set
+    code: tuple[str, ...] = ()  # own code, "package.module:Class", that this node imports if the experiment names it
 
     def __post_init__(self) -> None:
         sources = [name for name in ("folder", "table", "index") if getattr(self, name) is not None]
@@ -96,7 +97,8 @@ class NodeConfig:
             )
         paths = {name: Path(str(config[name])).expanduser() for name in ("folder", "table", "index") if name in config}
         label = None if "label" not in config else str(config["label"])
-        return cls(client, Path(state).expanduser(), label=label, **paths)
+        code = tuple(str(config.get("code", "")).replace(",", " ").split())
+        return cls(client, Path(state).expanduser(), label=label, code=code, **paths)
 
     @property
     def has_own_data(self) -> bool:

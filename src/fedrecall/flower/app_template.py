@@ -8,7 +8,7 @@ from typing import Any
 import tomli_w
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from fedrecall.config.choices import PythonObject
+from fedrecall.config.choices import OwnCode, PythonObject
 from fedrecall.config.experiment import Experiment
 from fedrecall.errors import UserError
 from fedrecall.files import write_atomic
@@ -77,14 +77,14 @@ def write_app(folder: Path, config: Path | None, overrides: Sequence[str] = ()) 
 
 def with_flower_engine(experiment: Experiment) -> Experiment:
     """Return the experiment with the engine `flower`. Raises an error for objects passed in Python."""
-    parts = {
-        "method": isinstance(experiment.method, PythonObject),
-        "model": isinstance(experiment.model, PythonObject),
-        "federation.partition": isinstance(experiment.federation.partition, PythonObject),
-        "data": experiment.data.name == "own",
+    chosen = {
+        "method": experiment.method,
+        "model": experiment.model,
+        "federation.partition": experiment.federation.partition,
+        "data": PythonObject("data", "data") if experiment.data.name == "own" else None,
     }
-    for key, is_python_object in parts.items():
-        if is_python_object:
+    for key, part in chosen.items():
+        if isinstance(part, PythonObject) and not isinstance(part, OwnCode):
             raise UserError(
                 "flower.not_serialisable",
                 f"{key}: an object passed in Python, which cannot be written into a Flower app",

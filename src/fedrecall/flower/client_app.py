@@ -9,6 +9,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedrecall.config.experiment import Experiment
+from fedrecall.config.sources import import_own_code
 from fedrecall.core.failures import format_exception
 from fedrecall.core.precision import require_fast
 from fedrecall.core.seeds import single_threaded
@@ -39,7 +40,8 @@ def handle_message(message: Message, context: Context) -> Message:
     try:
         request, down = parse_request(message)
         node = NodeConfig.from_node_config(context.node_config)
-        return reply_message(run_request(request, down, node, read_experiment(context.run_config)), message)
+        experiment = import_own_code(read_experiment(context.run_config), allowed=node.code)
+        return reply_message(run_request(request, down, node, experiment), message)
     except (UserError, InvalidMessage) as error:
         reason, code, key = str(error), error.code, error.key
     except Exception as error:

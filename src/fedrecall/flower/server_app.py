@@ -12,6 +12,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedrecall.config.choices import PythonObject, require
 from fedrecall.config.experiment import Experiment
+from fedrecall.config.sources import import_own_code
 from fedrecall.data.partition import Partition
 from fedrecall.data.partitioners import PARTITIONERS
 from fedrecall.errors import UserError
@@ -36,7 +37,7 @@ log = logging.getLogger("flwr.fedrecall")
 def main(grid: Grid, context: Context) -> None:
     """Run the experiment of the app's configuration, or resume it from its last checkpoint."""
     try:
-        experiment = read_experiment(context.run_config)
+        experiment = import_own_code(read_experiment(context.run_config))
         engine, federation = experiment.engine, experiment.federation
         if experiment.run.start is not None and require(experiment.method).traits.personalised:
             raise UserError(
