@@ -12,7 +12,7 @@ from fedrecall.errors import UserError, unknown_name
 
 EXPERIMENT_KEY, OVERRIDES_KEY, OUT_KEY = "experiment", "set", "out"  # keys of the app's configuration
 
-NODE_KEYS = ("client", "state", "folder", "table", "label", "index", "code")  # keys of a node-config
+NODE_KEYS = ("client", "state", "folder", "table", "label", "index", "code", "base")  # keys of a node-config
 
 
 def read_experiment(app: Mapping[str, Any]) -> Experiment:
@@ -56,6 +56,7 @@ class NodeConfig:
     label: str | None = None  # label column of the table; None: data.label
     index: Path | None = None  # text file of row numbers of the configured data set
     code: tuple[str, ...] = ()  # own code, "package.module:Class", that this node imports if the experiment names it
+    base: Path | None = None  # folder of the pretrained model on this node; None: model.path
 
     def __post_init__(self) -> None:
         sources = [name for name in ("folder", "table", "index") if getattr(self, name) is not None]
@@ -95,7 +96,8 @@ class NodeConfig:
                 "node-config.state",
                 'set state = "FOLDER", where this node stores its client state',
             )
-        paths = {name: Path(str(config[name])).expanduser() for name in ("folder", "table", "index") if name in config}
+        keys = [name for name in ("folder", "table", "index", "base") if name in config]
+        paths = {name: Path(str(config[name])).expanduser() for name in keys}
         label = None if "label" not in config else str(config["label"])
         code = tuple(str(config.get("code", "")).replace(",", " ").split())
         return cls(client, Path(state).expanduser(), label=label, code=code, **paths)

@@ -13,6 +13,7 @@ from fedrecall.config.experiment import Experiment
 from fedrecall.errors import UserError
 from fedrecall.files import write_atomic
 from fedrecall.flower.app_config import EXPERIMENT_KEY, OUT_KEY, OVERRIDES_KEY
+from fedrecall.models.huggingface import HuggingFace
 
 APP_NAME_PATTERN = re.compile(r"[a-z][a-z0-9-]{0,39}")
 
@@ -39,6 +40,8 @@ def write_app(folder: Path, config: Path | None, overrides: Sequence[str] = ()) 
             str(folder),
             "choose a folder name that begins with a letter and has at most 40 characters",
         )
+    if isinstance(experiment.model, HuggingFace):  # nodes with another base refuse to train
+        experiment = experiment.model_copy(update={"model": experiment.model.with_checksum()})
     tables = experiment.to_tables()
     toml = tomli_w.dumps(tables)
     if "'''" in toml:

@@ -28,7 +28,7 @@ from fedrecall.flower.messages import (
     parse_request,
     reply_message,
 )
-from fedrecall.flower.node_data import load_node_data, make_client_runner
+from fedrecall.flower.node_data import load_node_data, make_client_runner, with_base_of_node
 from fedrecall.simulation.devices import make_deterministic, worker_device
 
 log = logging.getLogger("flwr.fedrecall")
@@ -40,7 +40,8 @@ def handle_message(message: Message, context: Context) -> Message:
     try:
         request, down = parse_request(message)
         node = NodeConfig.from_node_config(context.node_config)
-        experiment = import_own_code(read_experiment(context.run_config), allowed=node.code)
+        experiment = with_base_of_node(read_experiment(context.run_config), node)
+        experiment = import_own_code(experiment, allowed=node.code)
         return reply_message(run_request(request, down, node, experiment), message)
     except (UserError, InvalidMessage) as error:
         reason, code, key = str(error), error.code, error.key

@@ -12,6 +12,7 @@ from fedrecall.data.partition import Partition
 from fedrecall.data.tabular import read_table
 from fedrecall.errors import UserError, first_line
 from fedrecall.flower.app_config import NodeConfig
+from fedrecall.models.huggingface import HuggingFace
 from fedrecall.runs.setup import (
     FederatedData,
     build_model,
@@ -47,6 +48,16 @@ def load_node_data(node: NodeConfig, experiment: Experiment, classes: tuple[str,
     offsets = np.where(np.arange(clients + 1) > node.client, len(rows), 0)
     partition = Partition(rows, offsets, samples, {"name": "node"}, 0)
     return load_and_partition(experiment.model_copy(update={"data": section}), data=dataset, partition=partition)
+
+
+def with_base_of_node(experiment: Experiment, node: NodeConfig) -> Experiment:
+    """Return the experiment with the pretrained model in the folder of this node, if its node-config names one."""
+    if node.base is None:
+        return experiment
+    if not isinstance(experiment.model, HuggingFace):
+        message = f"node-config.base = {node.base}: the model of the experiment has no pretrained base"
+        raise UserError("flower.invalid_node_config", message, "node-config.base", "remove base")
+    return experiment.model_copy(update={"model": replace(experiment.model, path=str(node.base))})
 
 
 def make_client_runner(experiment: Experiment, data: FederatedData) -> tuple[SimulatedClients, FlatModel]:

@@ -89,7 +89,11 @@ class HuggingFace:
                 "data.tokenizer",
                 "use the tokenizer of the model",
             )
-        checksum = _checksum(folder)
+        return self.with_checksum()
+
+    def with_checksum(self) -> "HuggingFace":
+        """Return the model with the checksum of its base; raise an error if it has that of another one."""
+        checksum = _checksum(self._folder())
         if self.checksum not in (None, checksum):
             raise UserError(
                 "model.other_base",
