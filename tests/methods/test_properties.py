@@ -11,6 +11,7 @@ from fedrecall import METHODS
 from fedrecall.core.flat_model import FlatModel
 from fedrecall.core.method import Method
 from fedrecall.core.types import Output, Step
+from fedrecall.methods.fedssd import descent_rate
 from support.method_bench import client, make_clients, make_step, network
 from support.reference import majority_set
 from support.tiny_federation import local
@@ -185,3 +186,40 @@ def test_distillation_never_moves_the_teacher() -> None:
         frozen = {"teacher": zg} if name in {"fedgkd", "fedcsd"} else {"global": zg}
         loss = METHODS[name]().loss(make_step(z, y, frozen), client(y, 3, down=down))
         assert torch.autograd.grad(loss, zg, allow_unused=True)[0] is None, name
+
+
+@SEEDS
+@pytest.mark.parametrize("weighting", ["squared", "linear"])
+def test_lemma_1_of_fedssd_bounds_the_distillation(weighting: str, seed: int) -> None:
+    """Linear logits f(w) = x w: they are sqrt(2 L_f)-Lipschitz in w with sqrt(2 L_f) = max ||x||."""
+    n, features, classes, m_max = 16, 5, 4, 0.7
+    x, w, w_t = normal(seed, n, features), normal(seed + 1, features, classes), normal(seed + 2, features, classes)
+    A = F.softmax(4 * torch.eye(classes, dtype=torch.float64) + normal(seed + 3, classes, classes), -1)
+    y = (x @ w_t).argmax(-1)  # labels that the teacher knows: the weights are far from zero
+    method = METHODS["fedssd"](m_max=m_max, weighting=weighting)
+    added = float(term(method, x @ w, x @ w_t, y, down={"A": A})[0]) / 2  # the lemma has a factor 1/2
+    L_f = float(x.square().sum(1).max()) / 2
+    drift = float((w - w_t).square().sum())
+    bound = (m_max**2 if weighting == "squared" else m_max) * L_f * drift  # what the stated assumption gives
+    assert 0 < added <= bound
+    assert L_f >= 1
+    assert bound <= (m_max**2 if weighting == "squared" else m_max) * L_f**2 * drift, "the printed constant"
+
+
+def test_the_bound_of_lemma_1_is_reached_up_to_the_largest_weight() -> None:
+    """One example, one class, all of the drift along it: only M <= 0.9 m_max is lost."""
+    method = METHODS["fedssd"](m_max=0.5)
+    z, zg = torch.tensor([[3.0, -40.0]], dtype=torch.float64), torch.tensor([[5.0, -40.0]], dtype=torch.float64)
+    added = float(term(method, z, zg, torch.tensor([0]), down={"A": torch.eye(2, dtype=torch.float64)})[0])
+    assert added == pytest.approx(0.9 * 0.5 * (5 - 3) ** 2)
+
+
+@pytest.mark.parametrize(("S", "smallest"), [(3, 23.4), (5, 9.2), (10, 4.9), (20, 3.4), (100, 2.2)])
+def test_condition_of_theorem_1(S: int, smallest: float) -> None:
+    def rho(a: float, scale: float = 1.0) -> float:
+        return descent_rate(a * scale, 1.0, scale, eta=0.01, B=1.0, S=S)
+
+    assert rho(smallest + 0.06) > 0 > rho(smallest - 0.06)
+    assert rho(smallest + 0.06, 100.0) > 0 > rho(smallest - 0.06, 100.0), "only the ratio to L_F counts"
+    assert descent_rate(1e9, 1.0, 1.0, eta=0.01, B=1.0, S=2) < 0, "two clients are never enough"
+    assert descent_rate(0.0, 1.0, 1.0, eta=0.01, B=1.0, S=S) == -math.inf

@@ -8,6 +8,7 @@ it is 3 to 5 %. `weighting` has both; linear is the default.
 """
 
 from dataclasses import dataclass
+from math import sqrt
 from typing import Literal
 
 import torch.nn.functional as F
@@ -67,3 +68,24 @@ class FedSSD(Method):
     def loss(self, s: Step, r: Local) -> Tensor:
         """Return CE plus the distillation."""
         return r.cross_entropy(s.z, s.y) + self.distillation(s, r)  # Eq. (3), (6)
+
+
+def descent_rate(m_max: float, L_f: float, L_F: float, *, eta: float, B: float, S: int, L_m: float = 0.0) -> float:
+    """Return rho of the paper's Theorem 1: the loss decreases by rho ||grad F||^2 in a round if rho > 0.
+
+    L_f bounds the change of the logits, L_F is the smoothness of the clients' losses, L_m their largest negative
+    curvature, eta the inexactness of local training, B the dissimilarity of the clients' gradients (1: equal), S the
+    clients per round. With a = m_max L_f, the theorem needs a + L_m > 0 and rho > 0. For L_m = 0 the latter is a lower
+    bound of a / L_F, which exists if B (eta + (1 + eta) sqrt(2 / S)) < 1.
+
+    >>> descent_rate(4.9, 1.0, 1.0, eta=0.01, B=1.0, S=10) > 0 > descent_rate(4.8, 1.0, 1.0, eta=0.01, B=1.0, S=10)
+    True
+    >>> descent_rate(0.01, 1.0, 1.0, eta=0.01, B=1.0, S=10) > 0  # the printed m_max, for L_f = L_F
+    False
+    """
+    a = m_max * L_f
+    if a <= 0 or a + L_m <= 0:
+        return -float("inf")
+    b, c = B * (1 + eta), a + L_m
+    linear = 1 / a - eta * B / a - b * sqrt(2) / (c * sqrt(S))
+    return linear - L_F * (b / (c * a) + b**2 / (2 * c**2) + b**2 * (2 * sqrt(2 * S) + 2) / (c**2 * S))
