@@ -63,6 +63,12 @@ RELATIVE_COST = {  # measured in batches of 64
 }
 
 
+# ResNet-50 on 32 x 32 pixels needs 7.8 GFLOP for a training pass, 970 times the reference network's cost.
+GPU_SECONDS = 7.8e9 / 10e12 / 970  # per training pass of the reference network, at 10 TFLOP/s
+
+GPU_OVERHEAD = 2e-5  # seconds per example: launches of kernels, data loading
+
+
 class Cost(NamedTuple):
     """Total cost of all runs of a study."""
 
@@ -101,6 +107,16 @@ def estimated_hours(study: Study) -> float:
     return sum(map(_seconds, study.experiments.values())) / 3600
 
 
+def estimated_gpu_hours(study: Study) -> float:
+    """Estimate the hours on one GPU that sustains 10 TFLOP/s; small networks are limited by their overhead."""
+    seconds = 0.0
+    for experiment in study.experiments.values():
+        facts = _data_facts(experiment)
+        relative = RELATIVE_COST.get(_network(experiment, facts), 1.0)
+        seconds += _work(experiment, facts) * max(GPU_SECONDS * relative, GPU_OVERHEAD)
+    return seconds / 3600
+
+
 def describe_cost(study: Study) -> str:
     """Return the cost of a study as a sentence."""
     hours = estimated_hours(study)
@@ -114,26 +130,37 @@ def format_estimate(number: float) -> str:
     return f"{number:,.0f}" if number >= 10 else f"{number:.1f}" if number >= 0.1 else "< 0.1"
 
 
-def _seconds(experiment: Experiment) -> float:
-    facts, federation, local, run = _data_facts(experiment), experiment.federation, experiment.local, experiment.run
+def _work(experiment: Experiment, facts: _DataFacts) -> float:
+    """Return the passes of a run, evaluations counted as parts of a training pass."""
+    federation, local, run = experiment.federation, experiment.local, experiment.run
     augmented = resolve_transform(experiment.data.augment, experiment.data.name, facts.plain).is_random
     has_teacher = isinstance(experiment.method, Method) and type(experiment.method).frozen is not Method.frozen
     teacher = FORWARD_COST if augmented and has_teacher else 0.0
     report = report_request(run.probes, local_accuracy=run.local_accuracy, last=0)
     client_evaluations = federation.clients_per_round * (report.predictions + report.shift * local.epochs)
     evaluations = 1 / run.evaluate_every + client_evaluations
-    work = sample_passes(experiment) * (1 + teacher) + run.rounds * evaluations * facts.test * FORWARD_COST
-    cores = min(os.cpu_count() or 1, federation.clients_per_round)
+    return sample_passes(experiment) * (1 + teacher) + run.rounds * evaluations * facts.test * FORWARD_COST
+
+
+def _network(experiment: Experiment, facts: _DataFacts) -> tuple[str, tuple[int, ...]]:
+    """Return the name of the model and the shape of its inputs."""
     if experiment.model is None:
         name = "cnn" if len(facts.shape) == 3 and min(facts.shape[1:]) >= 16 else "mlp"
     else:
         name = CHOICES["model"].dump(experiment.model)["name"]
-    network = (name, facts.shape)
+    return name, facts.shape
+
+
+def _seconds(experiment: Experiment) -> float:
+    facts = _data_facts(experiment)
+    network = _network(experiment, facts)
     if network in RELATIVE_COST:
         per_example = RELATIVE_COST[network] * _seconds_per_example(*REFERENCE_NETWORK, False)
     else:
+        augmented = resolve_transform(experiment.data.augment, experiment.data.name, facts.plain).is_random
         per_example = _seconds_per_example(*network, augmented)
-    return work * per_example / cores
+    cores = min(os.cpu_count() or 1, experiment.federation.clients_per_round)
+    return _work(experiment, facts) * per_example / cores
 
 
 def _data_facts(experiment: Experiment) -> _DataFacts:
