@@ -25,8 +25,8 @@ METHOD ?=
 
 setup: .venv/dev  ## everything that development needs
 
-demo: .venv/core  ## train a federation on embedded data
-	$(BIN)/fedrecall run
+demo: .venv/core  ## compare three methods on a federation whose clients forget, in about a minute
+	$(BIN)/fedrecall compare fedavg fedlmd fedcad --seeds 3
 
 quick: lint types  ## lint, types and core's tests in less than a minute; METHOD=fedlmd adds that method's tests
 	$(PYTEST) -n $(CORES) -m "$(NOT_DEFAULT)" tests/core

@@ -270,7 +270,7 @@ def section(results: StudyResults) -> str:
     """Return the section of one study: what was run, tables, outcome, figures."""
     study = results.study
     current = papers.load_definition(study.id)
-    parts = [f'<a id="{study.id}"></a>', f"## {study.title}", current.about.strip(), f"```sh\n{command(study, current)}\n```"]
+    parts = [f"## {study.id}", f"**{study.title}**", current.about.strip(), f"```sh\n{command(study, current)}\n```"]
     if study.printed:
         # a table has headings of level 3, which are of level 4 on the page
         parts += [to_markdown(table).strip().replace("### ", "#### ", 1) for table in paper_tables(results)]

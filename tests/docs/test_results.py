@@ -5,9 +5,7 @@ import pytest
 from fedrecall.studies.definitions import experiment_ids
 from fedrecall.studies.papers import load_definition
 from fedrecall.studies.results import load_results
-from support.markdown import DOCS, ROOT, table
-
-from .test_pages import script
+from support.markdown import DOCS, ROOT, script, table
 
 ledger = script("make_results")
 

@@ -111,8 +111,11 @@ def test_compare(fedrecall, tmp_path: Path) -> None:
         assert fact in lines[0]
     one_run = r"\d/4  (fedavg|fedlmd:tau=3), seed [01]: final \d+\.\d\d %  best \d+\.\d\d %  \d+\.\d\d s/round"
     assert sum(re.fullmatch(one_run, line) is not None for line in lines) == 4
-    for title in ("final", "best", "last 10", "rounds to target", "speedup", "s/round", "MB up", "forgotten"):
+    for title in ("best", "last 10", "last 10 less fedavg", "forgotten", "s/round"):
         assert title in out
+    complete = (tmp_path / "mine" / "tables" / "compare-digits.md").read_text()
+    for title in ("final", "rounds to target", "speedup", "MB up", "forgotten less fedavg", "global - local"):
+        assert title in complete
     assert re.search(r"^fedlmd:tau=3 +\d+\.\d\d ± \d+\.\d\d", out, re.M)
     for fact in ("mine/tables", "mine/figures", "fedrecall report mine"):
         assert fact in "\n".join(lines[-2:])

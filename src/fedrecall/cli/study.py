@@ -191,7 +191,8 @@ def _print_comparison(comparison: "Comparison", console: "Console", as_json: boo
 
     results, folder, tables = comparison.study_results, comparison.folder, comparison.tables()
     if comparison.runs:
-        for table in () if as_json else tables:
+        brief = results.study.paper is None  # the complete table is in the files
+        for table in () if as_json else comparison.tables(brief=brief):
             console.print()
             print_table(table, console)
         console.print()

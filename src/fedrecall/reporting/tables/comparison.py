@@ -49,10 +49,10 @@ def comparison_table(results: StudyResults, column: str, *, brief: bool = False)
     for title, key in ROUND_MEANS.items():
         if any(group.mean_over_rounds(key) for group in groups.values()):
             makers[title] = partial(_round_mean_cell, key=key)
-    if "forgotten" in makers and len(groups) > 1:
-        makers[f"forgotten less {first}"] = lambda _, g: cells.difference_cell(
-            g, groups[first], lambda group: group.mean_over_rounds("forgotten")
-        )
+            if key == "forgotten" and len(groups) > 1:
+                makers[f"forgotten less {first}"] = lambda _, g: cells.difference_cell(
+                    g, groups[first], lambda runs: runs.mean_over_rounds("forgotten")
+                )
     if any(group.forgetting() for group in groups.values()):
         makers["global - local"] = lambda _, g: cells.spread_cell(list(g.forgetting().values()), g)
     makers |= {
