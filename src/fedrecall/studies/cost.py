@@ -49,7 +49,7 @@ TIMING_BATCH = 64
 # Timed in a tenth of a second; the costs of the papers' other networks are known relative to it.
 REFERENCE_NETWORK = ("cnn", (3, 32, 32))
 
-RELATIVE_COST = {  # measured in batches of 64
+RELATIVE_COST: dict[tuple[str, tuple[int, ...]], float] = {  # measured in batches of 64
     REFERENCE_NETWORK: 1.0,
     ("cnn", (1, 28, 28)): 0.6,
     ("cnn-32-64", (3, 32, 32)): 7.0,
