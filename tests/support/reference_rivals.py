@@ -91,7 +91,7 @@ def ditto(p: Plain, lam: float) -> list[State]:
     out, own = rounds.fedavg(p), {}
     for t, received in enumerate([p.start(), *out[:-1]]):
         for k in p.participants(t):
-            (x, y), (w, b) = p.clients[k], own.get(k, (p.start()["w"], p.start()["b"]))
+            (x, y), (w, b) = p.clients[k], own.get(k, (received["w"], p.start()["b"]))
             rng, v = seeds.generator(0, "batches", t, 0), torch.zeros_like(w)
             for _ in range(p.epochs):
                 for rows in torch.randperm(len(y), generator=rng).split(p.batch):

@@ -39,7 +39,7 @@ class Ditto(Method):
     """Weight of the distance to the global weights; the paper has 0.1, 1 and 2."""
 
     def memory(self, w: Tensor) -> Payload:
-        """Return the initial personal model, the same for all clients."""
+        """Return the personal model before the client's first round: the weights that it receives."""
         return {"personal": w}
 
     def reply(self, w: Tensor, steps: int, r: Local) -> tuple[Payload, Payload]:
