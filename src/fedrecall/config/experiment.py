@@ -53,7 +53,6 @@ ProbeName = Literal[
 ]
 PROBE_NAMES: tuple[str, ...] = get_args(ProbeName)
 
-Patterns = Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
 LaxPath = Annotated[Path, Field(strict=False)]  # TOML has no paths, only strings
 
 DATA_KINDS = (*DATASETS, "folder", "table", "own")
@@ -202,6 +201,26 @@ class DataSection(Section):
         return value
 
 
+PRIVATE_PARTS = ("head", "body", "norm")
+
+
+def _require_known_part(part: Any) -> Any:
+    if isinstance(part, str) and part not in PRIVATE_PARTS:
+        raise unknown_name("private part", part, PRIVATE_PARTS, key="federation.private")
+    if part is None or isinstance(part, str):
+        return part
+    if not isinstance(part, list | tuple) or not part or not all(isinstance(name, str) for name in part):
+        message = f"federation.private = {part}: neither a part of the model nor a list of patterns"
+        hint = 'set "head", "body", "norm", or patterns of names such as ["features.*"]'
+        raise UserError("config.invalid_value", message, "federation.private", hint)
+    return tuple(part)
+
+
+PrivatePartName = Annotated[
+    Literal["head", "body", "norm"] | tuple[str, ...] | None, BeforeValidator(_require_known_part)
+]
+
+
 class FederationSection(Section):
     """Clients, their data and their participation."""
 
@@ -213,7 +232,7 @@ class FederationSection(Section):
     """Fraction of the clients per round, instead of federation.sample. Neither: all clients."""
     partition: Annotated[Partitioner | PythonObject, CHOICES["partition"]] = PARTITIONERS["dirichlet"]()
     """Partitioner that assigns the examples to the clients. Not set, and your own data names its clients: "groups"."""
-    private: Literal["head", "body", "norm"] | Patterns | None = None
+    private: PrivatePartName = None
     """Part that stays at each client: the last layer, all other layers, normalisation layers, or patterns of names."""
     dropout: BelowOne | None = None
     """Probability that a sampled client does not reply. None: 0."""

@@ -76,6 +76,7 @@ def _privacy_conflicts(experiment: "Experiment") -> Iterator[UserError]:
         yield _conflict("server.weights", server.reply_weighting, wrong, 'set server.weights = "uniform"')
     uncovered = {
         "server.robust": server.robust,
+        "federation.private": federation.private,
         "federation.dropout": federation.dropout,
         "federation.straggler": federation.straggler,
     }

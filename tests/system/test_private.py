@@ -1,0 +1,96 @@
+"""federation.private and the methods with personal models, in whole runs: engines, resume, scores, errors."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fedrecall as fr
+from fedrecall.runs.run import Run
+from fedrecall.runs.setup import prepare_run
+
+CASES = [("scaffold", "head"), ("fedntd", "body"), ("moon", ["features.*"]), ("fedrep", None), ("ditto", None)]
+
+
+def experiment(method: str, private: object, engine: str = "serial", **sections: Any) -> fr.Experiment:
+    federation = {"clients": 6, "sample": 3} | ({} if private is None else {"private": private})
+    tables: dict[str, Any] = {
+        "method": {"name": method},
+        "federation": federation,
+        "model": {"name": "mlp", "hidden": [16]},
+        "local": {"epochs": 2},
+        "engine": {"name": engine},
+        "run": {"rounds": 3},
+    }
+    return fr.Experiment(**tables | sections)
+
+
+@pytest.mark.parametrize(("method", "private"), CASES)
+def test_engines_give_the_same_bits(method: str, private: object) -> None:
+    serial, pool = (fr.run(experiment(method, private, engine)) for engine in ("serial", "pool"))
+    assert torch.equal(serial.server.w, pool.server.w)
+    assert [r["accuracy"] for r in serial.rounds] == [r["accuracy"] for r in pool.rounds]
+
+
+@pytest.mark.ray
+def test_ray_gives_the_bits_of_serial() -> None:
+    serial, ray = (fr.run(experiment("fedntd", "head", engine)) for engine in ("serial", "ray"))
+    assert torch.equal(serial.server.w, ray.server.w)
+    assert [r["accuracy"] for r in serial.rounds] == [r["accuracy"] for r in ray.rounds]
+
+
+@pytest.mark.parametrize(("method", "private"), [("scaffold", "head"), ("ditto", None)])
+def test_a_resumed_run_has_the_private_parts(method: str, private: object, tmp_path: Path) -> None:
+    whole = fr.run(experiment(method, private))
+    with Run(prepare_run(experiment(method, private)), tmp_path / "a") as run:
+        for record in run:
+            if record["round"] == 2:
+                break
+    with Run(prepare_run(experiment(method, private)), tmp_path / "a", resume=True) as run:
+        assert [record["round"] for record in run] == [3]
+    assert torch.equal(run.result.server.w, whole.server.w)
+    assert [r["accuracy"] for r in run.result.rounds] == [r["accuracy"] for r in whole.rounds]
+
+
+def test_only_the_shared_part_is_sent_and_there_is_no_global_model(tmp_path: Path) -> None:
+    sizes = {"head": 4 * (64 * 16 + 16), "body": 4 * (16 * 10 + 10)}
+    for private, size in sizes.items():
+        result = fr.run(experiment("fedavg", private), out=tmp_path / private)
+        assert {(r["bytes_up"], r["bytes_down"]) for r in result.rounds} == {(size, size)}
+        assert result.rounds[-1]["accuracy"] == result.rounds[-1]["local_accuracy"]
+        assert not (tmp_path / private / "model.safetensors").exists()
+        with pytest.raises(fr.UserError) as error:
+            result.model()
+        assert error.value.code == "method.no_global_model"
+
+
+def test_fedbabu_keeps_the_initial_head_and_scores_a_fine_tuned_one() -> None:
+    start = prepare_run(experiment("fedbabu", None)).server.f
+    result = fr.run(experiment("fedbabu", None, run={"rounds": 2, "local_accuracy": True}))
+    assert torch.equal(result.model().classifier.weight, start.model.classifier.weight)
+    assert not torch.equal(result.server.w, start.w)
+    tuned = fr.run(
+        experiment("fedbabu", None, run={"rounds": 2, "local_accuracy": True}).model_copy(
+            update={"method": fr.METHODS["fedbabu"](finetune_epochs=0)}
+        )
+    )
+    assert torch.equal(tuned.server.w, result.server.w)
+    assert tuned.rounds[-1]["local_accuracy"] != result.rounds[-1]["local_accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("method", "private", "code"),
+    [
+        ("fedavg", "haed", "config.unknown_name"),
+        ("fedavg", [], "config.invalid_value"),
+        ("fedavg", 3, "config.invalid_value"),
+        ("fedavg", "norm", "config.invalid_value"),  # the network has none
+        ("fedavg", ["x.*"], "config.invalid_value"),
+        ("fedrep", "body", "config.conflict"),
+    ],
+)
+def test_errors_name_the_key(method: str, private: object, code: str) -> None:
+    with pytest.raises(fr.UserError) as error:
+        fr.run(experiment(method, private))
+    assert (error.value.code, error.value.key) == (code, "federation.private")
