@@ -59,7 +59,11 @@ bench: setup  ## measure, print tables, write build/benchmarks.json
 bench-peers: setup  ## the same rounds by Flower, pfl-research and a plain loop; their environments take 5 GB in build/
 	$(BIN)/python -m benchmarks.peers --check
 
-test-slow: setup  ## the tests that take minutes
+# byzfl needs torchvision only for its data sets: it is installed without dependencies, in a folder of its own.
+build/byzfl: .venv/dev
+	$(PIP) --no-deps --target $@ 'byzfl==0.0.11'
+
+test-slow: setup build/byzfl  ## the tests that take minutes
 	$(PYTEST) -m slow
 
 # Flower needs older versions of typer and protobuf than the trackers do: it has an environment of its own.

@@ -225,3 +225,62 @@ def command_line(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
         return ""
+
+
+LIES = '''
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord
+from fedrecall.flower import messages
+
+honest = messages.reply_message
+
+def lie(reply, request):
+    """Send another malformed reply in every round."""
+    message, t = honest(reply, request), request.content.config_records["order"]["version"][0]
+    if not reply.report:
+        return message
+    if t == 0:
+        report = {**reply.report, "loss": reply.report["loss"].double()}
+        message.content["report"] = messages.to_array_record(report)
+    elif t == 1:
+        huge = Array("float32", (0, *[2**31 - 2**20] * 3), messages.ARRAY_FORMAT, b"")
+        message.content["up"] = ArrayRecord({"w": huge})
+    elif t == 2:
+        text = "\\x1b[2J" * 10**6
+        message.content["answer"] = ConfigRecord({"protocol": messages.PROTOCOL_VERSION, "declined": text})
+    else:
+        fields = message.content.config_records["answer"]
+        message.content["answer"] = ConfigRecord({**fields, "n": 10**9})
+    return message
+
+messages.reply_message = lie
+'''
+
+
+class WithHostileNode(LocalDeployment):
+    """Deployment whose node of client 1 runs other code than the others."""
+
+    def environment(self, name: str) -> dict[str, str]:
+        """Return the environment; the hostile node imports `LIES` first."""
+        found = super().environment(name)
+        if name != "supernode-1":
+            return found
+        folder = self.folder / "lies"
+        folder.mkdir(exist_ok=True)
+        (folder / "sitecustomize.py").write_text(LIES)
+        return {**found, "PYTHONPATH": os.pathsep.join([str(folder), found.get("PYTHONPATH", "")])}
+
+
+def test_no_reply_of_a_hostile_node_ends_the_run(tmp_path: Path, config: Path) -> None:
+    """TLS and keys: the node is registered, and sends another malformed reply in each of four rounds."""
+    with WithHostileNode(tmp_path / "federation", 3) as daemons:
+        for client in range(3):
+            daemons.start_supernode(client)
+        federation = Federation(daemons, config)
+        run = federation.start("run", "engine.min_replies=2 run.rounds=4")
+        assert federation.rounds(run, "run") == 4, "".join(run.heard[-40:])
+        records = [json.loads(line) for line in (daemons.folder / "run" / "rounds.jsonl").read_text().splitlines()]
+    assert [record["replies"] for record in records] == [2, 2, 2, 2]
+    assert [x["client"] for x in records[0]["refused"]] == [1]
+    assert {(t, 1, "train") for t in (2, 3, 4)} <= run.missing
+    assert max(map(len, run.heard)) < 2000
