@@ -15,6 +15,7 @@ from fedrecall.config.schema import (
     Schema,
     choice_members,
     is_choice,
+    is_table,
     member_settings,
     summary,
     valid_values,
@@ -80,10 +81,15 @@ def _section(name: str, section: Schema) -> Iterator[str]:
             if path in MORE:
                 yield MORE[path]
             yield from _choice(path, node)
+        elif is_table(node):
+            yield f"### {name}.{key}"
+            yield from _section(f"{name}.{key}", node)
 
 
 def _row(key: str, node: Schema, table: str = "table") -> tuple[str, ...]:
     default = node.get("default")
+    if is_table(node):
+        return f"`{key}`", table, _toml(None), _cell(summary(node))
     if is_choice(node):
         return f"`{key}`", table, _toml(default and default["name"]), _cell(summary(node))
     return f"`{key}`", " or ".join(dict.fromkeys(_types(node))), _toml(default), _cell(summary(node))

@@ -61,7 +61,7 @@ def run(
     batch: int | None = None,
     overrides: Sequence[str] = (),
     out: str | Path | Callable[[Experiment], Path] | None = None,
-    watch: Callable[[RoundRecord], None] | None = None,
+    watch: Callable[[RoundRecord], object] | None = None,
     resume: bool = False,
     force: bool = False,
     trust_code: bool = False,
@@ -81,10 +81,10 @@ def run(
     clients' training. `overrides` such as "server.momentum=0.9" set any other key.
 
     With `out`, a path or a function that chooses one, the run directory is written there. `watch` is called with the
-    record of every round. `progress` shows a progress display, on standard error or on a given console; by default in a
-    notebook and on a terminal. `resume` continues the interrupted run in `out`, unless settings that change its result
-    differ; `force` continues it in any case. Without `config` it has the configuration of `out`, whose own code is
-    imported only with `trust_code`.
+    record of every round; when it returns True, the run stops and is finished. `progress` shows a progress display, on
+    standard error or on a given console; by default in a notebook and on a terminal. `resume` continues the interrupted
+    run in `out`, unless settings that change its result differ; `force` continues it in any case. Without `config` it
+    has the configuration of `out`, whose own code is imported only with `trust_code`.
 
     >>> import fedrecall as fr
     >>> result = fr.run({"local": {"epochs": 1}}, method={"name": "fedprox", "mu": 0.1}, rounds=2, progress=False)
@@ -116,8 +116,8 @@ def run(
     ):
         for record in active:
             display.update(record)
-            if watch is not None:
-                watch(record)
+            if watch is not None and watch(record) is True:
+                active.stop()
     _warn_of_chance(active.result, setup)
     if has_no_effect(active.result.rounds):
         log.warning(
@@ -346,6 +346,8 @@ def _run_study(
 def _warn_of_chance(result: Result, setup: Setup) -> None:
     """Warn if no evaluation was better than always predicting the most frequent class, within its standard error."""
     y = setup.data.dataset.test_y
+    if not len(y):
+        return
     share = float(y.bincount().max()) / len(y)
     best, error = result.summary.get("best"), (share * (1 - share) / len(y)) ** 0.5
     if best is not None and best <= share + 2 * error:

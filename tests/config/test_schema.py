@@ -9,9 +9,10 @@ import pytest
 from pydantic import BaseModel
 
 from fedrecall.config import schema
-from fedrecall.config.experiment import CHOICES, PROBE_NAMES, Experiment
+from fedrecall.config.experiment import CHOICES, Experiment
 from fedrecall.config.make_schema import make_schema
 from fedrecall.config.overrides import apply_overrides
+from fedrecall.config.run_section import PROBE_NAMES
 from fedrecall.data.catalog import DATASETS
 from fedrecall.methods.presets import PRESETS
 from fedrecall.runs.probes import PROBES

@@ -127,7 +127,7 @@ def test_bad_arrays() -> None:
     check_error(lambda: from_arrays([1.0, 2.0], [0, 1]), "data.invalid_inputs", "inputs", "[examples, ...]")
     check_error(lambda: from_arrays(X, [0.5] * 20), "data.invalid_labels", "labels")
     check_error(lambda: from_arrays(X, [3] * 20, classes=["a", "b"]), "data.invalid_labels", "labels", "3 to 3", "0..1")
-    check_error(lambda: from_arrays(X, Y, test=0), "config.invalid_value", "test", "test = 0", "between 0 and 1")
+    check_error(lambda: from_arrays(X, Y, test=1.0), "config.invalid_value", "test", "test = 1.0")
     check_error(lambda: from_arrays(X, [3] * 20), "data.one_class", "labels", "3")
     check_error(lambda: from_arrays(X, np.eye(2)[[0, 1] * 10]), "data.invalid_labels", "labels", "[20, 2]", "argmax")
     check_error(lambda: from_arrays(X, range(20)), "data.cannot_hold_out", "test")

@@ -32,7 +32,7 @@ GOOD = Dataset(
         ({"train_x": torch.tensor([[0.0, 1], [float("nan"), 0], [0, 0]])}, "data.not_finite", ()),
         ({"train_x": torch.zeros(3, 2, dtype=torch.float64)}, "data.invalid_inputs", ("torch.float64", "float32")),
         ({"test_x": torch.zeros(1, 3)}, "data.shape_mismatch", ("[2] torch.float32", "[3]")),
-        ({"test_x": torch.zeros(0, 2), "test_y": torch.zeros(0, dtype=torch.int64)}, "data.empty", ()),
+        ({"train_x": torch.zeros(0, 2), "train_y": torch.zeros(0, dtype=torch.int64)}, "data.empty", ()),
         ({"train_groups": torch.tensor([0, 0, 2])}, "data.invalid_labels", ("from 0 to 2",)),
         ({"test_groups": torch.tensor([1, 1])}, "data.length_mismatch", ("1", "2")),
     ],

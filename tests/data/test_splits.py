@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 
 from fedrecall.data.partition import Partition, make_partition
 from fedrecall.data.partitioners import Dirichlet, Iid
-from fedrecall.data.splits import first_per_group, split_auxiliary, split_validation, stratified_holdout
+from fedrecall.data.splits import (
+    first_per_group,
+    hold_out_of_clients,
+    holdout_rows,
+    split_auxiliary,
+    stratified_holdout,
+)
 from fedrecall.errors import UserError
 
 Y = torch.tensor([0] * 5 + [1] * 20 + [2] * 8)
@@ -88,38 +94,76 @@ def partition() -> Partition:
     return make_partition(Dirichlet(alpha=0.3, min_size=5), LABELS, None, 8, rng=np.random.default_rng(0), seed=0)
 
 
+def hold_out(
+    partition: Partition, share: float, seed: int, excluded: np.ndarray = NONE, units: np.ndarray | None = None
+) -> tuple[Partition, Partition]:
+    def client_rng(client: int) -> np.random.Generator:
+        return np.random.default_rng([seed, client])
+
+    return hold_out_of_clients(partition, share, client_rng, excluded=excluded, units=units, key="data.validation")
+
+
 def test_every_client_holds_out_its_share_and_keeps_the_order(partition: Partition) -> None:
-    remaining, out = split_validation(partition, 0.2, 1, NONE)
-    assert len(remaining.indices) + len(out) == len(partition.indices)
-    assert not set(remaining.indices) & set(out)
-    assert set(remaining.indices) | set(out) == set(partition.indices)
-    assert (np.diff(out) > 0).all()
+    kept, out = hold_out(partition, 0.2, 1)
+    assert len(kept.indices) + len(out.indices) == len(partition.indices)
+    assert not set(kept.indices) & set(out.indices)
     for client in range(len(partition)):
-        before, after = partition.rows(client), remaining.rows(client)
-        assert len(before) - len(after) == np.ceil(0.2 * len(before))
+        before, after, held = partition.rows(client), kept.rows(client), out.rows(client)
+        assert len(held) == np.ceil(0.2 * len(before))
         assert after.tolist() == [row for row in before if row in set(after)]
-    *before, note = remaining.notes
+        assert held.tolist() == [row for row in before if row in set(held)]
+    *before, note = kept.notes
     assert tuple(before) == partition.notes
-    assert str(len(out)) in note
+    assert str(len(out.indices)) in note
 
 
 def test_the_seed_decides(partition: Partition) -> None:
-    first, second, other = (split_validation(partition, 0.2, seed, NONE)[1].tolist() for seed in (1, 1, 2))
+    first, second, other = (hold_out(partition, 0.2, seed)[1].hash for seed in (1, 1, 2))
     assert first == second != other
+
+
+def test_a_client_draws_the_same_alone_and_among_others(partition: Partition) -> None:
+    """A node knows its own rows only."""
+    together = hold_out(partition, 0.3, 1)[1]
+    for client in (0, 3):
+        rows = partition.rows(client)
+        offsets = np.where(np.arange(len(partition) + 1) > client, len(rows), 0)
+        alone = Partition(np.arange(len(rows)), offsets, len(rows), {"name": "node"}, 0)
+        held_out = hold_out(alone, 0.3, 1)[1]
+        assert rows[held_out.rows(client)].tolist() == together.rows(client).tolist()
 
 
 def test_excluded_rows_are_not_held_out(partition: Partition) -> None:
     spared = np.arange(0, 500, 2)
-    remaining, out = split_validation(partition, 0.5, 1, spared)
-    assert not set(out) & set(spared)
-    assert set(spared) <= set(remaining.indices)
+    kept, out = hold_out(partition, 0.5, 1, spared)
+    assert not set(out.indices) & set(spared)
+    assert set(spared) <= set(kept.indices)
     for client in range(len(partition)):
         free = np.setdiff1d(partition.rows(client), spared)
-        assert len(np.intersect1d(out, partition.rows(client))) == min(np.ceil(0.5 * len(free)), max(0, len(free) - 1))
+        assert len(out.rows(client)) == min(np.ceil(0.5 * len(free)), max(0, len(free) - 1))
+
+
+def test_no_unit_is_divided_among_training_and_held_out_rows(partition: Partition) -> None:
+    units = np.arange(500) // 7  # spread over the clients
+    for excluded in (NONE, np.arange(0, 500, 50)):
+        kept, out = hold_out(partition, 0.3, 1, excluded, units)
+        assert not set(units[kept.indices]) & set(units[out.indices])
+        assert not set(units[excluded]) & set(units[out.indices])
+        assert 0.1 < len(out.indices) / 500 < 0.4
 
 
 def test_no_client_has_rows_to_hold_out() -> None:
     alone = make_partition(Iid(), LABELS[:3], None, 3, rng=np.random.default_rng(0), seed=0)
     with pytest.raises(UserError) as error:
-        split_validation(alone, 0.2, 0, NONE)
-    assert (error.value.code, error.value.key) == ("data.cannot_hold_out", "federation.clients")
+        hold_out(alone, 0.2, 0)
+    assert (error.value.code, error.value.key) == ("data.cannot_hold_out", "data.validation")
+
+
+def test_whole_units_are_held_out_for_testing() -> None:
+    y = torch.tensor([0, 0, 1, 1, 1, 1, 0, 0] * 10)
+    units = torch.arange(80) // 2  # each unit has one class
+    train, test = holdout_rows(y, 0.25, 0, units)
+    assert not set(units[train].tolist()) & set(units[test].tolist())
+    assert torch.bincount(y[test]).tolist() == [10, 10]
+    assert sorted([*train.tolist(), *test.tolist()]) == list(range(80))
+    assert len(holdout_rows(y, 0.0, 0, units)[1]) == len(holdout_rows(y, 0.0, 0)[1]) == 0

@@ -26,7 +26,7 @@ def test_run_directory(tmp_path: Path) -> None:
         "card.md",
         "preprocess.json",
         "config.toml", "rounds.jsonl", "summary.json", "environment.json", "model.safetensors",
-        "partition.json", "partition.safetensors",
+        "partition.json", "partition.safetensors", "predictions.safetensors",
     }  # fmt: skip
 
     lines = [json.loads(line) for line in (tmp_path / "a" / "rounds.jsonl").read_text().splitlines()]

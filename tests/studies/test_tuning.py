@@ -13,14 +13,12 @@ import torch
 
 import fedrecall as fr
 from fedrecall.config.experiment import Experiment
-from fedrecall.core.types import Score
 from fedrecall.data.dataset import Dataset
 from fedrecall.errors import UserError
 from fedrecall.methods.search_spaces import SEARCH_SPACES, FloatRange, GridValues
 from fedrecall.runs.keywords import Keywords
-from fedrecall.runs.setup import load_and_partition
 from fedrecall.simulation import SerialEngine
-from fedrecall.studies.tuning.search import Search, TuningEvent, TuningResult, with_validation_split
+from fedrecall.studies.tuning.search import Search, TuningEvent, TuningResult
 from fedrecall.studies.tuning.space import grid_points, require_valid, search_space
 from fedrecall.studies.tuning.trials import Trial, best_trial
 from support.command import call
@@ -64,40 +62,36 @@ def table(folder: Path) -> list[dict[str, str]]:
 # --- what is seen -------------------------------------------------------------------------
 
 
-def test_validation_examples_are_disjoint_from_training(data: Dataset) -> None:
-    experiment = Experiment.load(overrides=[*QUICK, "method.name=fedcad"])
-    partitioned = load_and_partition(experiment, data=data)
-    closed = with_validation_split(partitioned, experiment.run)
-    trained = rows(
-        torch.cat([closed.client_examples.batch(torch.from_numpy(closed.partition.rows(c))) for c in range(4)])
-    )
-    test_rows = rows(closed.test.batch(slice(None)))
-    assert test_rows <= rows(data.train_x)
-    assert not test_rows & trained
-    assert not test_rows & rows(closed.auxiliary.batch(slice(None)))
-    assert not test_rows & rows(data.test_x)
-    assert len(test_rows) + len(trained) == len(data.train_x)
-    assert 0.15 < len(test_rows) / len(data.train_x) < 0.25
-    assert not rows(closed.dataset.test_x) & rows(data.test_x)
+def test_trials_hold_out_validation_examples_and_no_test_set(data: Dataset, tmp_path: Path) -> None:
+    for overrides, share in (([], 0.2), (["data.validation=0.4", "data.client_test=0.3"], 0.4)):
+        out = tmp_path / str(share)
+        with Search("fedcad", out=out, data=data, trials=1, overrides=[*QUICK, *overrides]) as started:
+            federated = started._data
+            assert len(federated.test) == len(federated.dataset.test_y) == 0
+            assert list(federated.held_out) == ["validation"]
+            seen, trained = (
+                rows(federated.client_examples.batch(torch.from_numpy(part.indices)))
+                for part in (federated.held_out["validation"], federated.partition)
+            )
+            assert not seen & trained
+            assert not seen & rows(federated.auxiliary.batch(slice(None)))
+            assert len(seen) + len(trained) == len(data.train_x)
+            assert share - 0.1 < len(seen) / len(data.train_x) < share + 0.05
+            assert all(event.record["accuracy"] is None for event in started if event.record is not None)
+            best = started.result.config
+        assert best is not None
+        assert Experiment.load(best).data.validation == (0.4 if overrides else 0.0)
 
 
 def test_the_test_set_is_not_used(data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With another test set no bit differs, and every score is of validation examples."""
+    """With another test set no bit differs, and no model is evaluated on a test set."""
     plain = search(data, tmp_path / "a", trials=3)
     other = replace(data, test_x=torch.full_like(data.test_x, 1e30), test_y=data.test_y.flip(0))
-    sizes = []
-
-    def evaluate(self: SerialEngine, state: torch.Tensor) -> Score:
-        score = scored(self, state)
-        sizes.append(len(score.y))
-        return score
-
-    scored = SerialEngine.evaluate
-    monkeypatch.setattr(SerialEngine, "evaluate", evaluate)
+    evaluated = []
+    monkeypatch.setattr(SerialEngine, "evaluate", lambda *_, **__: evaluated.append(1))
     again = search(other, tmp_path / "b", trials=3)
     assert found(plain) == found(again)
-    assert len(data.test_y) not in sizes
-    assert sizes
+    assert evaluated == []
 
 
 # --- what is tried ------------------------------------------------------------------------

@@ -30,8 +30,8 @@ class MaliciousEngine:
     def cohort(self, t: int, clients: Sequence[int]) -> "MaliciousCohort":
         return MaliciousCohort(self.engine.cohort(t, clients), self)
 
-    def evaluate(self, state: torch.Tensor) -> Score:
-        return self.engine.evaluate(state)
+    def evaluate(self, state: torch.Tensor, *, logits: bool = False) -> Score:
+        return self.engine.evaluate(state, logits=logits)
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,7 @@ class ListEngine:
     def cohort(self, t: int, clients: Sequence[int]) -> "ListCohort":
         return ListCohort(self, t, list(clients))
 
-    def evaluate(self, state: Tensor) -> Score:
+    def evaluate(self, state: Tensor, *, logits: bool = False) -> Score:
         return self.f.score(state, self.clients[0])
 
 

@@ -5,19 +5,20 @@ the nearest valid name.
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar, get_args
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from fedrecall.config.choices import Augmentation, NamedChoice, PythonObject, resolved
+from fedrecall.config.choices import NamedChoice, PythonObject, resolved
+from fedrecall.config.data_section import IMBALANCE_CHOICE, DataSection
 from fedrecall.config.local_training import SCHEDULE_CHOICE, LocalSection
 from fedrecall.config.overrides import apply_overrides
-from fedrecall.config.own_code import is_code_path, untrusted
+from fedrecall.config.run_section import RunSection
 from fedrecall.config.section import BelowOne, Fraction, Positive, Section, unused_key
 from fedrecall.config.tables import Tables, read_toml
-from fedrecall.config.validation import find_conflict, to_user_error, unknown_key
+from fedrecall.config.validation import find_conflict, to_user_error
 from fedrecall.constraints import PositiveFloat
 from fedrecall.core.method import Method
 from fedrecall.core.optim import AdaptiveServer, ServerOptimiser, ServerSGD
@@ -25,39 +26,13 @@ from fedrecall.core.preaggregation import PREAGGREGATIONS
 from fedrecall.core.privacy import PRIVACY, GaussianMechanism
 from fedrecall.core.robust import AGGREGATION_RULES, AggregationRule
 from fedrecall.core.types import ReplyWeighting
-from fedrecall.data.catalog import DATASETS, load_named
-from fedrecall.data.custom import as_dataset, from_folder
-from fedrecall.data.dataset import Dataset
-from fedrecall.data.imbalance import IMBALANCES, Imbalance
 from fedrecall.data.partitioners import PARTITIONERS, Partitioner
-from fedrecall.data.tabular import from_table
-from fedrecall.data.text import MAX_TOKENS
 from fedrecall.errors import UserError, unknown_name
 from fedrecall.methods import METHODS
 from fedrecall.methods.presets import PRESETS
 from fedrecall.models import MODELS, Model
 from fedrecall.simulation.attacks import ATTACKS, Attack
 from fedrecall.simulation.availability import STRAGGLER_MODELS, StragglerModel
-
-ProbeName = Literal[
-    "confusion",
-    "local",
-    "forgotten",
-    "pull",
-    "local_confusion",
-    "cohort",
-    "shift",
-    "distillation",
-    "own_data",
-    "features",
-]
-PROBE_NAMES: tuple[str, ...] = get_args(ProbeName)
-
-LaxPath = Annotated[Path, Field(strict=False)]  # TOML has no paths, only strings
-
-DATA_KINDS = (*DATASETS, "folder", "table", "own")
-SOURCE_KEYS = ("root", "path", "label", "client", "classes", "size", "limit")  # of data.*: they depend on data.name
-DataName = Annotated[str, Field(json_schema_extra={"enum": list(DATA_KINDS)})]
 
 
 def _require_device_name(device: Any) -> Any:
@@ -80,7 +55,7 @@ CHOICES = {
         NamedChoice("model", MODELS, Model, importable=True),
         SCHEDULE_CHOICE,
         NamedChoice("partition", PARTITIONERS, Partitioner, "dirichlet", "federation", importable=True),
-        NamedChoice("imbalance", IMBALANCES, Imbalance, default="exponential", section="data"),
+        IMBALANCE_CHOICE,
         NamedChoice("straggler", STRAGGLER_MODELS, StragglerModel, default="lognormal", section="federation"),
         NamedChoice("attack", ATTACKS, Attack, section="federation"),
         NamedChoice("robust", AGGREGATION_RULES, AggregationRule, section="server"),
@@ -88,117 +63,6 @@ CHOICES = {
         NamedChoice("privacy", PRIVACY, GaussianMechanism, default="gaussian", section="server"),
     )
 }
-
-T = TypeVar("T")
-
-
-class DataSection(Section):
-    """Data set, augmentation and the server's auxiliary examples."""
-
-    model_config = ConfigDict(extra="allow")  # the arguments of own code; the other kinds have none
-
-    name: DataName = "digits"
-    """A named data set, "folder" (images), "table" (CSV, Parquet), or "package.module:function", whose arguments are
-    further keys. "own": data passed in Python."""
-    root: LaxPath | None = None
-    """Folder of the named data sets, to work offline. None: the environment variable FEDRECALL_DATA."""
-    path: LaxPath | None = None
-    """Path of the folder of images or of the table."""
-    label: str | None = None
-    """Label column of the table."""
-    client: str | None = None
-    """Client column of the table. For a folder, any value means the layout <client>/<class>/<image>."""
-    text: str | None = None
-    """Text column of the table: the inputs are its texts, and other columns are ignored."""
-    tokenizer: str | None = None
-    """Folder of a tokenizer of transformers, for data.text. None: that of the model, or words."""
-    max_tokens: Positive | None = None
-    """Number of tokens at which texts are cut. None: 64."""
-    classes: Positive | None = None
-    """Number of classes of femnist: 10, 26 or 62."""
-    size: Positive | None = None
-    """Side in pixels to which images are resized when they are decoded."""
-    limit: Positive | None = None
-    """Maximum number of training examples per group (office-caltech-10: 62)."""
-    writers: Positive | None = None
-    """Number of femnist's writers, drawn at random. None: all."""
-    partial: bool = False
-    """Accept files that have only a part of a named data set; its results compare with no paper's numbers."""
-    test: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    """Fraction held out for testing if the data has no test set."""
-    augment: Augmentation = "none"
-    """Training transforms: a preset, or a table of transforms."""
-    imbalance: Annotated[Imbalance, CHOICES["imbalance"]] | None = None
-    """Rule by which labels are rare everywhere, applied before the partition. None: the data as they are."""
-    aux: Literal["overlap", "holdout"] = "overlap"
-    """Auxiliary examples: copies of examples that clients have too, or examples held out from the clients."""
-    aux_per_class: Annotated[int, Field(ge=0)] = 32
-    """Number of the server's auxiliary examples per class, for the methods that need them."""
-
-    _loader: Callable[[], object] | None = PrivateAttr(None)  # own code, once it is imported
-
-    @model_validator(mode="after")
-    def _check_keys_of_kind(self) -> Self:
-        if is_code_path(self.name):
-            return self
-        for key in self.model_extra or ():
-            raise unknown_key(f"data.{key}", "key in [data]", type(self).model_fields)
-        if self.name not in DATA_KINDS:
-            raise unknown_name("data set", self.name, DATA_KINDS[:-1], key="data.name")
-        text = ("text", "tokenizer", "max_tokens")
-        unused = {
-            "folder": ("root", "label", "classes", "limit", "writers", *text),
-            "table": ("root", "classes", "size", "limit", "writers"),
-        }
-        for key in unused.get(self.name, ("path", "label", "client", *text)):
-            if getattr(self, key) is not None:
-                raise unused_key(f"data.{key}", getattr(self, key), "data.name", self.name)
-        if self.text is None and (self.tokenizer is not None or self.max_tokens is not None):
-            key = "tokenizer" if self.tokenizer is not None else "max_tokens"
-            message = f"data.{key} = {getattr(self, key)}: it is for texts, and data.text is not set"
-            raise UserError("config.conflict", message, f"data.{key}", f"set data.text, or remove data.{key}")
-        if self.partial and self.name not in DATASETS:
-            raise unused_key("data.partial", "true", "data.name", self.name)
-        return self
-
-    @property
-    def may_name_clients(self) -> bool:
-        """True if the data is the user's own and can have the client of every example."""
-        return self.name in ("table", "folder", "own") or is_code_path(self.name)
-
-    def load(self, model: object = None) -> Dataset:
-        """Load the data set that the section names. Texts have by default the tokenizer of the model, if it has one."""
-        tokenizer = self.tokenizer or getattr(model, "path", None)
-        if self.name == "own":
-            message = 'data.name = "own": the configuration refers to data passed in Python'
-            raise UserError("config.needs_python_object", message, "data", "pass it again: run(..., data=...)")
-        if is_code_path(self.name):
-            if self._loader is None:
-                raise untrusted([self.name], "data.name")
-            return as_dataset(self._loader())
-
-        if self.name == "folder":
-            path = self._required("path", self.path)
-            return from_folder(path, size=self.size, client=self.client is not None, test=self.test)
-        if self.name == "table":
-            path, label = self._required("path", self.path), self._required("label", self.label)
-            options: dict[str, Any] = {"client": self.client, "test": self.test, "text": self.text}
-            return from_table(path, label, tokenizer=tokenizer, max_tokens=self.max_tokens or MAX_TOKENS, **options)
-        return load_named(
-            self.name,
-            root=self.root,
-            classes=self.classes,
-            size=self.size,
-            limit=self.limit,
-            writers=self.writers,
-            partial=self.partial,
-        )
-
-    def _required(self, key: str, value: T | None) -> T:
-        if value is None:
-            message = f'data.{key}: the key is missing, which data.name = "{self.name}" needs'
-            raise UserError("config.missing_key", message, f"data.{key}", f"set data.{key}")
-        return value
 
 
 PRIVATE_PARTS = ("head", "body", "norm")
@@ -373,40 +237,6 @@ class RaySection(Section):
 
     address: str | None = None
     """Address of the cluster: "auto", "HOST:PORT" or "ray://HOST:PORT". None: start a cluster for the run."""
-
-
-class RunSection(Section):
-    """Duration, seeds, measurements and checkpoints."""
-
-    rounds: Positive = 20
-    """Number of communication rounds."""
-    seed: int = 0
-    """Seed of all random numbers."""
-    partition_seed: int | None = None
-    """Seed of the partition and the auxiliary set. None: run.seed."""
-    init_seed: int | None = None
-    """Seed of the initial weights. None: run.seed."""
-    sample_seed: int | None = None
-    """Seed of the sampling of clients. None: run.seed."""
-    evaluate_every: Positive = 1
-    """Number of rounds between two evaluations of the global model."""
-    local_accuracy: bool = False
-    """Evaluate every client's model on the test set too, before aggregation."""
-    targets: Annotated[tuple[Fraction, ...], Field(strict=False)] = ()
-    """Accuracies for which the first round that reaches them is reported."""
-    probes: Annotated[tuple[ProbeName, ...], Field(strict=False)] = ()
-    """Additional measurements; `fedrecall show probes` lists them."""
-    start: LaxPath | None = None
-    """Run directory or model file with the initial weights. None: random weights."""
-    track: Literal["tensorboard", "mlflow", "wandb"] | None = None
-    """Experiment tracker that receives every round's metrics. None: no tracker."""
-    checkpoint_every: Positive = 1
-    """Number of rounds between two checkpoints."""
-
-    def seed_for(self, part: Literal["partition", "init", "sample"]) -> int:
-        """Return the seed of one part of the run: its own, or run.seed."""
-        own: int | None = getattr(self, f"{part}_seed")
-        return self.seed if own is None else own
 
 
 class Experiment(Section):

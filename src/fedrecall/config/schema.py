@@ -35,6 +35,11 @@ def is_choice(node: Schema) -> bool:
     return "oneOf" in node
 
 
+def is_table(node: Schema) -> bool:
+    """Return True if the value of a key is a table with keys of its own, without a name."""
+    return "properties" in node
+
+
 def choice_members(node: Schema) -> dict[str, Schema]:
     """Return the schema of every named table of a choice."""
     tables = [table for table in node["oneOf"] if table.get("title") not in (None, "PythonObject", "OwnCode")]
@@ -79,6 +84,8 @@ def key_infos() -> dict[str, KeyInfo]:
                 for member in members.values():
                     settings = member_settings(member)
                     out |= {f"{path}.{name}": KeyInfo(summary(s), valid_values(s)) for name, s in settings.items()}
+            elif is_table(key):
+                out |= {f"{path}.{k}": KeyInfo(summary(n), valid_values(n)) for k, n in key["properties"].items()}
             else:
                 out[path] = KeyInfo(summary(key), valid_values(key))
     return out

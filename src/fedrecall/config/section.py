@@ -1,5 +1,6 @@
-"""Base of the sections of a configuration, and the types of their keys."""
+"""Base of the sections of a configuration, and the types that several of them use."""
 
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -10,6 +11,7 @@ Positive = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(ge=0)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
+LaxPath = Annotated[Path, Field(strict=False)]  # TOML has no paths, only strings
 
 
 class Section(BaseModel):

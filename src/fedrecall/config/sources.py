@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from fedrecall.config.choices import OwnCode
-from fedrecall.config.experiment import CHOICES, SOURCE_KEYS, DataSection, Experiment
+from fedrecall.config.data_section import SOURCE_KEYS, DataSection
+from fedrecall.config.experiment import CHOICES, Experiment
 from fedrecall.config.own_code import check_arguments, import_object, is_code_path, untrusted
 from fedrecall.config.tables import Tables, merge_tables, read_toml
 

@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from fedrecall.config.experiment import DataSection, Experiment, FederationSection
+from fedrecall.config.data_section import DataSection
+from fedrecall.config.experiment import Experiment, FederationSection
 from fedrecall.config.schema import (
     SCHEMA_FILE,
     Schema,
     choice_members,
     is_choice,
+    is_table,
     member_settings,
     read_schema,
     summary,
@@ -130,12 +132,15 @@ def template_lines(experiment: Experiment, file: Path) -> Iterator[str]:
             continue
         yield _line(f"[{section}]", summary(node))
         for key, value in node["properties"].items():
-            if not is_choice(value):
+            if not is_choice(value) and not is_table(value):
                 yield _setting_line(key, table.get(key), value)
         for key, value in node["properties"].items():
             if is_choice(value):
                 yield ""
                 yield from _choice_lines(f"{section}.{key}", value, table.get(key, {}))
+            elif is_table(value):
+                yield ""
+                yield from _table_lines(f"{section}.{key}", value, table.get(key))
 
 
 def schema_reference(file: Path) -> str:
@@ -166,6 +171,13 @@ def _choice_lines(path: str, node: Schema, table: Mapping[str, Any]) -> Iterator
         yield _setting_line(key, table.get(key), value)
     if path == "method":
         yield from _preset_lines(table["name"])
+
+
+def _table_lines(path: str, node: Schema, table: Mapping[str, Any] | None) -> Iterator[str]:
+    """Yield the lines of a table with its settings, commented if the table is not set."""
+    yield _line(f"[{path}]" if table is not None else f"# [{path}]", summary(node))
+    for key, value in node["properties"].items():
+        yield _setting_line(key, None if table is None else table.get(key), value)
 
 
 def _preset_lines(method: str) -> Iterator[str]:

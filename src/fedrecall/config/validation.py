@@ -74,6 +74,10 @@ def _privacy_conflicts(experiment: "Experiment") -> Iterator[UserError]:
     if server.reply_weighting != "uniform":
         wrong = "server.privacy bounds the influence of one client, so all replies must have the same weight"
         yield _conflict("server.weights", server.reply_weighting, wrong, 'set server.weights = "uniform"')
+    for part in ("client_test", "validation"):
+        if share := getattr(experiment.data, part):
+            wrong = "server.privacy does not cover the scores that clients send of their held-out examples"
+            yield _conflict(f"data.{part}", share, wrong, f"remove data.{part} or server.privacy")
     uncovered = {
         "server.robust": server.robust,
         "federation.private": federation.private,

@@ -4,13 +4,14 @@ The reply is a function of the weights, the payload, the client state, the data 
 bits in a pool worker, a Ray actor and a Flower node.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 
 from fedrecall.core import seeds
-from fedrecall.core.client_report import ClientReporter, ReportRequest, has_global_model
+from fedrecall.core.client_report import ClientReporter, ReportRequest, has_global_model, has_personal_model
+from fedrecall.core.evaluation import EvaluationRequest, HeldOutPart, confusion_counts, score_part
 from fedrecall.core.flat_model import FlatModel
 from fedrecall.core.method import Method
 from fedrecall.core.private_part import without_private
@@ -31,6 +32,8 @@ class ClientRunner:
     seed: int
     report: ReportRequest = ReportRequest()
     """Metrics that clients report besides their replies."""
+    evaluation: EvaluationRequest = EvaluationRequest()
+    """Measurements on the clients' held-out examples."""
 
     def run_on(
         self, data: Examples, f: FlatModel, task: str, client: int, t: int, down: Payload, memory: Payload | None
@@ -53,6 +56,45 @@ class ClientRunner:
         reply = train(self.method, r, self.seed, client, observer)
         _check_weights(reply, r)
         return reply
+
+    def evaluate_on(
+        self,
+        data: Examples,
+        parts: Mapping[HeldOutPart, Examples],
+        f: FlatModel,
+        client: int,
+        t: int,
+        down: Payload,
+        memory: Payload | None,
+    ) -> Reply:
+        """Evaluate the received model, or the client's own one, on the client's held-out examples.
+
+        The reply has one tensor of numbers for each part (see `score_part`), and a further one of the personal model if
+        the method has both. `data` are the examples that the client trains on. The client's state does not change.
+        """
+        private = f.initial_private.updated(to_device(memory or {}, f.w.device))
+        own = None if memory is None else without_private(memory)
+        with f.use_private(private):
+            r = self._local(data, f, client, t, to_device(down, f.w.device), own)
+            r = r._replace(scratch=dict(r.memory))  # where a trained personal model is after training, too
+            up = self._score_parts(parts, r.state(r.w), r)
+            if "client_test" in parts and has_global_model(self.method, f) and has_personal_model(self.method):
+                with f.autocast(self.training.precision):
+                    state = self.method.personal_model(r.state(r.w), r)
+                state = state if len(state) > len(r.w) else r.state(state)
+                up["personal"] = self._score_parts({"client_test": parts["client_test"]}, state, r)["client_test"]
+        return Reply(to_device(up, torch.device("cpu")), sum(map(len, parts.values())), {}, {})
+
+    def _score_parts(self, parts: Mapping[HeldOutPart, Examples], state: torch.Tensor, r: Local) -> Payload:
+        out = Payload()
+        for part, data in parts.items():
+            z = state.new_zeros(0, self.classes)
+            if len(data):
+                z = self.method.scoring_logits(r.f.outputs(state, data), r.down)
+            out[part] = score_part(self.evaluation, data.y, z)
+            if self.evaluation.confusion and part == "client_test":
+                out["confusion"] = confusion_counts(data.y, z.argmax(-1).cpu(), self.classes)
+        return out
 
     def _local(self, data: Examples, f: FlatModel, client: int, t: int, down: Payload, memory: Payload | None) -> Local:
         if memory is None:

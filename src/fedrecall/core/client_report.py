@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedrecall.core.flat_model import FlatModel
 from fedrecall.core.method import Method
+from fedrecall.core.method_extensions import MethodExtensions
 from fedrecall.core.reply_validation import PayloadSpec, Reason
 from fedrecall.core.types import Examples, Local, Output, Payload, Step
 
@@ -73,7 +74,7 @@ class ClientReporter:
         """Return all requested metrics."""
         out = dict(self._report)
         state = self._method.personal_model(state, self._r)
-        if self._request.predictions or not has_global_model(self._method, self._f):
+        if len(self._test) and (self._request.predictions or not has_global_model(self._method, self._f)):
             score = self._f.score(state, self._test, lambda output: self._method.scoring_logits(output, self._r.down))
             out |= {"predicted": score.predicted, "local_accuracy": torch.tensor(score.accuracy)}
         if self._request.own_data:
@@ -91,6 +92,11 @@ class ClientReporter:
 def has_global_model(method: Method, f: FlatModel) -> bool:
     """Return True if the server has a complete model. A private part that the method itself declares is common."""
     return not (method.traits.personalised or (f.private_names and method.traits.private is None))
+
+
+def has_personal_model(method: Method) -> bool:
+    """Return True if the method scores a client by a model of its own, beside the global one."""
+    return type(method).personal_model is not MethodExtensions.personal_model
 
 
 def distillation_share(method: Method, s: Step, r: Local) -> float | None:

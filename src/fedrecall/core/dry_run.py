@@ -14,7 +14,7 @@ from fedrecall.core.reply_validation import Reason, ReplySpec, spec_of
 from fedrecall.core.types import Examples, Payload, Reply, Score
 from fedrecall.errors import UserError
 
-TWO_ROWS = torch.tensor([0, 0])  # the first test example twice: batch normalisation needs two examples
+TWO_ROWS = torch.tensor([0, 0])  # the first example twice: batch normalisation needs two examples
 
 NO_REPORT = ReportRequest()
 
@@ -25,6 +25,7 @@ class DryRun:
 
     runner: ClientRunner
     f: FlatModel
+    sample: Examples | None = None  # of which the first one is used; None: the test set
     _specs: dict[tuple[str, ...], ReplySpec] = field(default_factory=dict)
 
     size: int = 1
@@ -60,9 +61,9 @@ class DryRun:
     def accept(self, reply: Reply) -> None:
         """Do nothing: a dry run stores no client state."""
 
-    def evaluate(self, state: Tensor) -> Score:
+    def evaluate(self, state: Tensor, *, logits: bool = False) -> Score:
         """Evaluate a complete model on one example."""
-        return self.f.score(state, self._examples())
+        return self.f.score(state, self._examples(), logits=logits)
 
     def _run_task(self, task: str, down: Payload, t: int = 0, report: ReportRequest = NO_REPORT) -> Reply:
         training = replace(self.runner.training, batch=len(TWO_ROWS), drop_last=False)
@@ -83,4 +84,4 @@ class DryRun:
         return torch.cat([torch.full((n,), name.endswith("running_var")) for name, n in sizes])
 
     def _examples(self) -> Examples:
-        return self.runner.test.subset(TWO_ROWS)
+        return (self.sample or self.runner.test).subset(TWO_ROWS)

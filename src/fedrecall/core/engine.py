@@ -26,8 +26,8 @@ class TaskEngine(ABC):
         """Run a task of round t on these clients. Replies come in a fixed order and carry the new client states."""
 
     @abstractmethod
-    def evaluate(self, state: Tensor) -> Score:
-        """Evaluate a complete model on the test set."""
+    def evaluate(self, state: Tensor, *, logits: bool = False) -> Score:
+        """Evaluate a complete model on the test set; with `logits` the score has them."""
 
     def cohort(self, t: int, clients: Sequence[int]) -> "SampledCohort":
         """Return the cohort of round t."""

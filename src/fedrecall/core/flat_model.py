@@ -200,18 +200,27 @@ class FlatModel:
         return entry
 
     @torch.no_grad()
-    def score(self, state: Tensor, data: Examples, logits_fn: Callable[[Output], Tensor] = attrgetter("z")) -> Score:
+    def score(
+        self,
+        state: Tensor,
+        data: Examples,
+        logits_fn: Callable[[Output], Tensor] = attrgetter("z"),
+        *,
+        logits: bool = False,
+    ) -> Score:
         """Evaluate a complete model: predicted labels and cross-entropy of its logits, or of those of `logits_fn`.
 
-        The precision is that of the weights, whatever that of the training.
+        The precision is that of the weights, whatever that of the training. With `logits` the score has the logits.
         """
         frozen, y = self.frozen_module(state), data.y.to(state.device)
-        predicted, loss = list[Tensor](), 0.0
+        predicted, loss, kept = list[Tensor](), 0.0, list[Tensor]()
         for rows in eval_slices(len(data)):
             z = logits_fn(Output(*frozen(data.batch(rows).to(state.device))))
             predicted.append(z.argmax(-1))
             loss += float(F.cross_entropy(z, y[rows], reduction="sum"))
-        return Score(torch.cat(predicted).cpu(), data.y, loss)
+            if logits:
+                kept.append(z)
+        return Score(torch.cat(predicted).cpu(), data.y, loss, torch.cat(kept).cpu() if logits else None)
 
     def fisher(self, state: Tensor, data: Examples, size: int, group_size: int = 1) -> Tensor:
         """Compute the mean squared gradient of the cross-entropy [d], in evaluation mode, on at most `size` examples.

@@ -23,6 +23,12 @@ class RoundSchedule:
     sample: int  # clients per round
     seed: int
     evaluate_every: int = 1
+    has_test: bool = True  # the server has a test set
+    logits: bool = False  # evaluations keep the logits, for metrics; the evaluation after the last round always does
+
+    def is_evaluated(self, number: int) -> bool:
+        """Return True if the model is evaluated after round `number`, from 1."""
+        return number % self.evaluate_every == 0 or number == self.rounds
 
 
 class RoundResult(NamedTuple):
@@ -71,10 +77,9 @@ def run_rounds(
                 "local.lr",
                 "use a smaller local.lr or server.lr",
             )
-        due = has_global_model(method, server.f) and (
-            server.t % schedule.evaluate_every == 0 or server.t == schedule.rounds
-        )
-        score = engine.evaluate(server.evaluated_state) if due else None
+        due = schedule.has_test and has_global_model(method, server.f) and schedule.is_evaluated(server.t)
+        keep = schedule.logits or server.t == schedule.rounds
+        score = engine.evaluate(server.evaluated_state, logits=keep) if due else None
         if score is not None and not math.isfinite(score.loss):
             raise Diverged(
                 "round.diverged",

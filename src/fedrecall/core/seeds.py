@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 Purpose = Literal[
-    "partition", "imbalance", "auxiliary", "validation", "init", "sample", "batches", "augment", "module", "method",
-    "server", "absence", "attack", "noise", "tune", "bucketing",
+    "partition", "imbalance", "auxiliary", "client_test", "validation", "init", "sample", "batches", "augment",
+    "module", "method", "server", "absence", "attack", "noise", "tune", "bucketing", "bootstrap",
 ]  # fmt: skip
 
 

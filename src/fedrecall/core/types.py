@@ -127,6 +127,7 @@ class Score:
     predicted: Tensor  # the label with the largest logit, int64 [n]
     y: Tensor  # true labels
     loss: float  # summed cross-entropy
+    z: Tensor | None = None  # logits [n, K], if requested
 
     @property
     def num_correct(self) -> int:
@@ -229,8 +230,8 @@ class Engine(Protocol):
         """Return the cohort of round t."""
         ...
 
-    def evaluate(self, state: Tensor) -> Score:
-        """Evaluate a complete model on the test set."""
+    def evaluate(self, state: Tensor, *, logits: bool = False) -> Score:
+        """Evaluate a complete model on the test set; with `logits` the score has them."""
         ...
 
 

@@ -1,12 +1,13 @@
 """User-defined data: arrays, torch and Hugging Face datasets and folders of images, converted to a `Dataset`.
 
-Without test data, a share of every class is held out. If the client of every example is specified, the clients become
-the groups of the data set, for the partitioner "groups".
+Without test data, a share of every class is held out; `Dataset.split_again` draws another one. If the client of every
+example is specified, the clients become the groups of the data set, for the partitioner "groups".
 """
 
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,7 +19,7 @@ from fedrecall.data.catalog import DATASETS
 from fedrecall.data.dataset import Dataset, encode_labels, input_forms
 from fedrecall.data.inputs import RawExamples, from_images, read_columns, read_items, read_texts, to_inputs
 from fedrecall.data.readers import read_image_folder, subfolders
-from fedrecall.data.splits import stratified_holdout
+from fedrecall.data.splits import holdout_rows
 from fedrecall.data.text import MAX_TOKENS, Tokenizer, encode_texts
 from fedrecall.data.transforms import Transform
 from fedrecall.errors import UserError, unknown_name
@@ -38,6 +39,7 @@ def from_arrays(
     *,
     test: float | tuple[Any, Sequence[Any]] = 0.2,
     clients: Sequence[Any] | None = None,
+    groups: Sequence[Any] | None = None,
     classes: Sequence[str] | None = None,
     standardise: bool = False,
     name: str = "arrays",
@@ -45,11 +47,13 @@ def from_arrays(
 ) -> Dataset:
     """Build a data set from arrays, tensors, lists or sparse matrices.
 
-    `test` is the share to hold out, or a pair (x, y). uint8 images may be [N, C, H, W], [N, H, W, C] or [N, H, W]; the
-    model receives values in [0, 1]. Other integers stay integers, for embeddings, and other numbers become float32.
-    `standardise` scales numbers to mean 0 and standard deviation 1 in the training part. A dictionary of arrays is
-    several inputs, which the model receives as keyword arguments. Labels and clients are whole numbers or text; with
-    `classes`, labels are positions in it.
+    `test` is the share to hold out, 0 for none, or a pair (x, y). Examples of one group (`groups`, such as the patient
+    of each example) are never on both sides of a split.
+
+    uint8 images may be [N, C, H, W], [N, H, W, C] or [N, H, W]; the model receives values in [0, 1]. Other integers
+    stay integers, for embeddings, and other numbers become float32. `standardise` scales numbers to mean 0 and standard
+    deviation 1 in the training part. A dictionary of arrays is several inputs, which the model receives as keyword
+    arguments. Labels and clients are whole numbers or text; with `classes`, labels are positions in it.
 
     >>> data = from_arrays([[170.0, 60.0], [181.0, 82.0]] * 50, ["a", "b"] * 50, standardise=True)
     >>> len(data.train_y), len(data.test_y), data.classes
@@ -57,7 +61,10 @@ def from_arrays(
     """
     test_part = RawExamples(to_inputs(test[0], name), test[1]) if isinstance(test, tuple) else test
     names = None if classes is None else tuple(classes)
-    data = make_dataset(name, RawExamples(to_inputs(x, name), y, clients), test_part, names, seed)
+    data = make_dataset(name, RawExamples(to_inputs(x, name), y, clients, groups), test_part, names, seed)
+    if not isinstance(test, tuple):
+        options: dict[str, Any] = {"clients": clients, "groups": groups, "classes": classes, "standardise": standardise}
+        data = replace(data, split_again=partial(from_arrays, x, y, test=test, name=name, **options))
     if not standardise:
         return data
     if isinstance(data.train_x, TensorDict) or data.train_x.dtype == torch.uint8:
@@ -90,8 +97,11 @@ def from_torch(
     >>> data.shape, len(data.test_y)
     ((3,), 10)
     """
-    test_part = read_items(test, name) if isinstance(test, TorchDataset) else test
-    return make_dataset(name, replace(read_items(data, name), clients=clients), test_part, None, seed)
+    train = replace(read_items(data, name), clients=clients)
+    if isinstance(test, TorchDataset):
+        return make_dataset(name, train, read_items(test, name), None, seed)
+    again = partial(from_torch, data, test=test, clients=clients, name=name)
+    return replace(make_dataset(name, train, test, None, seed), split_again=again)
 
 
 def from_huggingface(
@@ -137,8 +147,12 @@ def from_huggingface(
         options: dict[str, Any] = {"clients": column[2], "test": held_out, "classes": classes, "name": name}
         return from_text(*column[:2], tokenizer=tokenizer, max_tokens=max_tokens, seed=seed, **options)
     train, classes = read_columns(splits["train"], inputs, label, client, size, name)
-    test_part = test if test_split is None else read_columns(test_split, inputs, label, client, size, name)[0]
-    return make_dataset(name, train, test_part, classes, seed)
+    if test_split is not None:
+        test_part = read_columns(test_split, inputs, label, client, size, name)[0]
+        return make_dataset(name, train, test_part, classes, seed)
+    columns: dict[str, Any] = {"inputs": inputs, "label": label, "client": client, "test": test, "size": size}
+    again = partial(from_huggingface, data, name=name, **columns)
+    return replace(make_dataset(name, train, test, classes, seed), split_again=again)
 
 
 def from_text(
@@ -147,6 +161,7 @@ def from_text(
     *,
     tokenizer: Tokenizer | None = None,
     clients: Sequence[Any] | None = None,
+    groups: Sequence[Any] | None = None,
     test: float | tuple[Sequence[str], Sequence[Any]] = 0.2,
     max_tokens: int = MAX_TOKENS,
     classes: Sequence[str] | None = None,
@@ -168,7 +183,11 @@ def from_text(
     (x, *others), vocabulary = encode_texts(parts, tokenizer, max_tokens, name)
     held_out = RawExamples(others[0], test[1]) if isinstance(test, tuple) else test
     names = None if classes is None else tuple(classes)
-    data = make_dataset(name, RawExamples(x, labels, clients), held_out, names, seed)
+    data = make_dataset(name, RawExamples(x, labels, clients, groups), held_out, names, seed)
+    if not isinstance(test, tuple):
+        options: dict[str, Any] = {"tokenizer": tokenizer, "clients": clients, "groups": groups, "classes": classes}
+        again = partial(from_text, texts, labels, test=test, max_tokens=max_tokens, name=name, **options)
+        data = replace(data, split_again=again)
     return replace(data, vocabulary=vocabulary, test_transform=Transform(trim=True))
 
 
@@ -199,11 +218,12 @@ def from_folder(
         train_folder, test_folder = folder, None
     raw = read_image_folder(train_folder, grouped=client, within=folder)
     train = from_images(raw, folder.name, None, size)
-    test_part: float | RawExamples = test
     if test_folder is not None:
         raw_test = read_image_folder(test_folder, raw.classes, grouped=client, within=folder)
         test_part = from_images(raw_test, folder.name, cast(Tensor, train.x).shape[1], size)
-    return make_dataset(folder.name, train, test_part, raw.classes, seed)
+        return make_dataset(folder.name, train, test_part, raw.classes, seed)
+    again = partial(from_folder, path, size=size, client=client, test=test)
+    return replace(make_dataset(folder.name, train, test, raw.classes, seed), split_again=again)
 
 
 def from_clients(
@@ -224,7 +244,8 @@ def from_clients(
         raise UserError("data.empty", f'data "{name}": there are no clients', "data", "pass one data set per client")
     train = _join({client: _part(part, f"{name}: {client}", test=False) for client, part in named.items()}, name)
     if not all(isinstance(part, Dataset) for part in named.values()):
-        return make_dataset(name, train, test, None, seed)
+        again = partial(from_clients, named, test=test, name=name)
+        return replace(make_dataset(name, train, test, None, seed), split_again=again)
     held_out = _join({client: _part(part, name, test=True) for client, part in named.items()}, name)
     return make_dataset(name, train, held_out, None, seed)
 
@@ -272,7 +293,7 @@ def make_dataset(
     """Encode labels and clients of both parts with the same numbers, and hold out a test part if `test` is a share."""
     parts = [train, test] if isinstance(test, RawExamples) else [train]
     for part in parts:
-        for kind, values in (("labels", part.y), ("clients", part.clients)):
+        for kind, values in (("labels", part.y), ("clients", part.clients), ("groups", part.groups)):
             if values is not None and len(values) != len(part.x):
                 raise UserError(
                     "data.length_mismatch",
@@ -291,27 +312,29 @@ def make_dataset(
     clients = [part.clients for part in parts if part.clients is not None]
     groups, group_names = encode_labels(clients, None, "clients", name) if clients else ([], ())
     x, y, g = train.x, labels[0], groups[0] if groups else None
+    units = None if train.groups is None else encode_labels([train.groups], None, "groups", name)[0][0]
     if isinstance(test, RawExamples):
         test_groups = groups[-1] if len(groups) == len(parts) else None
-        return Dataset(name, x, y, test.x, labels[1], names, g, test_groups, group_names)
-    if not 0 < test < 1:
+        return Dataset(name, x, y, test.x, labels[1], names, g, test_groups, group_names, train_units=units)
+    if not 0 <= test < 1:
         raise UserError(
             "config.invalid_value",
             f'data "{name}": test = {test}: the share to hold out is out of range',
             "test",
-            "use a value between 0 and 1",
+            "use a value from 0 to less than 1; 0 means no test set",
         )
-    train_rows, test_rows = (rows.sort().values for rows in stratified_holdout(y, test, seed))
-    if len(test_rows) == 0:
+    train_rows, test_rows = holdout_rows(y, test, seed, units)
+    if test and len(test_rows) == 0:
         raise UserError(
             "data.cannot_hold_out",
-            f'data "{name}": no class has two examples, so none can be held out',
+            f'data "{name}": no class has two examples or groups, so none can be held out',
             "test",
-            "pass test data",
+            "pass test data, or test = 0",
         )
     train_groups, test_groups = (None, None) if g is None else (g[train_rows], g[test_rows])
     train_xy, test_xy = (x[train_rows], y[train_rows]), (x[test_rows], y[test_rows])
-    return Dataset(name, *train_xy, *test_xy, names, train_groups, test_groups, group_names)
+    train_units = None if units is None else units[train_rows]
+    return Dataset(name, *train_xy, *test_xy, names, train_groups, test_groups, group_names, train_units=train_units)
 
 
 def standardise_inputs(data: Dataset, numeric: Tensor | None = None) -> Dataset:

@@ -2,8 +2,8 @@
 
 import json
 import logging
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -47,6 +47,9 @@ class Dataset:
     columns: tuple[ColumnEncoding, ...] = ()  # encoding of a table's columns
     scaling: tuple[Tensor, Tensor] | None = None  # mean and standard deviation removed from the inputs
     vocabulary: int | None = None  # number of token ids, of texts
+    train_units: Tensor | None = None  # unit of each example (patient, session) that no split divides: int64 [N]
+    # makes the data set again with another test set: split_again(seed=1); None if the test set is not drawn
+    split_again: "Callable[..., Dataset] | None" = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         self._check("training", self.train_x, self.train_y, self.train_groups)
@@ -65,7 +68,7 @@ class Dataset:
     def _check(self, part: str, x: Inputs, y: Tensor, groups: Tensor | None) -> None:
         field = "train" if part == "training" else "test"
         tensors = named_tensors(x, f"{field}_x")
-        if not tensors or len(x) == 0:
+        if not tensors or (len(x) == 0 and part == "training"):
             raise self._invalid("data.empty", f"there are no {part} examples", f"{field}_x", "pass at least one")
         for key, t in tensors.items():
             if len(t) != len(x):
@@ -95,6 +98,8 @@ class Dataset:
             if len(values) != len(x):
                 message = f"there are {len(x)} {part} inputs but {len(values)} {part} {kind}"
                 raise self._invalid("data.length_mismatch", message, key, f"pass one of the {kind} for each input")
+            if len(values) == 0:
+                continue
             low, high = int(values.min()), int(values.max())
             if low < 0 or high >= count:
                 message = f"{part} {kind} are from {low} to {high}"
@@ -147,7 +152,7 @@ class Dataset:
     @cached_property
     def fingerprint(self) -> str:
         """Checksum of the content, independent of file names."""
-        parts = ("train_y", "test_y", "train_groups", "test_groups")
+        parts = ("train_y", "test_y", "train_groups", "test_groups", "train_units")
         tensors = {part: getattr(self, part) for part in parts if getattr(self, part) is not None}
         tensors |= named_tensors(self.train_x, "train_x") | named_tensors(self.test_x, "test_x")
         return checksum(tensors, {"classes": json.dumps(self.classes), "groups": json.dumps(self.group_names)})

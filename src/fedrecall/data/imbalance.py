@@ -55,8 +55,9 @@ def with_imbalance(dataset: Dataset, imbalance: Imbalance | None, rng: np.random
     sizes = imbalance.class_sizes(np.bincount(labels, minlength=dataset.num_classes))
     kept = [rng.permutation(np.flatnonzero(labels == c))[:size] for c, size in enumerate(sizes)]
     rows = torch.from_numpy(np.sort(np.concatenate(kept)))
-    groups = None if dataset.train_groups is None else dataset.train_groups[rows]
-    return replace(dataset, train_x=dataset.train_x[rows], train_y=dataset.train_y[rows], train_groups=groups)
+    x, y = dataset.train_x[rows], dataset.train_y[rows]
+    groups, units = (None if ids is None else ids[rows] for ids in (dataset.train_groups, dataset.train_units))
+    return replace(dataset, train_x=x, train_y=y, train_groups=groups, train_units=units)
 
 
 def frequency_groups(counts: Ints) -> dict[str, Ints]:

@@ -27,6 +27,8 @@ class RawExamples:
     x: Inputs
     y: Sequence[Any]
     clients: Sequence[Any] | None = None
+    groups: Sequence[Any] | None = None
+    """Group of each example, such as a patient, that no split divides."""
 
 
 def to_inputs(x: Any, name: str) -> Inputs:

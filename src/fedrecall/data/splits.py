@@ -1,10 +1,13 @@
-"""Splits of a data set: stratified hold-out, the server's auxiliary set, clients' validation data."""
+"""Splits of a data set: stratified hold-out, the server's auxiliary set, examples held out from the clients."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from math import ceil
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedrecall.data.partition import Partition
@@ -65,28 +68,71 @@ def split_auxiliary(labels: Tensor, per_class: int, mode: str, rng: np.random.Ge
     return torch.from_numpy(np.flatnonzero(auxiliary)), torch.from_numpy(np.flatnonzero(clients))
 
 
-def split_validation(partition: Partition, share: float, seed: int, excluded: Ints) -> tuple[Partition, Ints]:
-    """Hold out a share of every client's rows; returns the remaining partition and the validation rows, ascending.
+def holdout_rows(labels: Tensor, share: float, seed: int, units: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Hold out a share of every class; returns remaining rows and held-out rows, both ascending.
 
-    The share is rounded up, and a client with one row keeps it. Rows in `excluded` (the server's auxiliary set) are
-    neither held out nor counted: the server trains on them, so they cannot validate.
+    With `units`, whole units are held out, a share of those of every class: a unit belongs to its most frequent class.
     """
-    owner = np.repeat(np.arange(len(partition)), partition.sizes)
-    candidates = np.flatnonzero(~np.isin(partition.indices, excluded))
-    _, drawn = stratified_holdout(torch.from_numpy(owner[candidates]), share, seed)
-    held_out = np.zeros(len(owner), dtype=bool)
-    held_out[candidates[drawn.numpy()]] = True
-    if not held_out.any():
+    if units is None:
+        rest, held_out = stratified_holdout(labels, share, seed)
+        return rest.sort().values, held_out.sort().values
+    _, unit_of_row = np.unique(units.numpy(), return_inverse=True)
+    counts = np.zeros((unit_of_row.max() + 1, int(labels.max()) + 1), dtype=np.int64)
+    np.add.at(counts, (unit_of_row, labels.numpy()), 1)
+    _, drawn = stratified_holdout(torch.from_numpy(counts.argmax(1)), share, seed)
+    is_held_out = np.isin(unit_of_row, drawn.numpy())
+    return torch.from_numpy(np.flatnonzero(~is_held_out)), torch.from_numpy(np.flatnonzero(is_held_out))
+
+
+def hold_out_of_clients(
+    partition: Partition,
+    share: float,
+    client_rng: Callable[[int], np.random.Generator],
+    *,
+    excluded: Ints,
+    units: Ints | None = None,
+    key: str,
+) -> tuple[Partition, Partition]:
+    """Hold out a share of every client's rows; returns the partitions of the remaining and of the held-out rows.
+
+    The share is rounded up, and a client with one row keeps it. The draw of a client depends only on its own rows and
+    its generator, so that a client that holds its data on another machine draws the same. Rows in `excluded` (the
+    server's auxiliary set) are neither held out nor counted: the server trains on them. With `units`, one for each row
+    of the data set, whole units are held out: a unit in several clients is drawn by the one with most of its rows, and
+    held out of all of them. `key` is the configuration key of the share, for messages.
+    """
+    clients, rows = len(partition), partition.indices
+    owner = np.repeat(np.arange(clients), partition.sizes)
+    unit_of = np.arange(partition.samples) if units is None else units
+    candidates = np.flatnonzero(~np.isin(unit_of[rows], unit_of[excluded]))
+    _, first, unit = np.unique(unit_of[rows[candidates]], return_index=True, return_inverse=True)
+    pairs, counts = np.unique(unit * clients + owner[candidates], return_counts=True)  # rows of a unit in a client
+    order = np.lexsort((-counts, pairs // clients))
+    _, largest = np.unique(pairs[order] // clients, return_index=True)
+    home = pairs[order][largest] % clients
+    by_client = np.lexsort((first, home))  # units of each client, in the order of its rows
+    drawn = np.zeros(len(home), dtype=bool)
+    for client, members in enumerate(np.split(by_client, np.cumsum(np.bincount(home, minlength=clients))[:-1])):
+        # 1e-9, because a product such as 0.1 * 30 may exceed the integer by a rounding error.
+        number = min(ceil(share * len(members) - 1e-9), len(members) - 1)
+        if number > 0:
+            drawn[client_rng(client).permutation(members)[:number]] = True
+    held_out = np.zeros(len(rows), dtype=bool)
+    held_out[candidates[drawn[unit]]] = True
+    rest = _restrict(partition, ~held_out, owner, f"{held_out.sum()} samples are held out by {key}")
+    if not held_out.any() or (rest.sizes == 0)[partition.sizes > 0].any():
+        wrong = "a client would have none left" if held_out.any() else "no client has two examples or groups"
         raise UserError(
-            "data.cannot_hold_out",
-            "no client has two examples, so none can be held out for validation",
-            "federation.clients",
-            "use fewer clients",
+            "data.cannot_hold_out", f"{key} = {share}: examples cannot be held out: {wrong}", key, "use fewer clients"
         )
-    offsets = np.concatenate(([0], np.cumsum(np.bincount(owner[~held_out], minlength=len(partition)))))
-    note = f"{held_out.sum()} samples are held out for validation"
-    rest = replace(partition, indices=partition.indices[~held_out], offsets=offsets, notes=(*partition.notes, note))
-    return rest, np.sort(partition.indices[held_out])
+    return rest, _restrict(partition, held_out, owner)
+
+
+def _restrict(partition: Partition, keep: NDArray[np.bool_], owner: Ints, note: str | None = None) -> Partition:
+    """Return the partition without the rows at which `keep` is False."""
+    offsets = np.concatenate(([0], np.cumsum(np.bincount(owner[keep], minlength=len(partition)))))
+    notes = partition.notes if note is None else (*partition.notes, note)
+    return replace(partition, indices=partition.indices[keep], offsets=offsets, notes=notes)
 
 
 def _rank_in_group(ordered: Tensor) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

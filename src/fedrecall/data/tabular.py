@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,13 +28,17 @@ def from_table(
     label: str,
     *,
     client: str | None = None,
+    group: str | None = None,
     text: str | None = None,
     tokenizer: Tokenizer | None = None,
     max_tokens: int = MAX_TOKENS,
     test: float = 0.2,
     seed: int = 0,
 ) -> Dataset:
-    """Build a data set from a CSV or Parquet file or a DataFrame. All columns but label and client are features.
+    """Build a data set from a CSV or Parquet file or a DataFrame. All columns but those named are features.
+
+    The share `test` of the rows is held out as the test set, drawn by `seed`. Rows with the same value in the column
+    `group`, such as a patient, are never on both sides of a split.
 
     Columns of numbers are standardised by the training part's mean and standard deviation. Columns of text are encoded
     one-hot. With a `client` column, each example belongs to the client in its row. With `text`, the texts of this
@@ -48,7 +53,7 @@ def from_table(
     """
     file, columns = table_columns(table)
     name = Path(file).stem
-    for column in (label, client, text):
+    for column in (label, client, group, text):
         if column is not None and column not in columns:
             raise missing_column_error(file, column, columns)
     if text is not None:
@@ -61,16 +66,18 @@ def from_table(
                 file,
                 "fill or drop them",
             )
-    clients = None if client is None else columns[client].to_pylist()
+    clients, groups = (None if key is None else columns[key].to_pylist() for key in (client, group))
+    again = partial(from_table, table, label, client=client, group=group, test=test)
     if text is not None:
         texts, labels = columns[text].to_pylist(), columns[label].to_pylist()
-        shared: dict[str, Any] = {"clients": clients, "test": test, "name": name, "seed": seed}
-        return from_text(texts, labels, tokenizer=tokenizer, max_tokens=max_tokens, **shared)
-    features = {column: values for column, values in columns.items() if column not in (label, client)}
+        shared: dict[str, Any] = {"clients": clients, "groups": groups, "test": test, "name": name, "seed": seed}
+        options: dict[str, Any] = {"tokenizer": tokenizer, "max_tokens": max_tokens}
+        return replace(from_text(texts, labels, **options, **shared), split_again=partial(again, text=text, **options))
+    features = {column: values for column, values in columns.items() if column not in (label, client, group)}
     if not features:
         raise UserError(
             "data.empty",
-            f"{file}: the table has no columns besides label and client",
+            f"{file}: the table has no columns besides label, client and group",
             file,
             "add columns of features",
         )
@@ -78,8 +85,8 @@ def from_table(
     blocks = [encoding.encode(features[encoding.name], file) for encoding in encodings]
     numeric = [encoding.categories is None for encoding in encodings for _ in range(encoding.width)]
     x = torch.from_numpy(np.concatenate(blocks, axis=1))
-    data = make_dataset(name, RawExamples(x, columns[label].to_pylist(), clients), test, None, seed)
-    return replace(standardise_inputs(data, torch.tensor(numeric)), columns=encodings)
+    data = make_dataset(name, RawExamples(x, columns[label].to_pylist(), clients, groups), test, None, seed)
+    return replace(standardise_inputs(data, torch.tensor(numeric)), columns=encodings, split_again=again)
 
 
 def table_columns(table: "str | Path | DataFrame") -> "tuple[str, dict[str, ChunkedArray]]":

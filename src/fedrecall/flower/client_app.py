@@ -1,6 +1,6 @@
 """The ClientApp: one message handler, which runs a task on the data of this node.
 
-The only tasks are registration, "train" and the tasks that the method defines.
+The only tasks are registration, "train", "evaluate" and the tasks that the method defines.
 """
 
 import logging
@@ -10,6 +10,7 @@ from flwr.clientapp import ClientApp
 
 from fedrecall.config.experiment import Experiment
 from fedrecall.config.sources import import_own_code
+from fedrecall.core.evaluation import EVALUATE
 from fedrecall.core.failures import format_exception
 from fedrecall.core.precision import require_fast
 from fedrecall.core.seeds import single_threaded
@@ -75,7 +76,8 @@ def run_request(request: TaskRequest, down: Payload, node: NodeConfig, experimen
         require_fast(clients.training.precision, device)
         make_deterministic(device)
         reply = clients.run_task(f.to(device), request.task, node.client, request.version.t, down, memory)
-    store.write(request.version, reply.memory)
+    if request.task != EVALUATE:  # an evaluation has no version of its own and changes no state
+        store.write(request.version, reply.memory)
     return TaskReply(node.client, reply.n, node.has_own_data, bool(reply.memory), reply.up, reply.metrics)
 
 

@@ -101,6 +101,6 @@ class FlowerEngine(TaskEngine):
         receipt = self.client_state.get(client)
         return None if receipt is None else StateVersion(*receipt["version"].tolist())
 
-    def evaluate(self, state: Tensor) -> Score:
-        """Evaluate a complete model on the server's test set."""
-        return self.f.score(state, self.clients.test)
+    def evaluate(self, state: Tensor, *, logits: bool = False) -> Score:
+        """Evaluate a complete model on the server's test set; with `logits` the score has them."""
+        return self.f.score(state, self.clients.test, logits=logits)

@@ -40,8 +40,8 @@ class Checkpoint(NamedTuple):
 
     def restore_server(self, fresh: Server) -> Server:
         """Return a newly set up server with the state of the checkpoint."""
-        own, moments = self._part("server"), self._part("moments")
-        extra = fresh.extra | self._part("extra")  # after --force with another method, entries may be missing
+        own, moments = self.part("server"), self.part("moments")
+        extra = fresh.extra | self.part("extra")  # after --force with another method, entries may be missing
         t = self.manifest["round"]
         return replace(
             fresh, w=own["w"], b=own["b"], int_buffers=own["counters"], optimiser_state=moments, extra=extra, t=t
@@ -49,10 +49,11 @@ class Checkpoint(NamedTuple):
 
     def matches(self, fresh: Server) -> bool:
         """Return True if the checkpoint is of the same model."""
-        own, now = self._part("server"), {"w": fresh.w, "b": fresh.b, "counters": fresh.int_buffers}
+        own, now = self.part("server"), {"w": fresh.w, "b": fresh.b, "counters": fresh.int_buffers}
         return {name: t.shape for name, t in own.items()} == {name: t.shape for name, t in now.items()}
 
-    def _part(self, part: str) -> Payload:
+    def part(self, part: str) -> Payload:
+        """Return the tensors with this prefix, without it."""
         return {name.removeprefix(f"{part}."): t for name, t in self.tensors.items() if name.startswith(f"{part}.")}
 
 
@@ -68,17 +69,23 @@ class Checkpoints:
         return self.folder / CLIENT_STATE_FOLDER
 
     def save(
-        self, server: Server, client_state: ClientStateStore, logs: Iterable[Path], extra: Mapping[str, Any]
+        self,
+        server: Server,
+        client_state: ClientStateStore,
+        logs: Iterable[Path],
+        extra: Mapping[str, Any],
+        tensors: Payload | None = None,
     ) -> None:
         """Save the state after round server.t.
 
-        `logs` are the files of the run directory to which every round appends; `extra` is added to the manifest.
+        `logs` are the files of the run directory to which every round appends; `extra` is added to the manifest, and
+        `tensors`, whose names have a part as prefix, to the server's.
         """
         self.folder.mkdir(exist_ok=True)
         files = client_state.flush()
         previous = self._recent_manifests(KEEP_LAST - 1)
         known = previous[0]["memories"] if previous else {}  # files never change: their checksums are reused
-        content = tensors_to_bytes(_tensors(server))
+        content = tensors_to_bytes(_tensors(server) | (tensors or {}))
         write_atomic(self._file(server.t, "safetensors"), content)
         lines = {path: path.read_bytes() for path in logs}
         for path in [*lines, *([self.client_state_folder] if files else [])]:

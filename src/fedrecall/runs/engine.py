@@ -76,7 +76,7 @@ def make_reply_policy(setup: Setup, ledger: PrivacyLedger) -> ReplyPolicy:
     experiment = setup.experiment
     min_replies, federation, server = experiment.engine.min_replies, experiment.federation, experiment.server
     untrusted = min_replies is not None or experiment.engine.name == "flower"
-    dry_run = DryRun(setup.clients, setup.server.f)
+    dry_run = DryRun(setup.clients, setup.server.f, setup.data.sample)
     validator = ReplyValidator(
         min_replies=min_replies,
         max_norm=federation.max_norm,

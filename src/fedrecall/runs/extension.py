@@ -19,7 +19,7 @@ from fedrecall.runs.setup import MODEL_FILE, Setup
 
 
 def save_final_state(
-    server: Server, client_state: ClientStateStore, directory: RunDirectory, initial_accuracy: float
+    server: Server, client_state: ClientStateStore, directory: RunDirectory, initial_accuracy: float | None
 ) -> None:
     """Keep the state after the last round, where the global model is not all of it and no client has any."""
     if len(client_state):

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from fedrecall.config.choices import PYTHON_OBJECT, PythonObject
-from fedrecall.config.experiment import CHOICES, SOURCE_KEYS, Experiment
+from fedrecall.config.data_section import SOURCE_KEYS
+from fedrecall.config.experiment import CHOICES, Experiment
 from fedrecall.config.overrides import apply_override, with_overrides
 from fedrecall.config.own_code import is_code_path
 from fedrecall.config.sources import ConfigLike, load_tables

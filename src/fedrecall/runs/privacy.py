@@ -37,7 +37,7 @@ def check_privacy(setup: Setup) -> None:
     epsilon_after(privacy, setup.schedule.population, setup.schedule.sample, 1)
     policy = ReplyPolicy(rules=(PrivateAggregation(privacy, setup.clients.seed, population=1),))
     schedule = RoundSchedule(rounds=1, population=1, sample=1, seed=0)
-    next(run_rounds(method, server, DryRun(setup.clients, server.f), schedule, policy))
+    next(run_rounds(method, server, DryRun(setup.clients, server.f, setup.data.sample), schedule, policy))
 
 
 def open_ledger(setup: Setup, directory: RunDirectory | None, records: Sequence[RoundRecord]) -> PrivacyLedger:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedrecall.core.client_report import SHIFT_METRICS, ReportRequest, feature_examples
+from fedrecall.core.evaluation import confusion_counts
 from fedrecall.core.rounds import RoundResult
 from fedrecall.core.types import Payload
 from fedrecall.data.examples import Examples
@@ -40,8 +41,7 @@ class ProbeContext:
 
     def confusion(self, predicted: Tensor) -> Tensor:
         """Count test examples by true class and predicted class [K, K]."""
-        flat = torch.bincount(self.test.y * self.classes + predicted, minlength=self.classes**2)
-        return flat.view(self.classes, self.classes)
+        return confusion_counts(self.test.y, predicted, self.classes)
 
 
 class Probe(NamedTuple):

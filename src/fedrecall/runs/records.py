@@ -14,12 +14,21 @@ RoundRecord = dict[str, Any]  # a line of rounds.jsonl
 MAX_REPORTED_GROUPS = 20  # groups with an accuracy of their own: domains are few, writers are thousands
 
 
-def make_record(r: RoundResult, dataset: Dataset, epsilon: float | None = None) -> RoundRecord:
-    """Return the record of a round; `epsilon` is the privacy loss of all rounds so far. JSON has null for infinity."""
+def make_record(
+    r: RoundResult, dataset: Dataset, epsilon: float | None = None, evaluation: RoundRecord | None = None
+) -> RoundRecord:
+    """Return the record of a round.
+
+    `epsilon` is the privacy loss of all rounds so far; JSON has null for infinity. `evaluation` has entries beside the
+    accuracy on the test set; if the server has no test set, the accuracy is that on the clients' test examples.
+    """
+    evaluation = evaluation or {}
     global_accuracy = None if r.score is None else r.score.accuracy
+    if not len(dataset.test_y):
+        global_accuracy = evaluation.get("client_test", {}).get("accuracy", {}).get("weighted")
     out: RoundRecord = {
         "round": r.number,
-        "accuracy": r.local_accuracy if r.personalised else global_accuracy,
+        "accuracy": r.local_accuracy if r.personalised and len(dataset.test_y) else global_accuracy,
         "loss": None if r.score is None else r.score.mean_loss,
         "train_loss": r.train_loss,
         "seconds": round(r.seconds, 4),
@@ -30,6 +39,7 @@ def make_record(r: RoundResult, dataset: Dataset, epsilon: float | None = None) 
     }
     if r.local_accuracy is not None:
         out["local_accuracy"] = r.local_accuracy
+    out |= evaluation
     if r.rejected:
         out["refused"] = [reply._asdict() for reply in r.rejected]
     if epsilon is not None:
@@ -50,8 +60,11 @@ def has_no_effect(records: Sequence[RoundRecord]) -> bool:
     return bool(pulls) and max(pulls) < MIN_PULL
 
 
-def summarise(records: Sequence[RoundRecord], initial: float, targets: Sequence[float]) -> dict[str, Any]:
-    """Return final, best and mean of the last ten accuracies, the first round at each target, and totals."""
+def summarise(records: Sequence[RoundRecord], initial: float | None, targets: Sequence[float]) -> dict[str, Any]:
+    """Return final, best and mean of the last ten accuracies, the first round at each target, and totals.
+
+    Metrics are added where they were computed: final and mean of the last ten, and the clients' after the last round.
+    """
     curve = [(r["round"], r["accuracy"]) for r in records if r["accuracy"] is not None]
     accuracies = [accuracy for _, accuracy in curve]
     best = max(accuracies, default=None)
@@ -68,4 +81,16 @@ def summarise(records: Sequence[RoundRecord], initial: float, targets: Sequence[
         "seconds": round(sum(r["seconds"] for r in records), 4),
         "bytes_up": sum(r["bytes_up"] * r["replies"] for r in records),
         "bytes_down": sum(r["bytes_down"] * len(r["clients"]) for r in records),
+        **_metric_summary(records),
     }
+
+
+def _metric_summary(records: Sequence[RoundRecord]) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    evaluated = [record["metrics"] for record in records if "metrics" in record]
+    for name in evaluated[-1] if evaluated else ():
+        values = [metrics[name] for metrics in evaluated[-10:] if metrics[name] is not None]
+        final, last10 = evaluated[-1][name], float(np.mean(values)) if values else None
+        out.setdefault("metrics", {})[name] = {"final": final, "last10": last10}
+    clients = [record["client_test"] for record in records if "client_test" in record]
+    return out | ({"client_test": clients[-1]} if clients else {})

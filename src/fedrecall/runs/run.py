@@ -1,10 +1,14 @@
 """One run: start or resume it, iterate over its rounds, log them, save checkpoints, write the result."""
 
+from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+import torch
+from torch import Tensor
 
 from fedrecall.core.client_report import has_global_model
 from fedrecall.core.client_state_store import ClientStateStore
@@ -12,7 +16,7 @@ from fedrecall.core.exchange import Diverged
 from fedrecall.core.failures import FailurePolicy
 from fedrecall.core.rounds import RoundResult, run_rounds
 from fedrecall.core.seeds import single_threaded
-from fedrecall.core.types import Score
+from fedrecall.core.types import Payload, Score
 from fedrecall.errors import FULL_ERRORS, UserError
 from fedrecall.runs.card import CARD_FILE, model_card
 from fedrecall.runs.checkpoints import Checkpoint
@@ -24,9 +28,11 @@ from fedrecall.runs.engine import (
     make_reply_policy,
     with_simulated_faults,
 )
+from fedrecall.runs.evaluation import Monitor, evaluate_clients, monitored_part, server_metrics
 from fedrecall.runs.extension import extension_error, final_state, save_final_state
 from fedrecall.runs.inference import PREPROCESS_FILE, model_metadata
 from fedrecall.runs.notices import check_own_method, inactive_reason
+from fedrecall.runs.predictions import make_predictions, save_predictions
 from fedrecall.runs.privacy import check_privacy, open_ledger
 from fedrecall.runs.probes import (
     ProbeContext,
@@ -38,7 +44,7 @@ from fedrecall.runs.probes import (
 )
 from fedrecall.runs.records import RoundRecord, make_record, summarise
 from fedrecall.runs.result import Result
-from fedrecall.runs.setup import MODEL_FILE, Setup, weights_to_save
+from fedrecall.runs.setup import BEST_MODEL_FILE, MODEL_FILE, Setup, weights_to_save
 from fedrecall.runs.trackers import SafeTracker
 
 
@@ -84,7 +90,11 @@ class Run:
         self._probe_records: dict[str, list[ProbeRecord]] = {}
         self._last_round: RoundResult | None = None
         self._score: Score | None = None  # of self._server, if it was evaluated
+        self._stopped: str | None = None
         data = setup.data
+        self._monitor = Monitor(setup.experiment, monitored_part(tuple(data.held_out), len(data.test) > 0))
+        self._best: Payload = {}  # the model of the best round so far, if there are validation examples
+        self._recent = deque[Tensor](maxlen=10)  # right predictions of the last evaluations: bool [n]
         self._probe_context = ProbeContext(data.client_examples, data.test, data.partition, setup.clients.classes)
 
     def __enter__(self) -> Self:
@@ -104,11 +114,12 @@ class Run:
             self._engine = stack.enter_context(self._make_engine(checkpoint))
             if self._directory is not None:
                 self._tracker.start(self._setup.experiment.to_tables(), self._directory.path, self._server.t)
-            if checkpoint is None:
-                self._score = self._engine.evaluate(self._server.state)
-                self._initial_accuracy: float = self._score.accuracy
-            else:
+            self._initial_accuracy: float | None = None
+            if checkpoint is not None:
                 self._initial_accuracy = checkpoint.manifest["initial"]
+            elif self._setup.schedule.has_test:
+                self._score = self._engine.evaluate(self._server.state)
+                self._initial_accuracy = self._score.accuracy
             self._resources = stack.pop_all()
         return self
 
@@ -123,12 +134,20 @@ class Run:
         policy = make_reply_policy(setup, self._ledger)
         rounds = run_rounds(setup.clients.method, self._server, engine, setup.schedule, policy)
         try:
-            for round_result in rounds:
-                yield self._log_round(round_result)
+            if self._records:  # resumed: the rounds before the interruption may have been the last ones
+                self._stopped = self._monitor.stop_reason(self._records)
+            while self._stopped is None and (round_result := next(rounds, None)) is not None:
+                record = self._log_round(round_result)
+                self._stopped = self._monitor.stop_reason(self._records)
+                yield record
         except UserError as error:
             self._finish(error)
             raise
         self._finish()
+
+    def stop(self) -> None:
+        """Stop the run after the round that was yielded last: it is finished, as after its last round."""
+        self._stopped = self._stopped or "watch"
 
     @property
     def result(self) -> Result:
@@ -136,6 +155,12 @@ class Run:
         summary = summarise(self._records, self._initial_accuracy, self._setup.experiment.run.targets)
         if self._inactive is not None:
             summary["inactive"] = self._inactive  # why the method is FedAvg on this data
+        summary |= self._monitor.summary(self._records)
+        if not self._setup.schedule.has_test and "client_test" in self._setup.data.held_out:
+            summary["accuracy_on"] = "client_test"
+        if self._stopped is not None and summary["rounds"] < self._setup.schedule.rounds:
+            on = {} if self._stopped == "watch" else {"metric": self._monitor.metric.name, "on": self._monitor.part}
+            summary["stopped"] = {"round": summary["rounds"], "reason": self._stopped, **on}
         path = None if self._directory is None else self._directory.path
         data = self._setup.data
         preprocessing = data.dataset.preprocessing(data.test.transform)
@@ -187,6 +212,8 @@ class Run:
         logs = directory.truncate_logs(checkpoint.manifest["round"] if checkpoint else 0)
         if checkpoint is not None:
             self._server = checkpoint.restore_server(self._setup.server)
+            self._best = checkpoint.part("best")
+            self._recent.extend(row.bool() for row in checkpoint.part("recent").get("correct", ()))
             self._records = logs.pop(ROUNDS_FILE)
             self._probe_records = {name.removesuffix(".jsonl"): records for name, records in logs.items() if records}
 
@@ -229,7 +256,10 @@ class Run:
         self._server, self._last_round, self._score = round_result.server, round_result, round_result.score
         privacy = setup.experiment.server.privacy
         epsilon = None if privacy is None else self._ledger.epsilon(privacy.delta)
-        record = make_record(round_result, setup.data.dataset, epsilon)
+        evaluation = server_metrics(run, round_result.score, setup.clients.classes)
+        if setup.data.held_out and setup.schedule.is_evaluated(round_result.number):
+            evaluation |= evaluate_clients(self._engine, setup.clients, self._server)
+        record = make_record(round_result, setup.data.dataset, epsilon, evaluation)
         probe_records = run_probes(run.probes, self._probe_context, round_result)
         if (forgotten := measure_forgotten(self._probe_context, round_result)) is not None:
             record |= forgotten.means()
@@ -238,6 +268,9 @@ class Run:
         if "pull" in probe_records:
             record["pull"] = probe_records["pull"]["pull"]
         self._records.append(record)
+        self._keep_best()
+        if round_result.score is not None:
+            self._recent.append(round_result.score.predicted == round_result.score.y)
         for name, probe_record in probe_records.items():
             self._probe_records.setdefault(name, []).append(probe_record)
         if round_result.train_loss is None:
@@ -254,8 +287,11 @@ class Run:
             for name, probe_record in probe_records.items():
                 directory.append_record(probe_record, f"probes/{name}.jsonl")
             if round_result.number % run.checkpoint_every == 0 and round_result.number < setup.schedule.rounds:
-                extra = {"initial": self._initial_accuracy}
-                directory.checkpoints.save(self._server, self._engine.client_state, directory.log_files, extra)
+                tensors = {f"best.{name}": t for name, t in self._best.items()}
+                if self._recent:
+                    tensors["recent.correct"] = torch.stack(list(self._recent)).to(torch.uint8)
+                extra, client_state = {"initial": self._initial_accuracy}, self._engine.client_state
+                directory.checkpoints.save(self._server, client_state, directory.log_files, extra, tensors)
         self._tracker.round(record)
         return record
 
@@ -268,6 +304,25 @@ class Run:
             return self._score
         return self._engine.evaluate(self._server.f.join(sent["w"], sent.get("b", self._server.b)))
 
+    def _keep_best(self) -> None:
+        """Keep the model of the round with the best value on the validation examples."""
+        best = self._monitor.best(self._records)
+        has_model = self._monitor.part == "validation" and has_global_model(self._setup.clients.method, self._server.f)
+        if has_model and best is not None and best[0] == self._server.t:
+            w, b = self._server.f.split(self._server.evaluated_state)
+            self._best = {"w": w, "b": b, "counters": self._server.int_buffers}
+
+    def _save_predictions(self, directory: RunDirectory) -> None:
+        """Write the final model's predictions on the test set, if there is one."""
+        if not self._setup.schedule.has_test or not self._records:
+            return
+        score = None if self._last_round is None else self._last_round.score
+        if score is None or score.z is None:  # the run was stopped before its last round
+            score = self._engine.evaluate(self._server.evaluated_state, logits=True)
+        evaluations = min(10, sum(record["loss"] is not None for record in self._records))
+        recent = self._recent if len(self._recent) == evaluations else ()  # a continued run may lack some
+        save_predictions(directory.path, make_predictions(score, recent, self._setup.data.dataset.test_groups))
+
     def _finish(self, error: UserError | None = None) -> None:
         """Write the global model, then the summary, which marks the run as finished or failed."""
         result, directory = self.result, self._directory
@@ -278,6 +333,12 @@ class Run:
                 tensors = weights_to_save(result.model(), self._setup.experiment.model)
                 directory.write_tensors(MODEL_FILE, tensors, model_metadata(result.preprocessing))
                 directory.write_json(PREPROCESS_FILE, result.preprocessing.to_json())
+                if self._best:
+                    best = self._server.f.to_module(*(self._best[name] for name in ("w", "b", "counters")))
+                    tensors = weights_to_save(best, self._setup.experiment.model)
+                    directory.write_tensors(BEST_MODEL_FILE, tensors, model_metadata(result.preprocessing))
+                if error is None:
+                    self._save_predictions(directory)
             directory.write_text(CARD_FILE, model_card(result, self._setup.data.dataset, self._last_round))
             if "features" in self._setup.experiment.run.probes and error is None and self._last_round is not None:
                 features = feature_tensors(self._probe_context, self._last_round)

@@ -1,7 +1,9 @@
 """From an experiment to the setup of a run: data, partition, model, server and schedule, all of it validated."""
 
+import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -12,8 +14,10 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from fedrecall.config.choices import PythonObject, require
+from fedrecall.config.data_section import DataSection
 from fedrecall.config.experiment import Experiment, FederationSection
 from fedrecall.core import seeds
+from fedrecall.core.evaluation import HeldOutPart
 from fedrecall.core.flat_model import FlatModel
 from fedrecall.core.private_part import private_names
 from fedrecall.core.rounds import RoundSchedule
@@ -24,20 +28,25 @@ from fedrecall.data.examples import Examples
 from fedrecall.data.imbalance import with_imbalance
 from fedrecall.data.partition import Partition, from_flower_partitioner, make_partition
 from fedrecall.data.partitioners import Groups, Ints, Partitioner
-from fedrecall.data.splits import split_auxiliary
+from fedrecall.data.splits import hold_out_of_clients, split_auxiliary
 from fedrecall.data.transforms import resolve_transform
 from fedrecall.errors import UserError
 from fedrecall.models import MODELS, Model
 from fedrecall.models.adapt import adapt, call_by_name
 from fedrecall.models.huggingface import HuggingFace
+from fedrecall.runs.evaluation import evaluation_request, requested_metrics
 from fedrecall.runs.probes import report_request
 from fedrecall.simulation.clients import SimulatedClients
 from fedrecall.tensor_dict import Inputs, TensorDict, named_tensors
+
+log = logging.getLogger(__name__)
 
 UserModel = nn.Module | Callable[[], nn.Module]
 """A module with its weights, or a function that makes one, whose weights depend on the seed."""
 
 MODEL_FILE = "model.safetensors"  # the global model in a run directory
+
+BEST_MODEL_FILE = "best.safetensors"  # the global model of the best round by validation
 
 
 class FederatedData(NamedTuple):
@@ -46,8 +55,14 @@ class FederatedData(NamedTuple):
     dataset: Dataset
     client_examples: Examples  # of all clients; the partition assigns its rows to them
     auxiliary: Examples  # on the server
-    test: Examples
-    partition: Partition
+    test: Examples  # on the server; empty if it has none
+    partition: Partition  # rows that the clients train on
+    held_out: dict[HeldOutPart, Partition]  # rows held out from the clients, by part; without parts of share 0
+
+    @property
+    def sample(self) -> Examples:
+        """Some examples, for their form: of the test set, or of the clients if the server has none."""
+        return self.test if len(self.test) else self.client_examples
 
 
 @dataclass(frozen=True)
@@ -86,6 +101,8 @@ def build_setup(experiment: Experiment, federated: FederatedData, model: UserMod
     if isinstance(weights, tuple) and len(weights) != classes:
         message = f"local.class_weights: {len(weights)} weights, but the data has {classes} classes"
         raise UserError("config.conflict", message, "local.class_weights", f"set {classes} weights")
+    if not len(federated.test):
+        check_without_test(experiment)
     module, run = build_model(experiment, federated.dataset, model), experiment.run
     if run.start is not None:
         load_weights(module, run.start)
@@ -107,6 +124,8 @@ def build_setup(experiment: Experiment, federated: FederatedData, model: UserMod
         sample=experiment.federation.clients_sampled,
         seed=run.seed_for("sample"),
         evaluate_every=run.evaluate_every,
+        has_test=len(federated.test) > 0,
+        logits=bool(requested_metrics(run)),
     )
     return Setup(experiment, federated, make_simulated_clients(experiment, federated), server, plan)
 
@@ -120,6 +139,19 @@ def make_flat_model(experiment: Experiment, module: nn.Module) -> FlatModel:
     return FlatModel(module, private_names(module, chosen or own))
 
 
+def check_without_test(experiment: Experiment) -> None:
+    """Reject measurements on the server's test set, if it has none; warn if nothing at all is measured."""
+    run, data = experiment.run, experiment.data
+    request = report_request(run.probes, local_accuracy=run.local_accuracy, last=0)
+    confusion = [name for name in run.probes if name == "confusion"]
+    if request.predictions or request.shift or request.features is not None or confusion:
+        key, value = ("run.local_accuracy", "true") if run.local_accuracy else ("run.probes", ", ".join(run.probes))
+        message = f"{key} = {value}: it is measured on the server's test set, and data.test = {data.test:g}"
+        raise UserError("config.conflict", message, key, f"remove {key}, or set data.test")
+    if not data.client_test:
+        log.warning("data.test = 0 and data.client_test = 0: no test examples are held out, accuracy is not measured")
+
+
 def make_simulated_clients(experiment: Experiment, federated: FederatedData) -> SimulatedClients:
     """Return the simulated clients of an experiment."""
     run = experiment.run
@@ -129,23 +161,28 @@ def make_simulated_clients(experiment: Experiment, federated: FederatedData) -> 
         train=federated.client_examples,
         test=federated.test,
         partition=federated.partition,
+        held_out=federated.held_out,
         classes=federated.dataset.num_classes,
         seed=run.seed,
         report=report_request(run.probes, local_accuracy=run.local_accuracy, last=run.rounds - 1),
+        evaluation=evaluation_request(run, federated.dataset.num_classes),
         attack=experiment.federation.attack,
     )
 
 
 def load_and_partition(experiment: Experiment, *, data: object = None, partition: object = None) -> FederatedData:
     """Load the data, draw the server's auxiliary examples, partition the others among the clients."""
-    dataset = experiment.data.load(experiment.model) if data is None else as_dataset(data)
-    experiment = with_clients_of_data(experiment, dataset, data, partition)
-    seed = experiment.run.seed_for("partition")
-    dataset = with_imbalance(dataset, experiment.data.imbalance, seeds.numpy_generator(seed, "imbalance"))
-    aux, left = split_auxiliary(
-        dataset.train_y, experiment.data.aux_per_class, experiment.data.aux, seeds.numpy_generator(seed, "auxiliary")
+    section, run = experiment.data, experiment.run
+    dataset = (
+        section.load(experiment.model, run.seed) if data is None else section.split_again(as_dataset(data), run.seed)
     )
-    transform = resolve_transform(experiment.data.augment, dataset.name, dataset.test_transform)
+    experiment = with_clients_of_data(experiment, dataset, data, partition)
+    seed = run.seed_for("partition")
+    dataset = with_imbalance(dataset, section.imbalance, seeds.numpy_generator(seed, "imbalance"))
+    aux, left = split_auxiliary(
+        dataset.train_y, section.aux_per_class, section.aux, seeds.numpy_generator(seed, "auxiliary")
+    )
+    transform = resolve_transform(section.augment, dataset.name, dataset.test_transform)
     train = Examples(dataset.train_x, dataset.train_y, transform)
     clients = train.subset(left)
     groups = None if dataset.train_groups is None else dataset.train_groups[left].numpy()
@@ -164,9 +201,38 @@ def load_and_partition(experiment: Experiment, *, data: object = None, partition
             "federation.clients",
             f"set federation.clients = {len(assigned)}",
         )
-    return FederatedData(
-        dataset, clients, train.subset(aux), Examples(dataset.test_x, dataset.test_y, transform), assigned
-    )
+    test = Examples(dataset.test_x, dataset.test_y, transform)
+    return hold_out_parts(section, FederatedData(dataset, clients, train.subset(aux), test, assigned, {}), seed)
+
+
+def hold_out_parts(section: DataSection, federated: FederatedData, seed: int) -> FederatedData:
+    """Hold out the examples for testing and validation from every client: first data.client_test, then validation."""
+    shares: dict[HeldOutPart, float] = {"client_test": section.client_test, "validation": section.validation}
+    if not any(shares.values()):
+        return federated
+    clients, units = federated.client_examples, federated.dataset.train_units
+    rows = torch.arange(len(clients)) if clients.rows is None else clients.rows
+    auxiliary = federated.auxiliary.rows if federated.auxiliary.rows is not None else rows
+    in_units = None if units is None else units[rows].numpy()
+    shared = np.isin(rows, auxiliary)
+    if units is not None:  # the server knows other examples of these units
+        shared = np.isin(units[rows], units[auxiliary])
+    partition, held_out = federated.partition, dict[HeldOutPart, Partition]()
+    for part, share in shares.items():
+        if share:
+            client_rng = partial(seeds.numpy_generator, seed, part)
+            partition, held_out[part] = hold_out_of_clients(
+                partition, share, client_rng, excluded=np.flatnonzero(shared), units=in_units, key=f"data.{part}"
+            )
+    return federated._replace(partition=partition, held_out=held_out)
+
+
+def without_test(federated: FederatedData) -> FederatedData:
+    """Return the data of a federation whose server has no test set."""
+    dataset, none = federated.dataset, slice(0)
+    test_groups = None if dataset.test_groups is None else dataset.test_groups[none]
+    dataset = replace(dataset, test_x=dataset.test_x[none], test_y=dataset.test_y[none], test_groups=test_groups)
+    return federated._replace(dataset=dataset, test=Examples(dataset.test_x, dataset.test_y, federated.test.transform))
 
 
 def with_clients_of_data(experiment: Experiment, dataset: Dataset, data: object, partition: object) -> Experiment:

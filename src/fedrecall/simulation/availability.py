@@ -61,9 +61,9 @@ class UnreliableClients:
         """Return the clients that reply in time."""
         return PartialCohort(self.engine.cohort(t, self.responding_clients(t, clients)), len(clients))
 
-    def evaluate(self, state: Tensor) -> Score:
-        """Evaluate a complete model on the test set."""
-        return self.engine.evaluate(state)
+    def evaluate(self, state: Tensor, *, logits: bool = False) -> Score:
+        """Evaluate a complete model on the test set; with `logits` the score has them."""
+        return self.engine.evaluate(state, logits=logits)
 
     def responding_clients(self, t: int, clients: Sequence[int]) -> list[int]:
         """Return the clients that reply in round t, fastest first; at least one."""

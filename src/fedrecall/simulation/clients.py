@@ -1,12 +1,13 @@
 """Clients of a simulation: a partition of one training set, some of the clients malicious."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
 
 from fedrecall.core.client import ClientRunner
+from fedrecall.core.evaluation import EVALUATE, HeldOutPart
 from fedrecall.core.flat_model import FlatModel
 from fedrecall.core.types import Payload, Reply
 from fedrecall.data.examples import Examples
@@ -22,6 +23,8 @@ class SimulatedClients(ClientRunner):
     """Training examples of all clients."""
     test: Examples
     partition: Partition
+    held_out: dict[HeldOutPart, Partition] = field(default_factory=dict)
+    """Examples held out from the clients for evaluation."""
     attack: Attack | None = None
     """Attack of the malicious clients. None: all clients are honest."""
 
@@ -36,6 +39,12 @@ class SimulatedClients(ClientRunner):
 
     def run_task(self, f: FlatModel, task: str, client: int, t: int, down: Payload, memory: Payload | None) -> Reply:
         """Run one client's task of round t. `memory` is None if the client has no state yet."""
+        if task == EVALUATE:
+            parts = {
+                part: self.train.subset(torch.from_numpy(rows.rows(client))) for part, rows in self.held_out.items()
+            }
+            data = self.train.subset(torch.from_numpy(self.partition.rows(client)))
+            return self.evaluate_on(data, parts, f, client, t, down, memory)
         data = self.train.subset(torch.from_numpy(self.partition.rows(client)))
         if not isinstance(self.attack, ClientAttack) or client not in self.malicious:
             return self.run_on(data, f, task, client, t, down, memory)

@@ -40,11 +40,12 @@ class ScoreJob(NamedTuple):
     """Job: evaluation of the broadcast model on rows of the test set."""
 
     ranges: list[list[int]]
+    logits: bool
 
     @property
     def message(self) -> Message:
         """Description of the job, as JSON values."""
-        return {"score": self.ranges}
+        return {"score": self.ranges, "logits": self.logits}
 
     @property
     def client(self) -> None:
@@ -86,6 +87,9 @@ def _run(clients: SimulatedClients, f: FlatModel, message: Message, payloads: di
         reply = clients.run_task(f, task, client, t, down, payloads.get("memory"))
         return JobResult({"n": reply.n}, {"up": reply.up, "memory": reply.memory, "report": reply.metrics})
     state = down["state"].to(f.w.device)
-    scores = [f.score(state, clients.test.subset(torch.arange(*rows))) for rows in message["score"]]
-    predicted = torch.cat([score.predicted for score in scores])
-    return JobResult({"losses": [score.loss for score in scores]}, {"score": {"predicted": predicted}})
+    logits = message["logits"]
+    scores = [f.score(state, clients.test.subset(torch.arange(*rows)), logits=logits) for rows in message["score"]]
+    out = {"predicted": torch.cat([score.predicted for score in scores])}
+    if logits:
+        out["z"] = torch.cat([score.z for score in scores if score.z is not None])
+    return JobResult({"losses": [score.loss for score in scores]}, {"score": out})

@@ -62,12 +62,12 @@ class WorkerEngine(TaskEngine, Generic[W]):
                 continue
             yield Reply(payloads["up"], message["n"], payloads["memory"], payloads["report"], client)
 
-    def evaluate(self, state: Tensor) -> Score:
+    def evaluate(self, state: Tensor, *, logits: bool = False) -> Score:
         """Evaluate a complete model on the test set, in the slices and the order of `FlatModel.score`."""
-        predicted, loss = list[Tensor](), 0.0
+        predicted, loss, kept = list[Tensor](), 0.0, list[Tensor]()
         ranges = [[rows.start, rows.stop] for rows in eval_slices(len(self.clients.test))]
         per_job = -(-len(ranges) // (EVAL_JOBS_PER_WORKER * self.workers.size))
-        jobs = [ScoreJob(ranges[i : i + per_job]) for i in range(0, len(ranges), per_job)]
+        jobs = [ScoreJob(ranges[i : i + per_job], logits) for i in range(0, len(ranges), per_job)]
         for message, payloads in self._results(jobs, {"state": state}):
             if "error" in message:
                 what = f"the global model cannot be evaluated: {message['error']}"
@@ -76,7 +76,9 @@ class WorkerEngine(TaskEngine, Generic[W]):
             predicted.append(payloads["score"]["predicted"])
             for slice_loss in message["losses"]:  # one by one: `FlatModel.score` adds them in this order
                 loss += slice_loss
-        return Score(torch.cat(predicted), self.clients.test.y, loss)
+            if logits:
+                kept.append(payloads["score"]["z"])
+        return Score(torch.cat(predicted), self.clients.test.y, loss, torch.cat(kept) if logits else None)
 
     def _results(self, jobs: Sequence[Job], down: Payload) -> Iterator[JobResult]:
         for result in Scheduler(self.workers, jobs, self._buffer).results(down):

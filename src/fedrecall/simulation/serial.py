@@ -45,6 +45,6 @@ class SerialEngine(TaskEngine):
                 continue
             yield reply._replace(client=client)
 
-    def evaluate(self, state: Tensor) -> Score:
-        """Evaluate a complete model on the test set."""
-        return self.f.score(state.to(self.f.w.device), self.clients.test)
+    def evaluate(self, state: Tensor, *, logits: bool = False) -> Score:
+        """Evaluate a complete model on the test set; with `logits` the score has them."""
+        return self.f.score(state.to(self.f.w.device), self.clients.test, logits=logits)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedrecall.config.experiment import Experiment
 from fedrecall.config.sources import COMPARE_DEFAULTS, ConfigLike, import_own_code
-from fedrecall.config.tables import Tables
+from fedrecall.config.tables import Tables, merge_tables
 from fedrecall.core.method import Method
 from fedrecall.data.catalog import DATASETS
 from fedrecall.data.dataset import Dataset
@@ -93,6 +93,12 @@ def comparison_study(
     defaults = COMPARE_DEFAULTS if config is None and keywords.data is None else None
     base, objects = keywords.apply(defaults if config is None else config, overrides)
     experiment = Experiment(**base)
+    draws_test_set = experiment.data.draws_test_set
+    if objects.data is not None:
+        draws_test_set = objects.data.split_again is not None
+    if draws_test_set and experiment.data.split_seed is None:  # each seed has its own test set
+        base = merge_tables(base, {"data": {"split_seed": "run"}})
+        experiment = Experiment(**base)
     rows, user_methods = _method_rows(methods or default_methods(experiment, objects.data))
     name = experiment.data.name if objects.data is None else objects.data.name
     study = Study(

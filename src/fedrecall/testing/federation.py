@@ -100,9 +100,9 @@ class LossyEngine:
         sampled = [c for c in clients if c not in self.not_sampled]
         return PartialCohort(self.engine.cohort(t, [c for c in sampled if c not in self.lost]), len(sampled))
 
-    def evaluate(self, state: Tensor) -> Score:
-        """Evaluate a complete model on the test set."""
-        return self.engine.evaluate(state)
+    def evaluate(self, state: Tensor, *, logits: bool = False) -> Score:
+        """Evaluate a complete model on the test set; with `logits` the score has them."""
+        return self.engine.evaluate(state, logits=logits)
 
 
 def run_federation(

@@ -7,29 +7,25 @@ therefore resumed with the same proposals.
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
-import numpy as np
-import torch
-
-from fedrecall.config.experiment import Experiment, RunSection
+from fedrecall.config.experiment import Experiment
 from fedrecall.config.overrides import with_overrides
 from fedrecall.config.sources import COMPARE_DEFAULTS, ConfigLike, import_own_code
 from fedrecall.config.tables import Tables, merge_tables
 from fedrecall.core import seeds
 from fedrecall.core.exchange import Diverged
-from fedrecall.data.examples import Examples
-from fedrecall.data.splits import split_validation
 from fedrecall.errors import UserError, missing_extra
 from fedrecall.methods.search_spaces import GridValues, SearchSpace
 from fedrecall.runs.directory import locked
 from fedrecall.runs.keywords import Keywords, MethodLike, PythonObjects, name_method
 from fedrecall.runs.records import RoundRecord
 from fedrecall.runs.run import Run
-from fedrecall.runs.setup import FederatedData, build_setup, load_and_partition, with_resolved_choices
+from fedrecall.runs.setup import build_setup, load_and_partition, with_resolved_choices, without_test
+from fedrecall.studies.statistics import last10
 from fedrecall.studies.study import slug
 from fedrecall.studies.tuning import space as spaces
 from fedrecall.studies.tuning.space import Settings
@@ -45,9 +41,10 @@ PRUNER_STARTUP_TRIALS = 4  # complete trials before one is pruned
 
 MAX_PROPOSALS = 10  # proposals per trial; one that was tried before or is invalid is discarded
 
-IGNORED_RUN_KEYS = ("probes", "targets", "local_accuracy", "track")  # cost time and do not affect the score
+# Settings that cost time and do not affect the score, or end a trial early.
+IGNORED_RUN_KEYS = ("probes", "targets", "local_accuracy", "track", "metrics", "stop")
 
-VALIDATION_FRACTION = 0.2  # of every client's examples
+VALIDATION_FRACTION = 0.2  # of every client's examples, where data.validation is 0
 
 
 class TuningResult(NamedTuple):
@@ -108,10 +105,14 @@ class Search:
     def __enter__(self) -> Self:
         experiment = import_own_code(Experiment(**self._tables))
         data, model, partition = self._objects.data, self._objects.model, self._objects.partition
-        federated = load_and_partition(experiment, data=data, partition=partition)
+        section = experiment.data.model_copy(
+            update={"validation": experiment.data.validation or VALIDATION_FRACTION, "client_test": 0.0}
+        )
+        validated = experiment.model_copy(update={"data": section})
+        federated = load_and_partition(validated, data=data, partition=partition)
         self._experiment = with_resolved_choices(experiment, federated, data, model, partition)
-        self._data = with_validation_split(federated, experiment.run)
-        tables = self._experiment.to_tables()
+        self._data = without_test(federated)
+        tables = with_resolved_choices(validated, federated, data, model, partition).to_tables()
         run = {key: value for key, value in tables["run"].items() if key not in IGNORED_RUN_KEYS}
         self._trial_tables = tables | {"run": run}
         self._grid = spaces.grid_points(self._trial_tables, self.space)
@@ -187,15 +188,15 @@ class Search:
             with Run(build_setup(experiment, self._data, self._objects.model)) as run:
                 for record in run:
                     yield TuningEvent("round", number, settings, record=record)
-                    if record["accuracy"] is None:
+                    if "validation" not in record:
                         continue
-                    curve[record["round"]] = record["accuracy"]
-                    proposal.report(record["accuracy"], record["round"])
+                    curve[record["round"]] = record["validation"]["accuracy"]
+                    proposal.report(curve[record["round"]], record["round"])
                     if record["round"] < self.rounds and proposal.should_prune():
                         return make_trial("pruned")
         except Diverged as error:
             return make_trial("failed", why=str(error))
-        return make_trial("complete", run.result.summary["last10"])
+        return make_trial("complete", last10(list(curve.items())))
 
     def _replay_trials(self) -> "optuna.Study":
         """Return an Optuna study of the trials so far, the same before and after an interruption."""
@@ -223,7 +224,7 @@ class Search:
         """Return the facts that identify the search; the data without the test set."""
         return {
             "space": {key: str(values) for key, values in self.space.dimensions.items()},
-            "validation": VALIDATION_FRACTION,
+            "validation": self._trial_tables["data"]["validation"],
             "data": self._data.dataset.fingerprint,
             "partition": self._data.partition.hash,
             "config": self._experiment.to_tables(),
@@ -252,26 +253,6 @@ def resolve_search(
     space = spaces.search_space(str(tables["method"]["name"]), over)
     spaces.require_valid(tables, space)
     return tables, objects, space
-
-
-def with_validation_split(federated: FederatedData, run: RunSection) -> FederatedData:
-    """Hold out a fraction of every client's examples, and evaluate models on them instead of the test set."""
-    clients, auxiliary = (
-        torch.arange(len(e.labels)) if e.rows is None else e.rows
-        for e in (federated.client_examples, federated.auxiliary)
-    )
-    seed = seeds.derive_seed(run.seed if run.partition_seed is None else run.partition_seed, "validation")
-    shared = np.flatnonzero(np.isin(clients, auxiliary))  # known to the server: never held out
-    partition, rows = split_validation(federated.partition, VALIDATION_FRACTION, seed, shared)
-    dataset, held_out = federated.dataset, clients[torch.from_numpy(rows)]
-    dataset = replace(
-        dataset,
-        test_x=dataset.train_x[held_out],
-        test_y=dataset.train_y[held_out],
-        test_groups=None if dataset.train_groups is None else dataset.train_groups[held_out],
-    )
-    validation = Examples(dataset.test_x, dataset.test_y, federated.test.transform)
-    return federated._replace(dataset=dataset, test=validation, partition=partition)
 
 
 def import_optuna() -> Any:

@@ -1,0 +1,164 @@
+"""The section [data]: which data, and which of them are held out."""
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+from pydantic import ConfigDict, Field, PrivateAttr, model_validator
+
+from fedrecall.config.choices import Augmentation, NamedChoice
+from fedrecall.config.own_code import is_code_path, untrusted
+from fedrecall.config.section import BelowOne, LaxPath, Positive, Section, unused_key
+from fedrecall.config.validation import unknown_key
+from fedrecall.data.catalog import DATASETS, load_named
+from fedrecall.data.custom import as_dataset, from_folder
+from fedrecall.data.dataset import Dataset
+from fedrecall.data.imbalance import IMBALANCES, Imbalance
+from fedrecall.data.tabular import from_table
+from fedrecall.data.text import MAX_TOKENS
+from fedrecall.errors import UserError, unknown_name
+
+DATA_KINDS = (*DATASETS, "folder", "table", "own")
+# keys of [data] that depend on data.name
+SOURCE_KEYS = ("root", "path", "label", "client", "classes", "size", "limit", "group")
+DataName = Annotated[str, Field(json_schema_extra={"enum": list(DATA_KINDS)})]
+
+IMBALANCE_CHOICE = NamedChoice("imbalance", IMBALANCES, Imbalance, default="exponential", section="data")
+
+T = TypeVar("T")
+
+
+class DataSection(Section):
+    """Data set, augmentation and the server's auxiliary examples."""
+
+    model_config = ConfigDict(extra="allow")  # the arguments of own code; the other kinds have none
+
+    name: DataName = "digits"
+    """A named data set, "folder" (images), "table" (CSV, Parquet), or "package.module:function", whose arguments are
+    further keys. "own": data passed in Python."""
+    root: LaxPath | None = None
+    """Folder of the named data sets, to work offline. None: the environment variable FEDRECALL_DATA."""
+    path: LaxPath | None = None
+    """Path of the folder of images or of the table."""
+    label: str | None = None
+    """Label column of the table."""
+    client: str | None = None
+    """Client column of the table. For a folder, any value means the layout <client>/<class>/<image>."""
+    text: str | None = None
+    """Text column of the table: the inputs are its texts, and other columns are ignored."""
+    tokenizer: str | None = None
+    """Folder of a tokenizer of transformers, for data.text. None: that of the model, or words."""
+    max_tokens: Positive | None = None
+    """Number of tokens at which texts are cut. None: 64."""
+    classes: Positive | None = None
+    """Number of classes of femnist: 10, 26 or 62."""
+    size: Positive | None = None
+    """Side in pixels to which images are resized when they are decoded."""
+    limit: Positive | None = None
+    """Maximum number of training examples per group (office-caltech-10: 62)."""
+    writers: Positive | None = None
+    """Number of femnist's writers, drawn at random. None: all."""
+    partial: bool = False
+    """Accept files that have only a part of a named data set; its results compare with no paper's numbers."""
+    test: BelowOne = 0.2
+    """Fraction held out for testing if the data has no test set. 0: none, the server has no test set."""
+    split_seed: int | Literal["run"] | None = None
+    """Seed that draws the test set, if the data has none of its own. "run": run.seed. None: 0."""
+    group: str | None = None
+    """Column of the table with the group of each row, such as a patient. No split divides a group."""
+    client_test: BelowOne = 0.0
+    """Fraction of every client's examples held out for testing on the client. 0: none."""
+    validation: BelowOne = 0.0
+    """Fraction of every client's remaining examples held out for validation. 0: none."""
+    augment: Augmentation = "none"
+    """Training transforms: a preset, or a table of transforms."""
+    imbalance: Annotated[Imbalance, IMBALANCE_CHOICE] | None = None
+    """Rule by which labels are rare everywhere, applied before the partition. None: the data as they are."""
+    aux: Literal["overlap", "holdout"] = "overlap"
+    """Auxiliary examples: copies of examples that clients have too, or examples held out from the clients."""
+    aux_per_class: Annotated[int, Field(ge=0)] = 32
+    """Number of the server's auxiliary examples per class, for the methods that need them."""
+
+    _loader: Callable[[], object] | None = PrivateAttr(None)  # own code, once it is imported
+
+    @model_validator(mode="after")
+    def _check_keys_of_kind(self) -> Self:
+        if is_code_path(self.name):
+            return self
+        for key in self.model_extra or ():
+            raise unknown_key(f"data.{key}", "key in [data]", type(self).model_fields)
+        if self.name not in DATA_KINDS:
+            raise unknown_name("data set", self.name, DATA_KINDS[:-1], key="data.name")
+        text = ("text", "tokenizer", "max_tokens")
+        unused = {
+            "folder": ("root", "label", "classes", "limit", "writers", "group", *text),
+            "table": ("root", "classes", "size", "limit", "writers"),
+        }
+        for key in unused.get(self.name, ("path", "label", "client", "group", *text)):
+            if getattr(self, key) is not None:
+                raise unused_key(f"data.{key}", getattr(self, key), "data.name", self.name)
+        if self.text is None and (self.tokenizer is not None or self.max_tokens is not None):
+            key = "tokenizer" if self.tokenizer is not None else "max_tokens"
+            message = f"data.{key} = {getattr(self, key)}: it is for texts, and data.text is not set"
+            raise UserError("config.conflict", message, f"data.{key}", f"set data.text, or remove data.{key}")
+        if self.partial and self.name not in DATASETS:
+            raise unused_key("data.partial", "true", "data.name", self.name)
+        return self
+
+    @property
+    def may_name_clients(self) -> bool:
+        """True if the data is the user's own and can have the client of every example."""
+        return self.name in ("table", "folder", "own") or is_code_path(self.name)
+
+    @property
+    def draws_test_set(self) -> bool:
+        """True if the named data may have no test set of its own, so that one is drawn."""
+        return self.name in ("folder", "table", "femnist")
+
+    def split_again(self, dataset: Dataset, run_seed: int) -> Dataset:
+        """Draw the test set of a user's data again, if a seed for it is set."""
+        if self.split_seed is None or dataset.split_again is None:
+            return dataset
+        return dataset.split_again(seed=self._split_seed(run_seed))
+
+    def _split_seed(self, run_seed: int) -> int:
+        return run_seed if self.split_seed == "run" else self.split_seed or 0
+
+    def load(self, model: object = None, run_seed: int = 0) -> Dataset:
+        """Load the data set that the section names. Texts have by default the tokenizer of the model, if it has one.
+
+        `run_seed` draws the test set if data.split_seed is "run".
+        """
+        seed = self._split_seed(run_seed)
+        tokenizer = self.tokenizer or getattr(model, "path", None)
+        if self.name == "own":
+            message = 'data.name = "own": the configuration refers to data passed in Python'
+            raise UserError("config.needs_python_object", message, "data", "pass it again: run(..., data=...)")
+        if is_code_path(self.name):
+            if self._loader is None:
+                raise untrusted([self.name], "data.name")
+            return self.split_again(as_dataset(self._loader()), run_seed)
+        if self.name == "folder":
+            path = self._required("path", self.path)
+            return from_folder(path, size=self.size, client=self.client is not None, test=self.test, seed=seed)
+        if self.name == "table":
+            path, label = self._required("path", self.path), self._required("label", self.label)
+            options: dict[str, Any] = {"client": self.client, "group": self.group, "test": self.test, "text": self.text}
+            return from_table(
+                path, label, tokenizer=tokenizer, max_tokens=self.max_tokens or MAX_TOKENS, seed=seed, **options
+            )
+        return load_named(
+            self.name,
+            root=self.root,
+            classes=self.classes,
+            size=self.size,
+            limit=self.limit,
+            writers=self.writers,
+            partial=self.partial,
+            seed=seed,
+        )
+
+    def _required(self, key: str, value: T | None) -> T:
+        if value is None:
+            message = f'data.{key}: the key is missing, which data.name = "{self.name}" needs'
+            raise UserError("config.missing_key", message, f"data.{key}", f"set data.{key}")
+        return value
