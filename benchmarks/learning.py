@@ -63,8 +63,8 @@ def image_case(root: Path, images: int = 5000) -> Case:
     whole = load_named("cifar10", root=root)
     part = {"train_x": whole.train_x[:images], "train_y": whole.train_y[:images]}
     data = fr.Dataset(**{**{name: getattr(whole, name) for name in whole.__dataclass_fields__}, **part})
-    model = {"name": "vit", "width": 64, "depth": 3}
-    return Case(data, model, 20, {"batch": 10, "lr": 1e-3}, {"batch": 50, "lr": 1e-3})
+    model = {"name": "vit", "patch": 8, "width": 64, "depth": 3}
+    return Case(data, model, 12, {"batch": 20, "lr": 2e-3}, {"batch": 50, "lr": 1e-3})
 
 
 def train_federated(case: Case, seed: int) -> float:

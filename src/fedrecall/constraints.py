@@ -4,6 +4,7 @@ The same metadata is enforced here when a class is called in Python, and by pyda
 """
 
 from dataclasses import fields
+from functools import cache
 from math import isfinite
 from numbers import Integral, Real
 from types import NoneType, UnionType
@@ -48,7 +49,7 @@ def check_constraints(instance: Any, section: str) -> None:
 
     `section` is the configuration key of the table that describes the instance. Numbers must be finite.
     """
-    hints = get_type_hints(type(instance), include_extras=True)
+    hints = _type_hints(type(instance))  # type: ignore[arg-type]  # mypy: a class is not Hashable
     for field in fields(instance):
         value, key = getattr(instance, field.name), f"{section}.{field.name}"
         kind = _without_none(hints[field.name])
@@ -59,6 +60,11 @@ def check_constraints(instance: Any, section: str) -> None:
                 raise unknown_name(key, value, map(str, get_args(kind)), key=key)
         elif problem := _violation(value, kind):
             raise UserError("config.invalid_value", f"{key} = {value}: it must be {problem}", key)
+
+
+@cache
+def _type_hints(cls: type) -> dict[str, Any]:
+    return get_type_hints(cls, include_extras=True)
 
 
 def _without_none(hint: Any) -> Any:

@@ -70,6 +70,7 @@ class FlatModel:
         self._frozen_modules: dict[str, nn.Module] = {}
         self._cached_outputs: dict[int, tuple[bytes, Output]] = {}  # by key, oldest first
         self._cached_bytes = 0
+        self._own_weights = weights  # a client's round need not walk through all modules
         self._shapes = [p.shape for p in weights]
         self._sizes = [p.numel() for p in weights]
 
@@ -113,7 +114,7 @@ class FlatModel:
 
     def attach(self, w: Tensor, b: Tensor, counters: Tensor) -> list[nn.Parameter]:
         """Make the vectors the memory of the trained module; return its parameters, in the order of w."""
-        parameters = self._bind(self.model, w, b)
+        parameters = self._bind(self.model, w, b, self._own_weights)
         _make_views(self._counters_of(self.model), counters)
         return parameters
 
@@ -253,8 +254,10 @@ class FlatModel:
             groups += len(y) if group_size == 1 else 1
         return total[: len(self.w)] / max(groups, 1)
 
-    def _bind(self, model: nn.Module, w: Tensor, b: Tensor) -> list[nn.Parameter]:
-        parameters = self._weights_of(model)
+    def _bind(
+        self, model: nn.Module, w: Tensor, b: Tensor, parameters: list[nn.Parameter] | None = None
+    ) -> list[nn.Parameter]:
+        parameters = parameters or self._weights_of(model)
         for p, part, shape in zip(parameters, w.split_with_sizes(self._sizes), self._shapes, strict=True):
             p.data = part.view(shape)
         _make_views(self._buffers_of(model), b)

@@ -95,6 +95,8 @@ class Cosine(_Checked):
         return self.final + (1 - self.final) * (1 + cos(pi * x)) / 2
 
 
+CONSTANT = Constant()
+
 SCHEDULES: Mapping[str, type[Schedule]] = {
     "constant": Constant,
     "decay": Decay,

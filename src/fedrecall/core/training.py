@@ -12,7 +12,7 @@ from fedrecall.core.method import Method
 from fedrecall.core.optim import ClientOptimiser, ClientSGD
 from fedrecall.core.precision import Precision
 from fedrecall.core.private_part import PrivatePart
-from fedrecall.core.schedules import Constant, Schedule
+from fedrecall.core.schedules import CONSTANT, Schedule
 from fedrecall.core.types import Local, Output, Payload, Reply, Step
 from fedrecall.tensor_dict import Inputs
 
@@ -33,13 +33,13 @@ class LocalTraining:
     prox: float = 0.0  # mu: adds mu/2 ||w - w^t||^2 to the loss of any method
     clip: float | None = None  # largest norm of the gradient of the loss, proximal term included
     class_weights: ClassWeights | None = None  # of the cross-entropy of any method
-    schedule: Schedule = Constant()  # of the learning rate
+    schedule: Schedule = CONSTANT  # of the learning rate
     precision: Precision = "fp32"  # of the student and its teachers; weights and sums are float32
 
     def at_round(self, t: int) -> "LocalTraining":
         """Return the settings of round t, from 0, with its learning rate."""
         lr = self.optimiser.lr * self.schedule.factor(t)
-        return replace(self, optimiser=replace(self.optimiser, lr=lr), schedule=Constant())
+        return replace(self, optimiser=replace(self.optimiser, lr=lr), schedule=CONSTANT)
 
     def class_weights_for(self, counts: Tensor, dtype: torch.dtype) -> Tensor | None:
         """Return the weight of each class [K] for a client with these examples per class, or None.

@@ -9,6 +9,8 @@ from torch import Generator, Tensor
 from fedrecall.data.transforms import Transform
 from fedrecall.tensor_dict import Inputs, TensorDict, named_tensors
 
+NO_TRANSFORM = Transform()
+
 PRECOMPUTE_BYTES = 64 * 2**20  # limit for holding a client's transformed examples in memory during its training
 
 
@@ -61,7 +63,8 @@ class Examples:
         needs_transform = self.transform.mean is not None or any(t.dtype == torch.uint8 for t in first)
         if self.is_augmented or not needs_transform or 4 * len(self) * sum(map(Tensor.numel, first)) > PRECOMPUTE_BYTES:
             return self
-        return Examples(self.batch(slice(None)), self.y, Transform(trim=self.transform.trim))
+        trim = self.transform.trim
+        return Examples(self.batch(slice(None)), self.y, Transform(trim=trim) if trim else NO_TRANSFORM)
 
     def class_counts(self, classes: int) -> Tensor:
         """Return the number of examples of each class, int64 [K]."""
