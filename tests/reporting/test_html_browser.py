@@ -182,7 +182,7 @@ def test_the_arrow_keys_show_them_too(page: "Page") -> None:
 def test_another_measure(page: "Page") -> None:
     page.click(".measures label:nth-of-type(3)")
     label = page.evaluate("document.querySelector('.chart svg').getAttribute('aria-label')")
-    assert label.startswith("Dirichlet 0.05: forgetting by round; at the end FedAvg 10.00 points")
+    assert label.startswith("Dirichlet 0.05: global minus local accuracy by round; at the end FedAvg 10.00 points")
 
 
 def test_the_button_makes_it_dark_and_light(page: "Page") -> None:
