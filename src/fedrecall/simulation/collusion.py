@@ -146,9 +146,9 @@ class ColludingClients:
         """Return the cohort with its malicious clients."""
         return ColludingCohort(self.engine.cohort(t, clients), self)
 
-    def evaluate(self, state: Tensor) -> Score:
+    def evaluate(self, state: Tensor, *, logits: bool = False) -> Score:
         """Evaluate a complete model on the test set."""
-        return self.engine.evaluate(state)
+        return self.engine.evaluate(state, logits=logits)
 
 
 @dataclass(frozen=True)

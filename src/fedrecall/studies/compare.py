@@ -110,7 +110,7 @@ def comparison_study(
         columns={name: {}},
         seeds=tuple(range(experiment.run.seed, experiment.run.seed + seeds)),
         measure="last10",
-        target=experiment.run.targets[0] if experiment.run.targets else Target(of=next(iter(rows)), measure="best"),
+        target=experiment.run.targets[0] if experiment.run.targets else Target(of=next(iter(rows)), measure="last10"),
     )
     return study, StudyObjects(objects.data, objects.model, objects.partition, user_methods)
 

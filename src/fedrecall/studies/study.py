@@ -42,7 +42,7 @@ class Target(Section):
     """A target accuracy that a row reaches, such as FedAvg's best."""
 
     of: str
-    measure: Literal["final", "best"]
+    measure: Literal["final", "best", "last10"]
 
 
 class Erratum(Section):

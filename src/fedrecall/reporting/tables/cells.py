@@ -2,10 +2,16 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from statistics import fmean
 from typing import Literal
 
+import torch
+
+from fedrecall.config.choices import PythonObject
+from fedrecall.data.partitioners import Groups
 from fedrecall.reporting.tables.render import TableCell, TableNote
+from fedrecall.runs.predictions import Predictions, load_predictions
 from fedrecall.runs.records import has_no_effect
 from fedrecall.studies import statistics
 from fedrecall.studies.results import FinishedRun, StudyResults
@@ -85,6 +91,11 @@ class RunGroup:
         """True if the distillation stayed below 1 % of the gradient at the logits in all runs."""
         return bool(self.completed) and all(has_no_effect(run.records) for run in self.completed)
 
+    def predictions(self) -> dict[int, Predictions]:
+        """Return the kept predictions on the test set by seed; none for a column of a group of the test set."""
+        found = {run.cell.seed: load_predictions(run.path) for run in self.completed if run.cell.group is None}
+        return {seed: kept for seed, kept in found.items() if kept is not None}
+
     def mean_of(self, key: str) -> float | None:
         """Average a recorded value over rounds and seeds; None if it is not recorded."""
         values = [value for run in self.completed for _, value in run.curve(key)]
@@ -163,15 +174,43 @@ def spread_cell(values: Sequence[float], runs: RunGroup) -> TableCell:
 
 
 def difference_cell(
-    runs: RunGroup, reference: RunGroup, values: Callable[[RunGroup], Mapping[int, float]]
+    runs: RunGroup,
+    reference: RunGroup,
+    values: Callable[[RunGroup], Mapping[int, float]],
+    measure: str | None = None,
 ) -> TableCell:
-    """Make a cell of the difference of values by seed to another row, paired by seed, with its confidence interval."""
+    """Make a cell of the difference of values by seed to another row, paired by seed, with its confidence interval.
+
+    With the accuracy's `measure` it has the interval over test examples and the verdict of both, too.
+    """
     found = None if runs is reference else statistics.paired_difference(values(runs), values(reference))
     if found is None:
         return TableCell(("-",), {"mean": None})
     interval = () if found.low is None else (f"[{found.low:+.2f}, {found.high:+.2f}]",)
     numbers = {"mean": found.mean, "low": found.low, "high": found.high, "seeds": float(found.seeds)}
-    return TableCell((f"{found.mean:+.2f}", *interval), numbers)
+    examples = None if measure is None else example_interval(runs, reference, measure)
+    if examples is None:
+        return TableCell((f"{found.mean:+.2f}", *interval), numbers)
+    numbers |= {"examples_low": examples.low, "examples_high": examples.high}
+    decided = statistics.verdict(found, examples)
+    lines = (f"[{examples.low:+.2f}, {examples.high:+.2f}]e", *([] if decided is None else [decided]))
+    return TableCell((f"{found.mean:+.2f}", *interval, *lines), numbers)
+
+
+def example_interval(runs: RunGroup, reference: RunGroup, measure: str) -> statistics.ExampleInterval | None:
+    """Compute the interval over test examples, in points; None unless all shared seeds have kept predictions."""
+    ours, theirs = runs.predictions(), reference.predictions()
+    differences = []
+    for seed in sorted({run.cell.seed for run in runs.completed} & {run.cell.seed for run in reference.completed}):
+        pair = [found.get(seed) for found in (ours, theirs)]
+        shares = [None if found is None else found.shares_correct(measure) for found in pair]
+        if pair[0] is None or pair[1] is None or shares[0] is None or shares[1] is None:
+            return None
+        if not torch.equal(pair[0].y, pair[1].y):
+            return None
+        name = sha256(pair[0].y.numpy().tobytes()).hexdigest()
+        differences.append((name, 100 * (shares[0] - shares[1]).numpy()))
+    return statistics.example_interval(differences)
 
 
 def rounds_to_target_cell(runs: RunGroup, speed: TargetRounds | None) -> TableCell:
@@ -208,7 +247,24 @@ def scope_notes(results: StudyResults) -> list[TableNote]:
     if unfinished:
         text += f"; {unfinished} of {len(study.cells())} runs are not finished"
     scale = [TableNote(note, "scaled") for note in study.scale_note(lengths=True)]
-    return [*scale, TableNote(text, "unfinished" if unfinished else "seeds")]
+    return [*scale, TableNote(text, "unfinished" if unfinished else "seeds"), TableNote(seed_scope(study))]
+
+
+def seed_scope(study: Study) -> str:
+    """Describe what the seeds of a study vary, and what is the same for all of them."""
+    experiment = next(iter(study.experiments.values()))
+    run, federation = experiment.run, experiment.federation
+    fixed_partition = run.partition_seed is not None or isinstance(federation.partition, PythonObject | Groups)
+    varied = {
+        "weights": run.init_seed is None and not isinstance(experiment.model, PythonObject) and run.start is None,
+        "batches": True,
+        "cohorts": run.sample_seed is None and federation.clients_per_round < federation.clients,
+        "partition": not fixed_partition,
+        "test set": experiment.data.split_seed == "run",
+    }
+    same = [name for name, varies in varied.items() if not varies]
+    text = f"seeds vary {', '.join(name for name, varies in varied.items() if varies)}"
+    return text + (f"; the same for all seeds, and left out of intervals over seeds: {', '.join(same)}" if same else "")
 
 
 def failed_runs(results: StudyResults, column: str | None = None) -> list[str]:

@@ -38,7 +38,7 @@ def comparison_table(results: StudyResults, column: str, *, brief: bool = False)
     measure = "last 10" if study.measure == "last10" else study.measure
     if len(groups) > 1:
         makers[f"{measure} less {first}"] = lambda _, g: cells.difference_cell(
-            g, groups[first], lambda group: group.accuracy(study.measure)
+            g, groups[first], lambda group: group.accuracy(study.measure), study.measure
         )
     if target_accuracy(results, column) is not None:
         makers |= {
@@ -95,12 +95,24 @@ def _legend(results: StudyResults, column: str, shown: Container[str]) -> list[s
     out = ["accuracies in %" + ("; ± is the sample standard deviation over seeds" if several else "")]
     if several and len(study.rows) > 1:
         out.append("[low, high]: 95 % confidence interval of the mean difference, paired by seed (Student's t)")
+    if len(study.rows) > 1:
+        out.append("[low, high]e: 95 % interval over test examples (bootstrap within each seed, mean over seeds)")
+        out.append("better, worse: both intervals exclude 0; otherwise no difference is shown")
+    if "best" in shown:
+        out.append("best: the best round is chosen on the test set, so the number is too high")
+    evaluated = max((len(run.curve()) for run in results.finished_runs(column=column)), default=0)
+    if evaluated < 10 and "last 10" in shown:
+        out.append(f"last 10: mean of all {evaluated} evaluations, the runs have no more")
     if target is not None:
-        setter = f", the {study.target.measure} of {study.target.of}" if isinstance(study.target, Target) else ""
+        setter = (
+            f", the {study.target.measure.replace('last10', 'last 10')} of {study.target.of}"
+            if isinstance(study.target, Target)
+            else ""
+        )
         curve = " of the mean curve" if several else ""
         out.append(f"target: {100 * target:.2f} %{setter}; rounds to target: first round{curve} at it, - if none")
         out.append(f"speedup: all rounds / rounds to target; over {reference}: its rounds to target / rounds to target")
-        out.append("speedup is 1 for a method that never reaches the target and for the one that sets it")
+        out.append("speedup is - for a method that never reaches the target, and 1 for the one that sets it")
         if len({frozenset(run_group(results, row, column).accuracy("final")) for row in study.rows}) > 1:
             out.append(f"methods with missing seeds are compared with {reference} by the mean curves of shared seeds")
     if "local" in shown:

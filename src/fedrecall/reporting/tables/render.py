@@ -79,9 +79,10 @@ def column_blocks(table: ReportTable, width: int) -> list[list[int]]:
 
 def _rich_table(table: ReportTable, columns: list[int]) -> Table:
     out = Table(box=None, header_style="bold", pad_edge=False, padding=(0, COLUMN_GAP, 0, 0))
-    out.add_column(table.header[0], no_wrap=True)
-    for i in columns:
-        out.add_column(table.header[1 + i], justify="right")
+    out.add_column(table.header[0], overflow="fold")
+    for i in columns:  # a long row name is wrapped, a number never
+        widest = max(len(line) for _, cells in table.rows for line in cells[i].lines)
+        out.add_column(table.header[1 + i], justify="right", min_width=widest)
     for name, cells in table.rows:
         out.add_row(Text(name), *(_stack_lines(cells[i]) for i in columns))
     return out
