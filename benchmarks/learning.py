@@ -1,12 +1,12 @@
-"""Accuracy of a federation compared with a plain loop on the pooled data: `python -m benchmarks.learning [SEEDS]`.
+"""Accuracy of a federation compared with a plain loop on the pooled data: `python -m benchmarks.learning`.
 
 Ten IID clients train one epoch per round with adamw. The plain loop trains the same module with `torch.optim.AdamW` for
 as many epochs. A small vision transformer sees CIFAR-10 images, a GRU the words of Debian package descriptions.
 """
 
+import argparse
 import json
 import re
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -124,6 +124,10 @@ def measure(cases: dict[str, Case], number: int) -> list[dict[str, Any]]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    folder = Path("../shared/data")
-    number = int(sys.argv[1]) if len(sys.argv) > 1 else 3
-    measure({"GRU, debian_packages": text_case(folder), "ViT, CIFAR-10": image_case(folder)}, number)
+    cases = {"text": text_case, "image": image_case}
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--cases", nargs="*", choices=list(cases), default=list(cases))
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    arguments = parser.parse_args()
+    measure({name: cases[name](arguments.data) for name in arguments.cases}, arguments.seeds)
