@@ -125,3 +125,9 @@ def test_relative_cost_of_a_network() -> None:
     usual = cost._seconds_per_example(*cost.REFERENCE_NETWORK, False)
     for network in (("cnn-32-64", (3, 32, 32)), ("resnet8", (3, 32, 32))):
         assert 1 / 3 < cost._seconds_per_example(*network, False) / usual / cost.RELATIVE_COST[network] < 3
+
+
+def test_a_second_gradient_per_step_doubles_the_training() -> None:
+    facts = cost._data_facts(Experiment())
+    plain, sam = (cost._work(Experiment(method={"name": name}), facts) for name in ("fedavg", "fedsam"))
+    assert sam - plain == pytest.approx(cost.sample_passes(Experiment()))

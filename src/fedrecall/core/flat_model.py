@@ -84,12 +84,12 @@ class FlatModel:
             if id(p) in own:
                 places += [start, start + p.numel()]
             start += p.numel()
-        if not places:
+        if not places or max(places) > len(self.w):
             raise UserError(
                 "model.no_head",
-                "the model has no trainable linear layer that could be its head",
+                "the model has no trainable linear layer as its head, or federation.private keeps it at the clients",
                 "model",
-                "end the model with a torch.nn.Linear",
+                "end the model with a torch.nn.Linear, and share it",
             )
         return slice(min(places), max(places))
 

@@ -7,7 +7,6 @@ from typing import Literal, NamedTuple
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from fedrecall.core.types import Payload
 from fedrecall.errors import UserError
 
 PrivateChoice = Literal["head", "body", "norm"] | tuple[str, ...]
@@ -25,18 +24,18 @@ class PrivatePart(NamedTuple):
     b: Tensor  # float buffers
     counters: Tensor  # integer buffers
 
-    def to_payload(self) -> Payload:
+    def to_payload(self) -> dict[str, Tensor]:
         """Return the values as client state."""
         return {f"{PREFIX}{name}": t for name, t in self._asdict().items() if len(t)}
 
-    def updated(self, payload: Payload) -> "PrivatePart":
+    def updated(self, payload: dict[str, Tensor]) -> "PrivatePart":
         """Return this part with the values of a client's state, where it has some."""
         return self._replace(
             **{name: payload[f"{PREFIX}{name}"] for name in self._fields if f"{PREFIX}{name}" in payload}
         )
 
 
-def without_private(payload: Payload) -> Payload:
+def without_private(payload: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the entries of a client's state that belong to the method."""
     return {name: t for name, t in payload.items() if not name.startswith(PREFIX)}
 

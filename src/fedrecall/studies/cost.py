@@ -134,12 +134,13 @@ def _work(experiment: Experiment, facts: _DataFacts) -> float:
     """Return the passes of a run, evaluations counted as parts of a training pass."""
     federation, local, run = experiment.federation, experiment.local, experiment.run
     augmented = resolve_transform(experiment.data.augment, experiment.data.name, facts.plain).is_random
-    has_teacher = isinstance(experiment.method, Method) and type(experiment.method).frozen is not Method.frozen
-    teacher = FORWARD_COST if augmented and has_teacher else 0.0
+    method = type(experiment.method) if isinstance(experiment.method, Method) else Method
+    teacher = FORWARD_COST if augmented and method.frozen is not Method.frozen else 0.0
+    gradients = 1 if method.perturbation is Method.perturbation else 2  # per step
     report = report_request(run.probes, local_accuracy=run.local_accuracy, last=0)
     client_evaluations = federation.clients_per_round * (report.predictions + report.shift * local.epochs)
     evaluations = 1 / run.evaluate_every + client_evaluations
-    return sample_passes(experiment) * (1 + teacher) + run.rounds * evaluations * facts.test * FORWARD_COST
+    return sample_passes(experiment) * (gradients + teacher) + run.rounds * evaluations * facts.test * FORWARD_COST
 
 
 def _network(experiment: Experiment, facts: _DataFacts) -> tuple[str, tuple[int, ...]]:

@@ -30,7 +30,6 @@ SETTINGS: Mapping[str, dict[str, Any]] = {
     "one class each": {"clients": ((0, 0, 0), (1, 1, 1), (2, 2))},
     "one sample each": {"clients": ((0,), (1,), (2,))},
     "momentum at the server": {"optimiser": ServerSGD(momentum=0.5)},
-    "private head": {"private": "head"},
     "private normalisation": {"private": "norm", "batch_norm": True},
     "Adam at the server": {"optimiser": AdaptiveServer("adam", lr=0.01)},
 }
@@ -40,7 +39,6 @@ RANDOM_SETTINGS = (
     "batch norm",
     "augmented",
     "partial participation",
-    "private head",
     "private normalisation",
 )  # settings with randomness of their own
 
@@ -171,7 +169,7 @@ def check_method(method: Method, engines: Collection[str] = tuple(ENGINES)) -> i
 
     >>> from fedrecall import METHODS
     >>> check_method(METHODS["fedlmd"](), engines=["serial"])
-    18
+    20
     """
     checks = method_checks(engines)
     for name, check in checks.items():
