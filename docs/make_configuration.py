@@ -39,7 +39,7 @@ Any key can be set on the command line, `fedrecall run experiment.toml --set met
 `fedrecall init` writes a file with every key and its meaning. Its first line, `#:schema PATH`, names the JSON schema of
 the installed package, so that editors with [Taplo](https://taplo.tamasfe.dev) (Even Better TOML in VS Code) complete
 keys, check values and show meanings. The path is relative if the package is installed below the file's folder, such as
-in `.venv`, and absolute otherwise; `python -c "from fedrecall.config.schema import SCHEMA_FILE; print(SCHEMA_FILE)"`
+in `.venv`, and absent otherwise; `python -c "from fedrecall.config.schema import SCHEMA_FILE; print(SCHEMA_FILE)"`
 prints it.
 
 *unset* means that there is no value; the meaning describes the effect."""

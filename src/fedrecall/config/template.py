@@ -121,7 +121,8 @@ def _with_num_clients(data: Mapping[str, Any]) -> Tables:
 def template_lines(experiment: Experiment, file: Path) -> Iterator[str]:
     """Yield the lines of the configuration file: every key with its value and its description."""
     tables = experiment.to_tables()
-    yield f"#:schema {schema_reference(file)}"
+    if (schema := schema_reference(file)) is not None:
+        yield f"#:schema {schema}"
     yield f"# {tables['method']['name']} on {experiment.data.name}: fedrecall run {file}"
     yield '# A key after # is not set. "None: ..." in its description is the effect.'
     for section, node in read_schema()["properties"].items():
@@ -143,15 +144,17 @@ def template_lines(experiment: Experiment, file: Path) -> Iterator[str]:
                 yield from _table_lines(f"{section}.{key}", value, table.get(key))
 
 
-def schema_reference(file: Path) -> str:
+def schema_reference(file: Path) -> str | None:
     """Return the path of the JSON schema for the `#:schema` line, which Taplo and Even Better TOML read.
 
-    The path is relative if the installation is below the folder of the file, such as in .venv, so that a copy of the
-    folder works elsewhere; otherwise it is absolute.
+    The path is relative if the installation is below the folder of the file or one of two folders above it, such as in
+    .venv, so that a copy of the project works elsewhere. Otherwise there is none: elsewhere the path does not exist.
     """
     folder = file.absolute().parent
-    path = SCHEMA_FILE.relative_to(folder) if SCHEMA_FILE.is_relative_to(folder) else SCHEMA_FILE
-    return path.as_posix()
+    for up, parent in enumerate([folder, *folder.parents[:2]]):
+        if len(parent.parts) > 2 and SCHEMA_FILE.is_relative_to(parent):
+            return "../" * up + SCHEMA_FILE.relative_to(parent).as_posix()
+    return None
 
 
 def _choice_lines(path: str, node: Schema, table: Mapping[str, Any]) -> Iterator[str]:
