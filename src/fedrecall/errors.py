@@ -8,6 +8,8 @@ from difflib import get_close_matches
 from functools import cache
 from importlib import resources
 
+MEMORY_ERRORS = ("can't allocate memory", "cannot allocate memory", "failed to map segment", "can't start new thread")
+
 FULL_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})  # disk full, quota or file size limit exceeded
 
 
@@ -64,7 +66,7 @@ def warn_once(log: logging.Logger, message: str) -> None:
 
 def limit_reached(error: Exception) -> UserError | None:
     """Return the error for a limit of the system (open files, memory, file size, processes); None for any other."""
-    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+    if isinstance(error, MemoryError) or any(text in str(error).lower() for text in MEMORY_ERRORS):
         what, hint = "not enough memory", "free memory, lower engine.workers, or use less data"
     elif isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
         what, hint = "too many open files", 'raise the limit (ulimit -n), or set engine.name = "serial"'

@@ -1,5 +1,6 @@
 """Absurd settings, endless files, limits of the system, mistakes in users' own code: one line and exit code 2."""
 
+import errno
 import resource
 import subprocess
 import sys
@@ -58,7 +59,10 @@ def test_a_configuration_without_end_is_not_read(
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("limit", [(resource.RLIMIT_NOFILE, 20), (resource.RLIMIT_FSIZE, 0)])
+@pytest.mark.parametrize(
+    "limit",
+    [(resource.RLIMIT_NOFILE, 20), (resource.RLIMIT_FSIZE, 0), *((resource.RLIMIT_AS, n * 10**8) for n in (2, 5))],
+)
 def test_a_limit_of_the_system_is_named(limit: tuple[int, int], tmp_path: Path) -> None:
     """In a process of its own: a limit cannot be raised again."""
     program = (
@@ -83,7 +87,9 @@ def test_a_limit_of_the_system_is_named(limit: tuple[int, int], tmp_path: Path) 
 def test_memory_that_ends_is_a_limit_and_another_error_is_not() -> None:
     for error in (
         MemoryError(),
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
         RuntimeError("DefaultCPUAllocator: can't allocate memory: 1 TB"),
+        ImportError("libtorch_cpu.so: failed to map segment from shared object"),
     ):
         known = limit_reached(error)
         assert known is not None

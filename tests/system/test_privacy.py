@@ -199,12 +199,54 @@ def test_weights_of_another_run_on_the_same_clients_are_accounted(
     assert epsilons(2, "public") == [alone], "weights of no run are public"
 
 
+def test_an_infinite_epsilon_stays_infinite(tmp_path: Path) -> None:
+    """However the run is resumed, and for runs that start from its model."""
+    plain = {k: v for k, v in tables().items() if k != "server"}
+    small = {"rounds": 3, "checkpoint_every": 1}
+    fr.run(plain | {"run": {"rounds": 1}}, out=tmp_path / "plain")
+
+    def last_epsilon(
+        out: str, *, config: dict[str, object] | None = None, resume: bool = True, **run: object
+    ) -> object:
+        tables_of_run = (config or tables()) | {"run": small | run}
+        return fr.run(tables_of_run, out=tmp_path / out, resume=resume, force=resume).rounds[-1].get("epsilon")
+
+    with pytest.raises(KeyboardInterrupt):
+        fr.run(tables() | {"run": small | {"start": tmp_path / "plain"}}, out=tmp_path / "a", watch=interrupt_after(1))
+    assert last_epsilon("a", start=tmp_path / "plain") is None, "a resume does not forget the initial weights"
+    assert last_epsilon("b", start=tmp_path / "a", resume=False, seed=1) is None, "nor does a run that starts from it"
+
+    with pytest.raises(KeyboardInterrupt):  # round 2 is private, then repeated without privacy
+        fr.run(tables() | {"run": small | {"checkpoint_every": 2}}, out=tmp_path / "c", watch=interrupt_after(2))
+    shutil.rmtree(tmp_path / "c" / "checkpoints")
+    with pytest.raises(KeyboardInterrupt):
+        fr.run(plain | {"run": small}, out=tmp_path / "c", watch=interrupt_after(2), resume=True, force=True)
+    assert last_epsilon("c") is None
+    assert PrivacyLedger.load(tmp_path / "c" / "privacy.jsonl").unbounded is not None
+
+
+def test_noise_of_an_earlier_run_is_not_used_again(tmp_path: Path) -> None:
+    """Seeds 0, 1, 0: the third run would add the noise of the first to other sums."""
+
+    def epsilon(seed: int, start: int | None, out: int) -> object:
+        run = {"rounds": 1, "seed": seed} | ({} if start is None else {"start": tmp_path / str(start)})
+        return fr.run(tables() | {"run": run}, out=tmp_path / str(out)).rounds[-1]["epsilon"]
+
+    mechanism = GaussianMechanism(clip=1.0, noise=1.0, delta=1e-3)
+    assert epsilon(0, None, 1) == epsilon_after(mechanism, 20, 5, 1)
+    assert epsilon(1, 1, 2) == epsilon_after(mechanism, 20, 5, 2)
+    assert epsilon(0, 2, 3) is None
+    assert epsilon(2, 2, 4) == epsilon_after(mechanism, 20, 5, 3)
+
+
 def test_a_damaged_ledger_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "privacy.jsonl").write_text('{"t": 0}\n')
-    with pytest.raises(fr.UserError) as error:
-        PrivacyLedger.load(tmp_path / "privacy.jsonl")
-    assert error.value.code == "privacy.damaged_ledger"
-    release = Release(0, 0, 0, 1.0, 20, 5, "seed")
+    release = Release(0, 0, 0, 1.0, 20, 5, "seed", 0)
+    wrong = [{"t": 0}, [], "unbounded", *(asdict(release) | change for change in ({"t": "0"}, {"noise": 0.0}))]
+    for line in wrong:
+        (tmp_path / "privacy.jsonl").write_text(json.dumps(line) + "\n")
+        with pytest.raises(fr.UserError) as error:
+            PrivacyLedger.load(tmp_path / "privacy.jsonl")
+        assert error.value.code == "privacy.damaged_ledger"
     (tmp_path / "cut.jsonl").write_text(json.dumps(asdict(release)) + '\n{"t": 1, "exch')
     assert PrivacyLedger.load(tmp_path / "cut.jsonl").releases == [release]
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from annotated_types import Ge, Le
@@ -22,7 +22,7 @@ from fedrecall.constraints import LARGEST, OpenUnitInterval, PositiveFloat, chec
 from fedrecall.core import seeds
 from fedrecall.core.robust import ExchangeInfo, clip_to_norm
 from fedrecall.core.types import Reply
-from fedrecall.errors import UserError, missing_extra
+from fedrecall.errors import UserError, first_line, missing_extra
 
 SENSITIVITY = 2.0  # in units of `clip`: one clipped update may be replaced by the opposite one
 
@@ -61,6 +61,8 @@ class Release:
     population: int
     sample: int
     source: str
+    seed: int | None = None
+    """Seed of the noise; None for noise of the system."""
 
 
 @dataclass
@@ -73,38 +75,60 @@ class PrivacyLedger:
     """
 
     path: Path | None = None
-    unbounded: bool = False
-    """True if the model depends on the clients' data by other ways than these releases: then epsilon is infinite."""
+    unbounded: str | None = None
+    """How the model depends on the clients' data beside these releases: then epsilon is infinite. None: it does not."""
     releases: list[Release] = field(default_factory=list)
     attempt: int = 0
 
     @classmethod
     def load(cls, path: Path) -> "PrivacyLedger":
         """Read the file of an interrupted run. A last line that was cut off is of a mean that was not used."""
-        lines = path.read_text().split("\n")[:-1] if path.exists() else []
         try:
-            return cls(path, releases=[Release(**json.loads(line)) for line in lines])
-        except (ValueError, TypeError) as error:
-            message = f"{path}: the list of private releases is damaged ({error}), so epsilon is not known"
+            entries = [json.loads(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
+            reasons = [str(entry["unbounded"]) for entry in entries if "unbounded" in entry]
+            releases = [_parse_release(entry) for entry in entries if "unbounded" not in entry]
+        except (OSError, ValueError, TypeError, RecursionError) as error:
+            message = f"{path}: the list of private releases is damaged ({first_line(error)}), so epsilon is not known"
             raise UserError("privacy.damaged_ledger", message, str(path), "start a new run") from None
+        return cls(path, reasons[0] if reasons else None, releases)
 
     def add(self, release: Release) -> None:
         """Record a release, on the disk first."""
+        self._append(asdict(release))
+        self.releases.append(release)
+
+    def declare_unbounded(self, reason: str) -> None:
+        """Record that epsilon is infinite: for this run, however it is resumed, and for runs that start from it."""
+        if self.unbounded is None:
+            self._append({"unbounded": reason})
+            self.unbounded = reason
+
+    def _append(self, entry: dict[str, Any]) -> None:
         if self.path is not None:
             with self.path.open("a") as file:
-                file.write(json.dumps(asdict(release)) + "\n")
+                file.write(json.dumps(entry) + "\n")
                 file.flush()
                 os.fsync(file.fileno())
-        self.releases.append(release)
 
     def epsilon(self, delta: float) -> float:
         """Compute epsilon of all releases so far; infinite if they are not the only use of the clients' data."""
-        if self.unbounded:
+        if self.unbounded is not None:
             return math.inf
         repeatable = {release for release in self.releases if release.source == "seed"}
         others = [release for release in self.releases if release.source != "seed"]
         counts = Counter((r.noise, r.population, r.sample) for r in [*repeatable, *others])
         return epsilon_of(tuple(Composed(*key, number) for key, number in sorted(counts.items())), delta)
+
+
+def _parse_release(entry: dict[str, Any]) -> Release:
+    """Read a release; raises a ValueError or TypeError for values that no run writes."""
+    release = Release(**entry)
+    numbers = (release.t, release.exchange, release.attempt, release.population, release.sample)
+    if not all(type(number) is int for number in numbers) or not isinstance(release.source, str):
+        raise ValueError("a value has another type")
+    if not (release.noise >= SMALLEST_NOISE and 1 <= release.sample <= release.population):
+        raise ValueError("noise or sample is out of range")
+    return release
 
 
 @dataclass(frozen=True)
@@ -144,6 +168,7 @@ class PrivateAggregation:
             self.population,
             exchange.num_sampled,
             self.privacy.source,
+            self.seed if self.privacy.source == "seed" else None,
         )
         self.ledger.add(release)
         total += self.privacy.noise * self.privacy.clip * self._normal(len(total), release)

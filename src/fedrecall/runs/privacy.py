@@ -1,16 +1,17 @@
 """Privacy of a run: the check before it starts, and the ledger of its releases."""
 
-import json
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from fedrecall.core.dry_run import DryRun
 from fedrecall.core.exchange import ReplyPolicy
-from fedrecall.core.privacy import GaussianMechanism, PrivacyLedger, PrivateAggregation, Release, epsilon_after
+from fedrecall.core.privacy import GaussianMechanism, PrivacyLedger, PrivateAggregation, epsilon_after
 from fedrecall.core.rounds import RoundSchedule, run_rounds
 from fedrecall.errors import UserError
+from fedrecall.files import parse_json
 from fedrecall.runs.directory import ENVIRONMENT_FILE, RunDirectory
 from fedrecall.runs.records import RoundRecord
 from fedrecall.runs.setup import Setup
@@ -51,37 +52,38 @@ def open_ledger(setup: Setup, directory: RunDirectory | None, records: Sequence[
     privacy, start = setup.experiment.server.privacy, setup.experiment.run.start
     if privacy is None:
         if ledger.releases:
-            log.warning("%s: earlier rounds were private, the next ones are not: epsilon is infinite", path)
-        return ledger
-    if directory is not None:
-        ledger.attempt = directory.num_forced_resumes
-    if {record["round"] for record in records} - {release.t + 1 for release in ledger.releases}:
-        log.warning("%s: earlier rounds were run without server.privacy: epsilon is infinite", path)
-        ledger.unbounded = True
-    if start is not None and not ledger.releases:
-        inherited = _releases_before(start, setup, privacy)
-        if inherited is None:
-            log.warning("run.start = %s: trained on the same data without server.privacy: epsilon is infinite", start)
-            ledger.unbounded = True
-        for release in inherited or ():
-            ledger.add(release)
+            ledger.declare_unbounded("rounds after private ones are run without server.privacy")
+    else:
+        ledger.attempt = 0 if directory is None else directory.num_forced_resumes
+        released = {release.t + 1 for release in ledger.releases}
+        if any("epsilon" not in record or record["round"] not in released for record in records):
+            ledger.declare_unbounded("earlier rounds were run without server.privacy")
+        if start is not None:
+            _inherit(ledger, start, setup, privacy)
+    if ledger.unbounded is not None:
+        log.warning("%s: epsilon is infinite", ledger.unbounded)
     return ledger
 
 
-def _releases_before(start: Path, setup: Setup, privacy: GaussianMechanism) -> list[Release] | None:
-    """Return the releases that the initial weights depend on; None if these depend on the data in other ways.
+def _inherit(ledger: PrivacyLedger, start: Path, setup: Setup, privacy: GaussianMechanism) -> None:
+    """Add the releases that the initial weights depend on, unless an earlier start of this run has added them.
 
     Weights without a run directory, and those of a run on other data, count as independent of the clients' data.
     """
     folder = start if start.is_dir() else start.parent
     try:
-        environment = json.loads((folder / ENVIRONMENT_FILE).read_text())
+        environment = parse_json((folder / ENVIRONMENT_FILE).read_text())
     except (OSError, ValueError):
-        return []
-    if environment.get("data") != setup.data.dataset.fingerprint:
-        return []
-    releases = PrivacyLedger.load(folder / LEDGER_FILE).releases
-    same_noise = privacy.source == "seed" and environment["config"].get("run.seed") == setup.experiment.run.seed
-    if not releases or same_noise:
-        return None
-    return [replace(release, attempt=-1 - release.attempt) for release in releases]  # no release of this run
+        return
+    if not isinstance(environment, dict) or environment.get("data") != setup.data.dataset.fingerprint:
+        return
+    before = PrivacyLedger.load(folder / LEDGER_FILE)
+    seed = setup.clients.seed if privacy.source == "seed" else None
+    if before.unbounded is not None or not before.releases:
+        ledger.declare_unbounded(f"run.start = {start}: trained on the same data without server.privacy")
+    elif seed is not None and seed in {release.seed for release in before.releases}:
+        ledger.declare_unbounded(f"run.start = {start}: a run on the same data with the same noise (run.seed = {seed})")
+    else:
+        inherited = Counter(replace(release, attempt=-1 - abs(release.attempt)) for release in before.releases)
+        for release in (inherited - Counter(ledger.releases)).elements():
+            ledger.add(release)
