@@ -31,4 +31,12 @@ def real_data() -> Path:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the golden runs anew")
+    parser.addoption("--count-attacks", action="store_true", help="print how many attacks were tried, held and lost")
     parser.addoption("--add-golden-bits", action="store_true", help="record the golden bits of this kind of processor")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--count-attacks"):
+        from support.attack_groups import AttackCounts
+
+        config.pluginmanager.register(AttackCounts())

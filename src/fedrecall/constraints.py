@@ -28,6 +28,9 @@ PositiveFloat = Annotated[float, Ge(SMALLEST), Le(LARGEST)]
 NonNegativeFloat = Annotated[float, Ge(0), Le(LARGEST)]
 """Number of at least 0 that float32 can represent."""
 
+Factor = Annotated[float, Ge(-LARGEST), Le(LARGEST)]
+"""Number of any sign that float32 can represent."""
+
 LogSpread = Annotated[float, Ge(0), Le(20)]
 """Standard deviation of the logarithm of a quantity."""
 

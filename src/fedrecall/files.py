@@ -4,7 +4,8 @@ import json
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
@@ -25,7 +26,7 @@ def write_atomic(path: Path, content: bytes, *, sync: bool = True) -> None:
 
     Without `sync` the content may be lost in a power failure until the caller calls `fsync_path`.
     """
-    with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+    with naming_file(path), NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
         try:
             file.write(content)
             file.flush()
@@ -38,9 +39,23 @@ def write_atomic(path: Path, content: bytes, *, sync: bool = True) -> None:
             raise
 
 
-def remove_temporary_files(folder: Path) -> None:
-    """Remove what `write_atomic` left behind in processes that were killed. No other process may write there."""
-    for path in folder.rglob(".*"):
+@contextmanager
+def naming_file(path: Path) -> Iterator[None]:
+    """Add the path to an error of the system that names no file, such as that of a failed write or sync."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
+
+
+def remove_temporary_files(folder: Path, name: str | None = None) -> None:
+    """Remove what `write_atomic` left behind in processes that were killed: of one file, or of all in the folder.
+
+    No other process may write these files.
+    """
+    for path in folder.rglob(".*") if name is None else folder.glob(f".{name}.*"):
         if TEMPORARY_NAME.fullmatch(path.name):
             path.unlink(missing_ok=True)
 
@@ -61,7 +76,8 @@ def fsync_path(path: Path) -> None:
     """Flush a file, or the entries of a folder, to the disk, so that they survive a power failure."""
     handle = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        with naming_file(path):
+            os.fsync(handle)
     finally:
         os.close(handle)
 

@@ -1,5 +1,6 @@
 """The run directory: claimed by one process, complete or resumable after a kill, and one line when it is lost."""
 
+import errno
 import os
 import shutil
 import signal
@@ -98,6 +99,20 @@ def test_a_directory_that_disappears_ends_the_run_with_one_line(every: int, tmp_
         fr.run(config, out=tmp_path / "run", watch=remove)
     assert (error.value.code, error.value.key) == ("run.cannot_write", str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
+
+
+def test_a_disk_that_fails_ends_the_run_with_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of a write or a sync names no file by itself."""
+
+    def fails(_: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    def break_disk(record: dict[str, object]) -> None:
+        monkeypatch.setattr(os, "fsync", fails)
+
+    with pytest.raises(fr.UserError) as error:
+        fr.run(tables("fedavg", "serial", rounds=3, **SMALL), out=tmp_path / "run", watch=break_disk)
+    assert (error.value.code, error.value.key) == ("run.cannot_write", str(tmp_path / "run"))
 
 
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="needs setpriv: root may write everywhere")

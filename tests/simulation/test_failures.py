@@ -3,6 +3,7 @@
 import faulthandler
 import json
 import os
+import re
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -342,13 +343,14 @@ def test_a_worker_killed_before_it_is_ready_is_replaced(tmp_path: Path, monkeypa
     assert caught.value.code == "engine.worker_exited"
 
 
-def test_a_stopped_worker_is_replaced_after_the_timeout(tmp_path: Path) -> None:
+def test_a_stopped_worker_is_replaced_after_the_timeout(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     expected = trained(SerialEngine(simulated_clients(ExitsInTraining(str(tmp_path), signal.SIGSTOP)), model()))
     before = children(os.getpid())
     stopping = simulated_clients(ExitsInTraining(tokens(tmp_path, 1), signal.SIGSTOP))
     got = trained(PoolEngine(stopping, model(), workers=2, timeout=2.0))
     assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
     assert children(os.getpid()) == before  # the resource tracker of another test may be there
+    assert re.search(r"process \d+ is stopped", caplog.text)
     tokens(tmp_path, 3)
     with pytest.raises(fr.UserError) as caught:
         trained(PoolEngine(stopping, model(), workers=2, timeout=0.5))

@@ -6,11 +6,13 @@ import pytest
 
 from fedrecall.config.tables import read_toml
 from fedrecall.errors import UserError
+from fedrecall.files import write_atomic
 from fedrecall.studies import papers
 from fedrecall.studies.compare import comparison_study
 from fedrecall.studies.extend import merge_studies, write_or_extend
 from fedrecall.studies.reproduce import parse_names, reproduction_study
-from fedrecall.studies.study import Study, Target
+from fedrecall.studies.study import STUDY_FILE, Study, Target
+from fedrecall.studies.tuning.trials import SEARCH_FILE, SearchFolder
 
 ROWS = {"a": {"method": {"name": "fedavg"}}, "b": {"method": {"name": "fedprox"}}}
 
@@ -22,6 +24,21 @@ def test_parts_of_a_papers_figure_are_joined_in_its_order(tmp_path: Path) -> Non
     write_or_extend(late, tmp_path)
     write_or_extend(early, tmp_path)
     assert list(Study.load(tmp_path).columns) == names
+
+
+def test_the_same_command_works_after_a_start_that_was_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that is killed while it writes the first file leaves a temporary one."""
+    with monkeypatch.context() as killed:
+        killed.setattr(Path, "replace", lambda *_: None)
+        write_atomic(tmp_path / STUDY_FILE, b"")
+        write_atomic(tmp_path / SEARCH_FILE, b"")
+    assert len(list(tmp_path.iterdir())) == 2
+    with pytest.raises(UserError):  # the other file is not of a study
+        write_or_extend(comparison_study(["fedavg"])[0], tmp_path)
+    assert SearchFolder(tmp_path).open({"trials": 3}) == []
+    (tmp_path / SEARCH_FILE).unlink()
+    write_or_extend(comparison_study(["fedavg"])[0], tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".study.lock", STUDY_FILE]
 
 
 def test_a_method_that_is_added_does_not_move_the_target(tmp_path: Path) -> None:

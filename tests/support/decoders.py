@@ -14,14 +14,19 @@ import torch
 from safetensors import SafetensorError
 
 import fedrecall as fr
+from fedrecall.core.privacy import PrivacyLedger
 from fedrecall.data.partition import Partition
 from fedrecall.data.tabular import from_table
 from fedrecall.files import tensors_from_bytes
 from fedrecall.flower.codec import EncodedTensor, InvalidMessage, decode
 from fedrecall.runs.checkpoints import CLIENT_STATE_FOLDER, Checkpoints, _manifest_checksum
-from fedrecall.runs.setup import load_weights
+from fedrecall.runs.directory import RunDirectory
+from fedrecall.runs.inference import DeployedModel
+from fedrecall.runs.predictions import PREDICTIONS_FILE, load_predictions
+from fedrecall.runs.setup import load_weights, prepare_run
 from fedrecall.studies.results import read_json, read_records
 from fedrecall.studies.study import Study
+from fedrecall.studies.tuning.trials import SEARCH_FILE, TRIALS_FILE, SearchFolder
 from support.tiny_federation import flat, server
 
 CORPUS = Path(__file__).parents[1] / "system" / "corpus"
@@ -112,6 +117,34 @@ def read_image(content: bytes, folder: Path) -> None:
         fr.from_folder(folder)
 
 
+def read_preprocessing(content: bytes, folder: Path) -> None:
+    (folder / "preprocess.json").write_bytes(content)
+    with suppress(fr.UserError):
+        DeployedModel.load(folder, fr.Experiment(model={"name": "mlp"}))
+
+
+def read_environment(content: bytes, folder: Path) -> None:
+    """Open the directory of an interrupted run, and of a finished one."""
+    directory = RunDirectory(folder)
+    (folder / "environment.json").write_bytes(content)
+    for read in (
+        lambda: directory.differences(SETUP),
+        lambda: directory.num_forced_resumes,
+        directory.state_file,
+    ):
+        with suppress(fr.UserError):
+            read()
+
+
+def read_search(content: bytes, folder: Path) -> None:
+    (folder / SEARCH_FILE).write_text("trials = 1\n")
+    (folder / TRIALS_FILE).write_bytes(content)
+    with suppress(fr.UserError):
+        SearchFolder(folder).open({"trials": 1})
+
+
+SETUP = prepare_run(fr.Experiment())
+
 DECODERS: dict[str, Decoder] = {
     "message": read_message,
     "tensors": read_tensors,
@@ -127,6 +160,11 @@ DECODERS: dict[str, Decoder] = {
     "csv": read_file("table.csv", lambda path: from_table(path, "kind")),
     "parquet": read_file("table.parquet", lambda path: from_table(path, "kind")),
     "image": read_image,
+    "preprocess": read_preprocessing,
+    "predictions": read_file(PREDICTIONS_FILE, lambda path: load_predictions(path.parent)),
+    "ledger": read_file("privacy.jsonl", lambda path: PrivacyLedger.load(path).epsilon(1e-5)),
+    "environment": read_environment,
+    "trials": read_search,
 }
 
 EDITS = ("flip", "put", "cut", "repeat", "shorten")

@@ -281,7 +281,7 @@ def audited_epsilon(noise: float, delta: float, runs: int = 30_000) -> float:
     return bound(best, slice(half, None))
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 def test_an_audit_by_sampling_stays_below_the_accounted_epsilon() -> None:
     """It rises above it if the noise is half of what is accounted: the test can fail."""
     accounted = epsilon_after(GaussianMechanism(noise=2.5, delta=1e-2), population=1, sample=1, rounds=1)

@@ -5,10 +5,11 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from fedrecall.constraints import LARGEST
 from fedrecall.errors import UserError
 
 Positive = Annotated[int, Field(ge=1)]
-Rate = Annotated[float, Field(ge=0)]
+Rate = Annotated[float, Field(ge=0, le=LARGEST)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
 LaxPath = Annotated[Path, Field(strict=False)]  # TOML has no paths, only strings

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
+from types import NoneType
 from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
@@ -23,6 +24,7 @@ from fedrecall.core import seeds
 from fedrecall.core.robust import ExchangeInfo, clip_to_norm
 from fedrecall.core.types import Reply
 from fedrecall.errors import UserError, first_line, missing_extra
+from fedrecall.files import naming_file, parse_json
 
 SENSITIVITY = 2.0  # in units of `clip`: one clipped update may be replaced by the opposite one
 
@@ -84,10 +86,10 @@ class PrivacyLedger:
     def load(cls, path: Path) -> "PrivacyLedger":
         """Read the file of an interrupted run. A last line that was cut off is of a mean that was not used."""
         try:
-            entries = [json.loads(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
+            entries = [parse_json(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
             reasons = [str(entry["unbounded"]) for entry in entries if "unbounded" in entry]
             releases = [_parse_release(entry) for entry in entries if "unbounded" not in entry]
-        except (OSError, ValueError, TypeError, RecursionError) as error:
+        except (OSError, ValueError, TypeError) as error:
             message = f"{path}: the list of private releases is damaged ({first_line(error)}), so epsilon is not known"
             raise UserError("privacy.damaged_ledger", message, str(path), "start a new run") from None
         return cls(path, reasons[0] if reasons else None, releases)
@@ -105,7 +107,7 @@ class PrivacyLedger:
 
     def _append(self, entry: dict[str, Any]) -> None:
         if self.path is not None:
-            with self.path.open("a") as file:
+            with naming_file(self.path), self.path.open("a") as file:
                 file.write(json.dumps(entry) + "\n")
                 file.flush()
                 os.fsync(file.fileno())
@@ -124,9 +126,10 @@ def _parse_release(entry: dict[str, Any]) -> Release:
     """Read a release; raises a ValueError or TypeError for values that no run writes."""
     release = Release(**entry)
     numbers = (release.t, release.exchange, release.attempt, release.population, release.sample)
-    if not all(type(number) is int for number in numbers) or not isinstance(release.source, str):
+    is_seeded = release.source == "seed"
+    if not all(type(number) is int for number in numbers) or type(release.seed) is not (int if is_seeded else NoneType):
         raise ValueError("a value has another type")
-    if not (release.noise >= SMALLEST_NOISE and 1 <= release.sample <= release.population):
+    if not (SMALLEST_NOISE <= release.noise <= LARGEST and 1 <= release.sample <= release.population):
         raise ValueError("noise or sample is out of range")
     return release
 

@@ -12,7 +12,7 @@ from statistics import median
 from typing import Annotated, NamedTuple, Protocol, runtime_checkable
 
 import torch
-from annotated_types import Ge, Lt
+from annotated_types import Ge, Le, Lt
 from torch import Tensor
 
 from fedrecall.constraints import NonNegativeInt, PositiveFloat, PositiveInt, check_constraints
@@ -84,7 +84,7 @@ class GeometricMedian:
     https://arxiv.org/abs/1912.13445, Algorithm 2.
     """
 
-    steps: PositiveInt = 32
+    steps: Annotated[int, Ge(1), Le(10_000)] = 32
     """Number of Weiszfeld's steps, from the mean."""
     smoothing: PositiveFloat = 1e-6
     """Smallest distance that a step divides by, relative to the median distance of two replies."""

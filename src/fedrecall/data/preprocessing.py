@@ -6,6 +6,7 @@ It contains the names of features and classes, and no names of clients.
 import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -23,6 +24,8 @@ Floats = np.ndarray[Any, np.dtype[np.float32]]
 MAX_COLUMN_CATEGORIES = (
     50  # distinct values of a text column; one with more is an identifier or free text, not a feature
 )
+
+MAX_INPUT_SIZE = 2**28  # numbers of one example, in a file that another process wrote
 
 log = logging.getLogger(__name__)
 
@@ -134,6 +137,10 @@ class Preprocessing:
             key: tuple(value) if isinstance(value, list) else value for key, value in content.items()
         }
         fields["shapes"] = {name: tuple(shape) for name, shape in content["shapes"].items()}
+        if not all(type(n) is int and n >= 0 for shape in fields["shapes"].values() for n in shape):
+            raise ValueError("a shape has other values than whole numbers")
+        if any(prod(shape) > MAX_INPUT_SIZE for shape in fields["shapes"].values()):
+            raise ValueError(f"an input has more than {MAX_INPUT_SIZE} numbers")
         fields["columns"] = tuple(
             ColumnEncoding(**column | {"categories": tuple(column["categories"]) if column["categories"] else None})
             for column in content.get("columns", ())

@@ -16,7 +16,7 @@ from fedrecall.config.sources import import_own_code
 from fedrecall.data.partition import Partition
 from fedrecall.data.partitioners import PARTITIONERS
 from fedrecall.errors import UserError
-from fedrecall.files import write_atomic
+from fedrecall.files import parse_json, write_atomic
 from fedrecall.flower.app_config import OUT_KEY, read_experiment
 from fedrecall.flower.engine import FlowerEngine
 from fedrecall.flower.nodes import NodeRegistry
@@ -107,7 +107,11 @@ def _run_id(path: Path) -> str:
     """Return the key of the run, the same after every restart."""
     if not path.exists():
         write_atomic(path, json.dumps({"run": secrets.token_hex(16)}).encode())
-    return str(json.loads(path.read_text())["run"])
+    try:
+        return str(parse_json(path.read_text())["run"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        message = f"{path}: the key of the run cannot be read ({type(error).__name__})"
+        raise UserError("run.damaged_file", message, str(path), "restore the file, or start a new run") from None
 
 
 def _log_round(experiment: Experiment, record: RoundRecord) -> None:

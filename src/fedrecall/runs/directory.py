@@ -26,10 +26,10 @@ from fedrecall._version import __version__
 from fedrecall.config.choices import PythonObject
 from fedrecall.config.tables import RESULT_NEUTRAL_KEYS, flatten
 from fedrecall.errors import UserError
-from fedrecall.files import TEMPORARY_NAME, parse_json, remove_temporary_files, write_atomic
+from fedrecall.files import TEMPORARY_NAME, naming_file, parse_json, remove_temporary_files, write_atomic
 from fedrecall.runs.checkpoints import CHECKPOINT_FOLDER, Checkpoints
 from fedrecall.runs.records import RoundRecord
-from fedrecall.runs.setup import Setup
+from fedrecall.runs.setup import MODEL_FILE, Setup
 from fedrecall.simulation import ClientFailure
 
 log = logging.getLogger(__name__)
@@ -43,6 +43,8 @@ CONFIG_FILE = "config.toml"
 ENVIRONMENT_FILE = "environment.json"
 
 START_FILES = (CONFIG_FILE, "partition.safetensors", "partition.json", ENVIRONMENT_FILE)  # in the order of writing
+
+STATE_FILES = (None, MODEL_FILE, CHECKPOINT_FOLDER)  # what may have the complete state of a finished run
 
 LOCK_FILE = "run.lock"
 
@@ -185,8 +187,9 @@ class RunDirectory:
     def _environment(self) -> dict[str, Any]:
         try:
             found = parse_json((self.path / ENVIRONMENT_FILE).read_text())
-            if not isinstance(found, dict) or not isinstance(found.get("config"), dict):
-                raise ValueError("environment.json is damaged")
+            is_whole = isinstance(found, dict) and isinstance(found.get("config"), dict)
+            if not is_whole or not isinstance(found.get("forced", []), list) or found.get("state") not in STATE_FILES:
+                raise ValueError(f"{ENVIRONMENT_FILE} is damaged")
         except (OSError, ValueError) as error:
             raise UserError(
                 "run.not_a_run",
@@ -203,7 +206,8 @@ class RunDirectory:
 
     def append_record(self, record: RoundRecord, file: str = ROUNDS_FILE) -> None:
         """Append a record to a log file."""
-        with self._file(file).open("a") as out:
+        path = self._file(file)
+        with naming_file(path), path.open("a") as out:
             out.write(json.dumps(record) + "\n")
 
     def _file(self, name: str) -> Path:
@@ -248,7 +252,12 @@ class RunDirectory:
     @property
     def summary(self) -> dict[str, Any]:
         """Summary of a finished run."""
-        found: dict[str, Any] = json.loads((self.path / SUMMARY_FILE).read_text())
+        found: Any = None
+        with suppress(OSError, ValueError):
+            found = parse_json((self.path / SUMMARY_FILE).read_text())
+        if not isinstance(found, dict) or type(found.get("rounds")) is not int or "initial" not in found:
+            message = f"{self.path / SUMMARY_FILE}: the file is damaged"
+            raise UserError("run.damaged_file", message, str(self.path / SUMMARY_FILE), "start a new run")
         return found
 
     def state_file(self) -> str | None:

@@ -6,8 +6,6 @@ larger than everything else together and are not kept.
 
 from dataclasses import replace
 
-import safetensors.torch
-
 from fedrecall.core.client_state_store import ClientStateStore
 from fedrecall.core.flat_model import FlatModel
 from fedrecall.core.schedules import Cosine
@@ -15,7 +13,7 @@ from fedrecall.core.types import Server
 from fedrecall.errors import UserError
 from fedrecall.runs.checkpoints import CHECKPOINT_FOLDER, Checkpoint
 from fedrecall.runs.directory import RunDirectory
-from fedrecall.runs.setup import MODEL_FILE, Setup
+from fedrecall.runs.setup import MODEL_FILE, Setup, load_weights
 
 
 def save_final_state(
@@ -56,7 +54,7 @@ def final_state(setup: Setup, directory: RunDirectory) -> Checkpoint:
         return checkpoint
     fresh, summary = setup.server, directory.summary
     module = fresh.f.to_module(fresh.w, fresh.b, fresh.int_buffers)
-    module.load_state_dict(safetensors.torch.load_file(directory.path / MODEL_FILE))
+    load_weights(module, directory.path)
     f, extra = FlatModel(module), {"initial": summary["initial"]}
     server = replace(fresh, w=f.w, b=f.b, int_buffers=f.int_buffers, t=summary["rounds"])
     directory.checkpoints.save(server, ClientStateStore(), directory.log_files, extra)

@@ -21,7 +21,7 @@ from fedrecall.data.preprocessing import Preprocessing
 from fedrecall.data.readers import decode_images, image_files, read_files
 from fedrecall.data.tabular import table_columns
 from fedrecall.errors import UserError, missing_extra, unknown_name
-from fedrecall.files import write_atomic
+from fedrecall.files import parse_json, write_atomic
 from fedrecall.models.adapt import without_hooks
 from fedrecall.runs.setup import UserModel, build_model, load_weights
 from fedrecall.tensor_dict import Inputs, TensorDict
@@ -63,15 +63,16 @@ class DeployedModel:
         """Load the model of a run directory. The training data is not needed."""
         file = folder / PREPROCESS_FILE
         try:
-            preprocessing = Preprocessing.from_json(json.loads(file.read_text()))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            preprocessing = Preprocessing.from_json(parse_json(file.read_text()))
+            x = preprocessing.zeros()
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
             raise UserError(
                 "run.no_preprocessing",
                 f"{file}: cannot be read ({type(error).__name__}), so the inputs of the model are not known",
                 str(file),
                 "run the experiment again with this version",
             ) from None
-        x, y = preprocessing.zeros(), torch.zeros(2, dtype=torch.int64)
+        y = torch.zeros(2, dtype=torch.int64)
         stand_in = Dataset("inputs", x, y, x, y, preprocessing.classes, test_transform=preprocessing.transform)
         module = build_model(experiment, stand_in, model)
         load_weights(module, folder)

@@ -19,7 +19,7 @@ from fedrecall.config.experiment import Experiment
 from fedrecall.core.flat_model import FlatModel
 from fedrecall.core.seeds import single_threaded
 from fedrecall.core.types import Score
-from fedrecall.errors import UserError
+from fedrecall.errors import UserError, first_line
 from fedrecall.files import write_atomic
 
 PREDICTIONS_FILE = "predictions.safetensors"
@@ -74,9 +74,9 @@ def load_predictions(path: Path) -> Predictions | None:
         with safetensors.safe_open(file, framework="pt") as opened:
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - not a mapping
             found = Predictions(**tensors, evaluations=int(opened.metadata()["evaluations"]))
-    except (OSError, SafetensorError, TypeError, KeyError, ValueError) as error:
-        raise _damaged(file, str(error)) from None
-    if len({len(t) for t in tensors.values()}) > 1 or not len(found.y) or found.evaluations < 1:
+    except (OSError, SafetensorError, TypeError, KeyError, ValueError, RuntimeError) as error:
+        raise _damaged(file, first_line(error)) from None
+    if len({t.shape for t in tensors.values()}) > 1 or found.y.ndim != 1 or not len(found.y) or found.evaluations < 1:
         raise _damaged(file, "its parts do not have one length")
     return found
 

@@ -6,7 +6,7 @@ from typing import Protocol, cast, runtime_checkable
 import torch
 from torch import Tensor
 
-from fedrecall.constraints import NonNegativeInt, OpenUnitInterval, PositiveInt, check_constraints
+from fedrecall.constraints import Factor, NonNegativeInt, OpenUnitInterval, PositiveInt, check_constraints
 from fedrecall.core import seeds
 from fedrecall.core.types import Payload
 from fedrecall.data.examples import Examples
@@ -47,7 +47,7 @@ class Scaling:
 
     share: OpenUnitInterval = 0.2
     """Fraction of all clients that are malicious."""
-    scale: float = 10.0
+    scale: Factor = 10.0
     """Factor applied to the update of the weights."""
 
     def __post_init__(self) -> None:
@@ -72,7 +72,7 @@ class SignFlip:
 
     share: OpenUnitInterval = 0.2
     """Fraction of all clients that are malicious."""
-    scale: float = 1.0
+    scale: Factor = 1.0
     """Length of the reversed update, relative to the honest one."""
 
     def __post_init__(self) -> None:
@@ -120,7 +120,7 @@ class Backdoor:
 
     share: OpenUnitInterval = 0.2
     """Fraction of all clients that are malicious."""
-    scale: float = 5.0
+    scale: Factor = 5.0
     """Factor applied to the update of the weights."""
     target: NonNegativeInt = 0
     """Class that the model shall predict for an input with the trigger."""

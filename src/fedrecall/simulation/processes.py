@@ -211,7 +211,9 @@ class ProcessPool(WorkerPool[ProcessWorker]):
                 self._workers.remove(worker)
                 _kill_all([worker])
                 state = f"process {pid} is stopped" if is_stopped else f"process {pid} is running"
-                yield worker, f"no result within engine.timeout = {limit:g} seconds; {state}"
+                reason = f"no result within engine.timeout = {limit:g} seconds; {state}"
+                log.warning("worker process %d is replaced: %s", pid, reason)
+                yield worker, reason
             elif is_stopped:
                 worker.reported = True
                 log.warning(

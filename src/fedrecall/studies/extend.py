@@ -12,6 +12,7 @@ from filelock import FileLock, Timeout
 
 from fedrecall.config.tables import RESULT_NEUTRAL_KEYS, Tables, flatten
 from fedrecall.errors import UserError
+from fedrecall.files import remove_temporary_files
 from fedrecall.studies import papers
 from fedrecall.studies.definitions import experiment_ids
 from fedrecall.studies.study import STUDY_FILE, Study, Target, row_in_columns
@@ -26,6 +27,7 @@ def write_or_extend(study: Study, folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / STUDY_LOCK, timeout=STUDY_LOCK_TIMEOUT):
+            remove_temporary_files(folder, STUDY_FILE)
             exists = (folder / STUDY_FILE).exists()
             if not exists and any(path.name != STUDY_LOCK for path in folder.iterdir()):
                 message = f"{folder}: the folder is not empty and contains no study"

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from support.attack_groups import ATTACKS
+
 
 class Tally:
     """Number of trials, and of those that lost data."""
@@ -24,7 +26,7 @@ class Tally:
 
 
 @pytest.fixture
-def tally(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[[str], Tally]]:
+def tally(capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest) -> Iterator[Callable[[str], Tally]]:
     """Return a function that starts a count, which is printed at the end; no trial may lose data."""
     tallies: list[Tally] = []
 
@@ -33,6 +35,8 @@ def tally(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[[str], Tally]
         return tallies[-1]
 
     yield start
+    counts = sum(count.tried for count in tallies), sum(len(count.lost) for count in tallies)
+    request.node.user_properties.append((ATTACKS, counts))
     for count in tallies:
         notes = "".join(f", {number} {subject}" for subject, number in count.notes.items())
         with capsys.disabled():

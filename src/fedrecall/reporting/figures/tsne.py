@@ -1,5 +1,6 @@
 """Features of test examples in two dimensions by t-SNE: one panel per model, one colour per class."""
 
+import re
 from typing import NamedTuple
 
 import numpy as np
@@ -8,6 +9,7 @@ from matplotlib.lines import Line2D
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+from fedrecall.errors import first_line
 from fedrecall.reporting.figures.layout import add_title_legend_notes, panels, set_panel_title
 from fedrecall.reporting.figures.series import (
     MOST_SKEWED,
@@ -115,17 +117,17 @@ def _read(run: FinishedRun, kind: str, client: int | str, title: str) -> tuple[_
         raise missing_probe(run.cell.row, "features")
     try:
         tensors = load_file(path)
-    except (SafetensorError, OSError) as error:
-        text = f"{path}: cannot read the file: {error}"
+    except (SafetensorError, OSError, RuntimeError) as error:
+        text = f"{path}: cannot read the file: {first_line(error)}"
         raise MissingData(
             "report.unreadable_file", text, str(path), "remove the run directory and run it again"
         ) from None
     chosen = None
     if kind == "local":
-        clients = sorted(int(name.removeprefix("local-")) for name in tensors if name.startswith("local-"))
+        clients = sorted(int(name.removeprefix("local-")) for name in tensors if re.fullmatch(r"local-\d{1,9}", name))
         chosen = pick_client(client, clients, label_counts(run))
     name = kind if chosen is None else f"local-{chosen}"
-    if name not in tensors:
+    if name not in tensors or "y" not in tensors:
         raise MissingData(
             "report.missing_measurement", f"{path}: the file has no features of the {name} model", str(path)
         )

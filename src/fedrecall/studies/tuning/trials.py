@@ -13,7 +13,7 @@ import tomli_w
 from fedrecall.config.experiment import Experiment
 from fedrecall.config.tables import RESULT_NEUTRAL_KEYS, Tables, flatten
 from fedrecall.errors import UserError
-from fedrecall.files import write_atomic
+from fedrecall.files import parse_json, remove_temporary_files, write_atomic
 from fedrecall.studies.tuning.space import Settings, apply_settings
 
 SEARCH_FILE, TRIALS_FILE, TABLE_FILE, BEST_FILE = "search.toml", "trials.jsonl", "trials.csv", "best.toml"
@@ -49,6 +49,8 @@ class SearchFolder:
         Raises an error if the folder contains another search.
         """
         file, text = self.path / SEARCH_FILE, tomli_w.dumps(search)
+        for name in (SEARCH_FILE, TRIALS_FILE, TABLE_FILE, BEST_FILE):
+            remove_temporary_files(self.path, name)
         if not file.exists():
             if others := sorted(path.name for path in self.path.iterdir() if path.suffix != ".lock"):
                 message = f"{self.path}: the folder is not a search, it contains {others[0]}"
@@ -58,7 +60,7 @@ class SearchFolder:
             old, new = (flatten(tomllib.loads(toml)) for toml in (file.read_text(), text))
             log = self.path / TRIALS_FILE
             trials = [_parse_trial(line) for line in (log.read_text().splitlines() if log.exists() else [])]
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             message = f"{self.path}: the files of the search are damaged ({error})"
             hint = "remove the folder or choose another --out"
             raise UserError("tune.damaged", message, str(self.path), hint) from None
@@ -106,7 +108,7 @@ def format_settings(settings: Settings) -> str:
 
 
 def _parse_trial(line: str) -> Trial:
-    fields: dict[str, Any] = json.loads(line)
+    fields: dict[str, Any] = parse_json(line)
     curve = {int(number): float(accuracy) for number, accuracy in fields.pop("curve").items()}
     return Trial(curve=curve, **fields)
 
