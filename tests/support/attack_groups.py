@@ -19,7 +19,12 @@ GROUPS = {
         "flower/test_messages.py",
     ),
     "numbers of examples": ("core/test_preaggregation.py", "flower/test_engine.py"),
-    "robust rules": ("core/test_reply_distances.py", "core/test_robust.py", "core/test_byzfl.py"),
+    "robust rules": (
+        "core/test_reply_distances.py",
+        "core/test_robust.py",
+        "core/test_byzfl.py",
+        "system/test_robust.py",
+    ),
     "colluding attackers": ("simulation/test_collusion.py",),
     "privacy": ("system/test_privacy.py",),
     "killed and stopped processes": ("simulation/test_failures.py", "system/faults/test_kill.py"),

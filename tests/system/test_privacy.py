@@ -239,6 +239,24 @@ def test_noise_of_an_earlier_run_is_not_used_again(tmp_path: Path) -> None:
     assert epsilon(2, 2, 4) == epsilon_after(mechanism, 20, 5, 3)
 
 
+def test_the_guarantee_is_in_the_summary_the_card_and_the_result(tmp_path: Path) -> None:
+    small = {"run": {"rounds": 1}}
+    result = fr.run(tables() | small, out=tmp_path / "private")
+    epsilon = result.rounds[-1]["epsilon"]
+    assert json.loads((tmp_path / "private" / "summary.json").read_text())["privacy"] == {
+        "epsilon": epsilon,
+        "delta": 1e-3,
+    }
+    for text in (str(result), (tmp_path / "private" / "card.md").read_text()):
+        assert f"epsilon {epsilon:.3g} at delta 0.001" in text
+    plain = fr.run({k: v for k, v in tables().items() if k != "server"} | small, out=tmp_path / "plain")
+    assert "privacy" not in plain.summary
+    assert "privacy" not in str(plain)
+    started = fr.run(tables() | {"run": {"rounds": 1, "start": tmp_path / "plain"}})
+    assert started.summary["privacy"]["epsilon"] is None
+    assert "epsilon is infinite" in str(started)
+
+
 def test_a_damaged_ledger_is_an_error(tmp_path: Path) -> None:
     release = Release(0, 0, 0, 1.0, 20, 5, "seed", 0)
     wrong = [{"t": 0}, [], "unbounded", *(asdict(release) | change for change in ({"t": "0"}, {"noise": 0.0}))]

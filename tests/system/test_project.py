@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import fedrecall
+from support.attack_groups import GROUPS
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -65,6 +66,20 @@ def test_the_wheel_has_every_file_of_the_package(tmp_path: Path) -> None:
     files = {file for file in files if "__pycache__" not in file}
     assert {"fedrecall/py.typed", "fedrecall/error_codes.toml"} <= files
     assert files <= set(zipfile.ZipFile(wheel).namelist())
+
+
+def test_every_file_of_the_threat_table_is_run_by_a_command_that_counts_attacks() -> None:
+    table = (ROOT / "docs" / "security.md").read_text().partition("## Threats")[2]
+    named = set(re.findall(r"`([a-z_]+/[a-z_/]+\.py)`", table))
+    grouped = {file for files in GROUPS.values() for file in files}
+    attacked = re.search(r"^ATTACKED := (.*?)\n\n", (ROOT / "Makefile").read_text(), re.M | re.S)
+    assert attacked
+    listed = {path.partition("::")[0].removeprefix("tests/") for path in re.findall(r"tests/\S+", attacked[1])}
+    assert len(named) > 15
+    assert all((ROOT / "tests" / file).is_file() for file in named | grouped)
+    assert named <= grouped
+    assert "system/faults" in listed
+    assert {file for file in grouped if not file.startswith(("flower/", "system/faults/"))} <= listed
 
 
 def test_every_benchmark_can_be_imported() -> None:

@@ -7,6 +7,7 @@ import torch
 from fedrecall.config.experiment import CHOICES
 from fedrecall.core.rounds import RoundResult
 from fedrecall.data.dataset import Dataset
+from fedrecall.runs.records import describe_privacy
 from fedrecall.runs.result import Result
 
 CARD_FILE = "card.md"
@@ -19,7 +20,7 @@ def model_card(result: Result, dataset: Dataset, last: RoundResult | None) -> st
     experiment, summary = result.experiment, result.summary
     method = CHOICES["method"].dump(experiment.method)
     settings = ", ".join(f"{key} = {value}" for key, value in method.items() if key not in ("name", "of"))
-    federation = experiment.federation
+    federation, privacy = experiment.federation, describe_privacy(summary)
     lines = [
         f"# {result.title}",
         "",
@@ -36,7 +37,7 @@ def model_card(result: Result, dataset: Dataset, last: RoundResult | None) -> st
         f"After the last round: {_percent(summary['final'])}. "
         f"Best round ({summary['best_round']}), chosen on the test examples: {_percent(summary['best'])}.",
         *_by_class(dataset, last),
-        *_by_client(dataset, last),
+        *([] if privacy else _by_client(dataset, last)),  # nothing of a single client beside a private model
         "",
         "## Limits",
         "",
@@ -44,6 +45,8 @@ def model_card(result: Result, dataset: Dataset, last: RoundResult | None) -> st
         "- Seeds vary weights, batches and cohorts: one run says little about the difference of two methods.",
         "- Probabilities are not calibrated.",
     ]
+    if privacy is not None:
+        lines.append(f"- Differential privacy for the data of a client: {privacy}.")
     if federation.attack is not None:
         lines.append("- Some clients were simulated attackers.")
     if "failed" in summary:

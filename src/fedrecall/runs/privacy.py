@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from fedrecall.core.dry_run import DryRun
 from fedrecall.core.exchange import ReplyPolicy
@@ -63,6 +64,16 @@ def open_ledger(setup: Setup, directory: RunDirectory | None, records: Sequence[
     if ledger.unbounded is not None:
         log.warning("%s: epsilon is infinite", ledger.unbounded)
     return ledger
+
+
+def privacy_summary(setup: Setup, ledger: PrivacyLedger) -> dict[str, Any]:
+    """Return epsilon and delta of a run for its summary, or why there is no bound; empty for a run without privacy."""
+    privacy = setup.experiment.server.privacy
+    if ledger.unbounded is not None:
+        return {"privacy": {"epsilon": None, "unbounded": ledger.unbounded}}
+    if privacy is None:
+        return {}
+    return {"privacy": {"epsilon": ledger.epsilon(privacy.delta), "delta": privacy.delta}}
 
 
 def _inherit(ledger: PrivacyLedger, start: Path, setup: Setup, privacy: GaussianMechanism) -> None:

@@ -1,7 +1,7 @@
 """Records: one a round, as in rounds.jsonl, and the summary of a run."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -83,6 +83,20 @@ def summarise(records: Sequence[RoundRecord], initial: float | None, targets: Se
         "bytes_down": sum(r["bytes_down"] * len(r["clients"]) for r in records),
         **_metric_summary(records),
     }
+
+
+def describe_privacy(summary: Mapping[str, Any]) -> str | None:
+    """Return the guarantee in a summary as text; None for a run without privacy.
+
+    >>> describe_privacy({"privacy": {"epsilon": 3.21, "delta": 1e-5}})
+    'epsilon 3.21 at delta 1e-05'
+    """
+    found = summary.get("privacy")
+    if found is None:
+        return None
+    if found["epsilon"] is None:
+        return f"epsilon is infinite: {found['unbounded']}"
+    return f"epsilon {found['epsilon']:.3g} at delta {found['delta']:g}"
 
 
 def _metric_summary(records: Sequence[RoundRecord]) -> dict[str, Any]:

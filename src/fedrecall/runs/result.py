@@ -14,7 +14,7 @@ from fedrecall.errors import UserError
 from fedrecall.models.adapt import without_hooks
 from fedrecall.runs.inference import DeployedModel, ExportFormat, default_export_path
 from fedrecall.runs.probes import ProbeRecord
-from fedrecall.runs.records import RoundRecord
+from fedrecall.runs.records import RoundRecord, describe_privacy
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -115,7 +115,8 @@ class Result:
         accuracy = "  ".join(f"{name} {100 * self.summary[name]:.2f} %" for name in measured)
         files = "" if self.directory is None else f", files in {self.directory}"
         rounds = f"{self.title}: {self.summary['rounds']} rounds, {self.summary['seconds']:.1f} s{files}"
-        return f"{rounds}\naccuracy: {accuracy or 'not measured'}"
+        privacy = describe_privacy(self.summary)
+        return f"{rounds}\naccuracy: {accuracy or 'not measured'}" + (f"\nprivacy: {privacy}" if privacy else "")
 
 
 def run_title(experiment: Experiment) -> str:

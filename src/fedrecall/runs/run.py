@@ -33,7 +33,7 @@ from fedrecall.runs.extension import extension_error, final_state, save_final_st
 from fedrecall.runs.inference import PREPROCESS_FILE, model_metadata
 from fedrecall.runs.notices import check_own_method, inactive_reason
 from fedrecall.runs.predictions import make_predictions, save_predictions
-from fedrecall.runs.privacy import check_privacy, open_ledger
+from fedrecall.runs.privacy import check_privacy, open_ledger, privacy_summary
 from fedrecall.runs.probes import (
     ProbeContext,
     ProbeRecord,
@@ -156,6 +156,8 @@ class Run:
         if self._inactive is not None:
             summary["inactive"] = self._inactive  # why the method is FedAvg on this data
         summary |= self._monitor.summary(self._records)
+        if self._records:
+            summary |= privacy_summary(self._setup, self._ledger)
         if not self._setup.schedule.has_test and "client_test" in self._setup.data.held_out:
             summary["accuracy_on"] = "client_test"
         if self._stopped is not None and summary["rounds"] < self._setup.schedule.rounds:
