@@ -18,7 +18,7 @@ from fedrecall.core.training import LocalTraining, batches, train
 from fedrecall.core.types import Local
 from fedrecall.errors import UserError
 from fedrecall.testing.federation import TinyNet
-from support.tiny_federation import local, vectors
+from support.tiny_federation import Vectors, local, vectors
 
 NORM = {"norm.weight", "norm.bias", "norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
 HEAD = {"c.weight", "c.bias"}
@@ -133,3 +133,33 @@ def test_fedrep_trains_the_head_then_the_body() -> None:
     expected = FlatModel(module, f.private_names)
     torch.testing.assert_close(reply.up["w"], expected.w, rtol=0, atol=1e-12)
     torch.testing.assert_close(reply.memory["private.w"], expected.private.w, rtol=0, atol=1e-12)
+
+
+def fit(module: nn.Module, names: set[str], data: Vectors, training: LocalTraining) -> FlatModel:
+    """Train the parameters of these names with torch; return the model as vectors, with a private head."""
+    optimiser = torch.optim.SGD([p for n, p in module.named_parameters() if n in names], 0.1, 0.9)
+    for _, rows in batches(len(data), training, seeds.generator(0, "batches", 0, 0), needs_pairs=True):
+        module.zero_grad()
+        F.cross_entropy(module(data.x[rows])[1], data.y[rows]).backward()
+        optimiser.step()
+    return FlatModel(module, private_names(module, "head"))
+
+
+def test_fedbabu_trains_the_body_only() -> None:
+    f, data, training = flat("head"), vectors(dtype=torch.float64), LocalTraining(2, 10, ClientSGD(0.1, 0.9))
+    reply = train(METHODS["fedbabu"](), local(f, data, training=training), 0, 0)
+    expected = fit(net(), BODY, data, training)
+    torch.testing.assert_close(reply.up["w"], expected.w, rtol=0, atol=1e-12)
+    torch.testing.assert_close(reply.up["b"], expected.b, rtol=0, atol=1e-12)
+    assert torch.equal(reply.memory["private.w"], f.initial_private.w)
+
+
+@pytest.mark.parametrize(("finetune", "names"), [("head", HEAD), ("all", HEAD | BODY)])
+def test_fedbabu_fine_tunes_the_received_model_before_a_score(finetune: str, names: set[str]) -> None:
+    f, data, training = flat("head"), vectors(dtype=torch.float64), LocalTraining(2, 10, ClientSGD(0.1, 0.9))
+    r = local(f, data, training=training)
+    state = METHODS["fedbabu"](finetune_epochs=3, finetune=finetune).personal_model(r.state(r.w), r)
+    expected = fit(net(), names, data, replace(training, epochs=3))
+    meant = torch.cat([expected.w, expected.private.w, expected.b, expected.private.b])
+    torch.testing.assert_close(state, meant, rtol=0, atol=1e-12)
+    assert torch.equal(r.w, f.w)

@@ -1,9 +1,12 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
 import fedrecall as fr
 from fedrecall.data.imbalance import Exponential, frequency_groups, with_imbalance
+from fedrecall.runs.probes import frequency_metrics
 from fedrecall.runs.setup import load_and_partition
 
 
@@ -61,6 +64,30 @@ def test_records_have_accuracy_and_forgetting_by_frequency() -> None:
     assert np.dot(weights, list(record["frequency"].values())) == pytest.approx(record["accuracy"], abs=0.03)
     plain = fr.run(fr.Experiment(**TABLES | {"data": {}})).rounds[-1]
     assert not {"frequency", "forgotten_frequency"} & set(plain)
+
+
+def test_forgetting_by_frequency_by_hand() -> None:
+    y = torch.tensor([0, 0, 1, 1, 2, 2])  # class 2 is the most frequent one of the clients, class 0 the rarest
+    train = SimpleNamespace(class_counts=lambda classes: torch.tensor([1, 5, 9]))
+    context = SimpleNamespace(test=SimpleNamespace(y=y), train=train, classes=3)
+    received = SimpleNamespace(predicted=torch.tensor([1, 1, 1, 1, 2, 0]))  # right: examples 2, 3 and 4
+    predicted = [[0, 0, 2, 1, 2, 2], [0, 0, 1, 0, 0, 2], [0, 0, 1, 1, 2, 2]]
+    reports = [{"predicted": torch.tensor(p)} for p in predicted]
+    score = SimpleNamespace(predicted=torch.tensor([0, 1, 1, 1, 2, 2]))
+    result = SimpleNamespace(score=score, received=received, client_metrics=reports)
+    assert frequency_metrics(context, result) == {  # type: ignore[arg-type]
+        "frequency": {"many": 1.0, "medium": 1.0, "few": 0.5},
+        "forgotten_frequency": {"many": pytest.approx(1 / 3), "medium": pytest.approx(1 / 3), "few": None},
+    }
+    unknown = SimpleNamespace(score=None, received=None, client_metrics=reports)
+    assert frequency_metrics(context, unknown) == {}  # type: ignore[arg-type]
+
+
+def test_forgetting_by_frequency_in_a_run() -> None:
+    record = fr.run(fr.Experiment(**TABLES | {"run": {"rounds": 2, "local_accuracy": True}})).rounds[-1]
+    by_group = [share for share in record["forgotten_frequency"].values() if share is not None]
+    assert min(by_group) - 0.05 <= record["forgotten"] <= max(by_group) + 0.05
+    assert "forgotten_frequency" not in fr.run(fr.Experiment(**TABLES | {"run": {"rounds": 1}})).rounds[-1]
 
 
 def test_an_invalid_ratio_is_an_error() -> None:

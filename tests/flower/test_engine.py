@@ -21,6 +21,8 @@ pytestmark = pytest.mark.flower
 VARIANTS = {name: f"method.name={name}" for name in METHODS} | {
     "fedproto-personal": "method.name=fedproto method.share_weights=false",
     "fedcsd-client": "method.name=fedcsd method.teacher_at=client",
+    "private-head": "method.name=fedntd federation.private=head",
+    "private-body": "method.name=scaffold federation.private=body",
 }
 
 
@@ -28,7 +30,7 @@ VARIANTS = {name: f"method.name={name}" for name in METHODS} | {
 def test_the_bits_of_serial(changes: str, config: Path, tmp_path: Path) -> None:
     federate(federation(tmp_path, config, changes))
     expected = serial(config, changes)
-    if not expected.experiment.method.traits.personalised:
+    if not (expected.experiment.method.traits.personalised or "federation.private" in changes):
         assert same(tmp_path, expected)
     for got, meant in zip(lines(tmp_path), expected.rounds, strict=True):
         for key in ("round", "accuracy", "loss", "train_loss", "bytes_up", "bytes_down", "clients", "replies"):

@@ -27,6 +27,14 @@ def test_with_two_classes_the_method_is_fedavg_and_says_so_once(method: str, cap
     assert sum("FedAvg" in record.getMessage() for record in caplog.records) == 1
 
 
+@pytest.mark.parametrize(("epochs", "warned"), [(1, True), (2, False)])
+def test_fedrep_needs_an_epoch_for_each_part(epochs: int, warned: bool, caplog: pytest.LogCaptureFixture) -> None:
+    warn_once.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        fr.run(QUICK | {"local": {"epochs": epochs}}, method="fedrep", data=(X, np.arange(120) % 3), partition="iid")
+    assert any("local.epochs = 1: FedRep" in record.getMessage() for record in caplog.records) == warned
+
+
 def test_fedrs_needs_a_missing_class() -> None:
     data = (X, np.arange(120) % 3)
     complete = fr.run(QUICK, method="fedrs", data=data, partition="iid")

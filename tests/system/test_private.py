@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import fedrecall as fr
+from fedrecall.data.examples import Examples
 from fedrecall.runs.run import Run
 from fedrecall.runs.setup import prepare_run
 
@@ -79,6 +80,39 @@ def test_fedbabu_keeps_the_initial_head_and_scores_a_fine_tuned_one() -> None:
     assert tuned.rounds[-1]["local_accuracy"] != result.rounds[-1]["local_accuracy"]
 
 
+def right(module: torch.nn.Module, data: Examples) -> float:
+    with torch.no_grad():
+        return float((module(data.batch(slice(None)))[1].argmax(-1) == data.y).double().mean())
+
+
+@pytest.mark.parametrize(("method", "private"), [("fedntd", "head"), ("fedrep", None), ("ditto", None)])
+def test_clients_are_scored_on_their_own_held_out_examples(method: str, private: object) -> None:
+    setup = prepare_run(experiment(method, private, data={"client_test": 0.3}, run={"rounds": 2}))
+    with Run(setup) as run:
+        record = list(run)[-1]
+        states, server = dict(run._engine.client_state), run.result.server
+    f, rows = server.f, setup.data.held_out["client_test"]
+    assert len(states) < 6, "some clients have not participated"
+    own, expected, common = [], [], []
+    for k in range(6):
+        data = setup.data.client_examples.subset(torch.from_numpy(rows.rows(k)))
+        assert not set(rows.rows(k)) & set(setup.data.partition.rows(k))
+        with f.use_private(f.initial_private.updated(states.get(k, {}))):
+            common.append(right(f.to_module(server.w, server.b, server.int_buffers), data))
+            if "personal" in states.get(k, {}):
+                own.append(right(f.to_module(*f.split(states[k]["personal"]), server.int_buffers), data))
+            else:
+                own.append(common[-1])
+        expected.append(len(data))
+    assert record["client_test"]["examples"] == expected
+    assert record["client_test"]["model"] == ("global" if method == "ditto" else "personal")
+    assert record["client_test"]["accuracy"]["by_client"] == pytest.approx(common)
+    assert ("client_test_personal" in record) == (method == "ditto")
+    if method == "ditto":
+        assert record["client_test_personal"]["accuracy"]["by_client"] == pytest.approx(own)
+        assert own != common
+
+
 @pytest.mark.parametrize(
     ("method", "private", "code"),
     [
@@ -88,6 +122,9 @@ def test_fedbabu_keeps_the_initial_head_and_scores_a_fine_tuned_one() -> None:
         ("fedavg", "norm", "config.invalid_value"),  # the network has none
         ("fedavg", ["x.*"], "config.invalid_value"),
         ("fedrep", "body", "config.conflict"),
+        ("fedssd", "norm", "config.conflict"),  # the server would evaluate a model that it does not have
+        ("feddf", "head", "config.conflict"),
+        ("ccvr", "body", "config.conflict"),
     ],
 )
 def test_errors_name_the_key(method: str, private: object, code: str) -> None:

@@ -19,6 +19,8 @@ class Traits:
 
     needs_auxiliary_data: bool = False
     """The server needs labelled examples of its own (`Server.require_auxiliary`)."""
+    needs_global_model: bool = False
+    """The server needs the complete model. Implied by auxiliary data; with federation.private it has only a part."""
     private: Literal["head"] | None = None
     """Part of the model that the method keeps at the clients, where federation.private is not set."""
     personalised: bool = False
@@ -27,6 +29,8 @@ class Traits:
     """Statistics with which frozen models normalise: their own running ones, or those of the current batch."""
     needs_sgd: bool = False
     """The method needs updates that are linear combinations of gradients: local.optimiser = "sgd"."""
+    min_epochs: int = 1
+    """Smallest local.epochs with which the method trains every part of the model."""
     extra_tasks: tuple[str, ...] = ()
     """Names of methods `(Local) -> Payload` that `cohort.run` may call besides "train"."""
 

@@ -77,8 +77,8 @@ class CCVR(Method):
 
     @property
     def traits(self) -> Traits:
-        """Clients compute statistics after training."""
-        return Traits(extra_tasks=("class_statistics",))
+        """Clients compute statistics after training, of the features of one model."""
+        return Traits(needs_global_model=True, extra_tasks=("class_statistics",))
 
     def class_statistics(self, r: Local) -> Payload:
         """Return count [K], mean [K, D] and unbiased covariance [K, D, D] of the client's features by class."""

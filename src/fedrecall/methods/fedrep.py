@@ -24,8 +24,8 @@ class FedRep(Method):
 
     @property
     def traits(self) -> Traits:
-        """The head stays at the client."""
-        return Traits(private="head", personalised=True)
+        """The head stays at the client, and is trained in at least one epoch."""
+        return Traits(private="head", personalised=True, min_epochs=self.body_epochs + 1)
 
     def trained_part(self, epoch: int, r: Local) -> Literal["all", "shared", "private"]:
         """Return the head, then the body."""

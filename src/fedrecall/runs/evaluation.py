@@ -67,13 +67,14 @@ def evaluation_request(run: RunSection, classes: int) -> EvaluationRequest:
 def evaluate_clients(engine: Engine, clients: SimulatedClients, server: Server) -> RoundRecord:
     """Evaluate the model on the held-out examples of all clients; returns entries of the round's record.
 
-    A method without a global model has the personal models evaluated, with the tensors of its next broadcast.
+    A method without a global model has the personal models evaluated: with the shared part, or, if no weights are
+    shared, with the tensors of the method's next broadcast.
     """
     method, has_global = clients.method, has_global_model(clients.method, server.f)
     parts: tuple[str, ...] = tuple(clients.held_out)
     if "client_test" in parts and has_global and has_personal_model(method):
         parts = (*parts, "personal")
-    if method.traits.personalised:
+    if method.traits.personalised and method.traits.private is None:  # its clients have complete models of their own
         down = method.broadcast(server)
     else:
         w, b = server.f.split(server.evaluated_state)

@@ -33,6 +33,14 @@ def check_own_method(setup: Setup) -> None:
         log.debug("the dry run of %s failed: %s", type(method).__name__, error)
 
 
+def warn_of_untrained_parts(setup: Setup) -> None:
+    """Warn if the local epochs are too few for a method that trains the parts of the model in turn."""
+    epochs, smallest = setup.clients.training.epochs, setup.clients.method.traits.min_epochs
+    if epochs < smallest:
+        what = f"local.epochs = {epochs}: {setup.clients.method} never trains a part of the model"
+        warn_once(log, f"{what}: set at least {smallest}")
+
+
 def inactive_reason(setup: Setup) -> str | None:
     """Return why the method is FedAvg on this data, with a warning; None if it acts."""
     method, data = setup.clients.method, setup.data

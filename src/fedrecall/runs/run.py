@@ -31,7 +31,7 @@ from fedrecall.runs.engine import (
 from fedrecall.runs.evaluation import Monitor, evaluate_clients, monitored_part, server_metrics
 from fedrecall.runs.extension import extension_error, final_state, save_final_state
 from fedrecall.runs.inference import PREPROCESS_FILE, model_metadata
-from fedrecall.runs.notices import check_own_method, inactive_reason
+from fedrecall.runs.notices import check_own_method, inactive_reason, warn_of_untrained_parts
 from fedrecall.runs.predictions import make_predictions, save_predictions
 from fedrecall.runs.privacy import check_privacy, open_ledger, privacy_summary
 from fedrecall.runs.probes import (
@@ -100,6 +100,7 @@ class Run:
     def __enter__(self) -> Self:
         check_privacy(self._setup)
         check_own_method(self._setup)
+        warn_of_untrained_parts(self._setup)
         self._inactive = inactive_reason(self._setup)
         with ExitStack() as stack:
             self._tracker = stack.enter_context(SafeTracker(self._setup.experiment.run.track))
