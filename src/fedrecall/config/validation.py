@@ -17,7 +17,6 @@ from fedrecall.simulation.attacks import num_malicious
 
 if TYPE_CHECKING:
     from fedrecall.config.experiment import Experiment
-    from fedrecall.core.method import Method
 
 
 def find_conflict(experiment: "Experiment") -> UserError | None:
@@ -64,18 +63,14 @@ def _training_conflicts(experiment: "Experiment") -> Iterator[UserError]:
         wrong = f"{method} needs updates that are linear combinations of gradients"
         hint = 'set local.optimiser = "sgd", or another method'
         yield _conflict("local.optimiser", local.optimiser, wrong, hint)
-    private = experiment.federation.private
-    if private is not None and method is not None and _computes_at_the_server(method):
+    private, traits = experiment.federation.private, None if method is None else method.traits
+    if private is not None and traits is not None and (traits.needs_auxiliary_data or traits.needs_global_model):
         wrong = f"the server has only the shared part of the model, and {method} needs the complete one there"
         yield _conflict("federation.private", private, wrong, "remove federation.private, or set another method")
     rounds = experiment.run.rounds
     if isinstance(schedule, Cosine) and not schedule.final and (schedule.rounds or rounds) < rounds:
         wrong = f"less than run.rounds = {rounds}: the learning rate of later rounds would be 0"
         yield _conflict("local.schedule.rounds", schedule.rounds, wrong, "remove it, or set local.schedule.final")
-
-
-def _computes_at_the_server(method: "Method") -> bool:
-    return method.traits.needs_auxiliary_data or method.traits.needs_global_model
 
 
 def _privacy_conflicts(experiment: "Experiment") -> Iterator[UserError]:

@@ -59,6 +59,23 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
             "teacher_bn": "batch",
         },
     },
+    "feddecorr": {  # its code, with FedLC among the baselines
+        "feddecorr": {"beta": 0.1},
+        "fedlc": {"tau": 0.1},
+    },
+    "fedacg": {  # its code, with local.clip = 10
+        "fedacg": {"lam": 0.85, "beta": 1e-3, "weights": "uniform"},
+        "fedlc": {"tau": 1.0},
+    },
+    "ccvr": {  # CIFAR-10
+        "ccvr": {"samples": 100},
+    },
+    "fedrep": {
+        "fedrep": {"body_epochs": 1},
+    },
+    "fedbabu": {
+        "fedbabu": {"finetune_epochs": 5},
+    },
     "feddf": {
         "feddf": {"batch": 128, "lr": 1e-3, "steps": 10_000},
     },
