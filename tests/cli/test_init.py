@@ -47,7 +47,9 @@ def test_every_key_is_written_and_valid(tmp_path: Path) -> None:
     expected = {
         key
         for key in expected
-        if not re.match(r"federation.(straggler|attack)|server.(robust|preaggregation|privacy)|local.schedule", key)
+        if not re.match(
+            r"federation.(straggler|attack)|server.(robust|preaggregation|privacy)|local.schedule|data.imbalance", key
+        )
     }
     expected |= {f"method.{key}" for key in ("name", "preset", *settings)}
     assert expected <= found

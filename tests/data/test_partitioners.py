@@ -188,7 +188,7 @@ def test_a_users_partitioner_is_described_by_its_fields() -> None:
         (Iid, 101, "partition.too_many_clients", "federation.clients", ["100"]),
         (Dirichlet, 11, "partition.too_many_clients", "federation.clients", ["partition.min_size", "9", "10 clients"]),
         (Quantity, 11, "partition.too_many_clients", "federation.clients", ["partition.min_size", "9"]),
-        (lambda: Dirichlet(alpha=0.0), 2, INVALID, "federation.partition.alpha", ["above 0"]),
+        (lambda: Dirichlet(alpha=0.0), 2, INVALID, "federation.partition.alpha", ["at least"]),
         (lambda: Dirichlet(alpha=float("nan")), 2, INVALID, "federation.partition.alpha", ["finite"]),
         (lambda: Quantity(alpha=float("inf")), 2, INVALID, "federation.partition.alpha", ["finite"]),
         (lambda: Dirichlet(min_size=0), 2, INVALID, "federation.partition.min_size", ["at least 1"]),

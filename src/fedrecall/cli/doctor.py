@@ -33,6 +33,8 @@ EXTRAS = {  # extra -> the distribution that it installs, and its purpose
     "wandb": ("wandb", 'run.track = "wandb"'),
     "privacy": ("dp-accounting", "epsilon of server.privacy"),
     "tune": ("optuna", "fedrecall tune"),
+    "text": ("transformers", "texts and pretrained transformers"),
+    "onnx": ("onnx", 'Result.export("onnx")'),
 }
 
 Report = dict[str, Any]

@@ -210,7 +210,9 @@ class NamedChoice:
         others = [other for other, cls in self.classes.items() if key in {f.name for f in fields(cls)}]
         if others:
             message = f"{path}: a setting of {', '.join(others)}, not of the {self.kind} {name}"
-            return UserError("config.unknown_key", message, path, f"remove {path}, or set {self.key}.name")
+            near = nearest_key(path)
+            meant = f'did you mean "{near}"? Otherwise ' if near else ""
+            return UserError("config.unknown_key", message, path, f"{meant}remove {path}, or set {self.key}.name")
         if not known and nearest_key(path) is None:
             message = f"{path}: the {self.kind} {name} has no settings"
             return UserError("config.unknown_key", message, path, f"remove {path}, or set {self.key}.name")

@@ -16,7 +16,18 @@ MAX_CONFIG_BYTES = 4 * 2**20  # the largest study definitions are a hundredth of
 
 # Tables whose key `name` chooses a class: another name makes the other keys meaningless.
 NAMED_TABLES = frozenset(
-    {"method", "model", "schedule", "partition", "straggler", "attack", "preaggregation", "robust", "privacy"}
+    {
+        "method",
+        "model",
+        "schedule",
+        "partition",
+        "straggler",
+        "attack",
+        "preaggregation",
+        "robust",
+        "privacy",
+        "imbalance",
+    }
 )
 
 # Prefixes of keys that change no bit of a result. Of the initial weights the values matter, not the path.

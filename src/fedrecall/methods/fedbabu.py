@@ -57,5 +57,5 @@ class FedBABU(Method):
         tuned = r._replace(training=replace(r.training, epochs=self.finetune_epochs), scratch={})
         method = FineTuning("private" if self.finetune == "head" else "all")
         found = train(method, tuned, r.seed, 0).memory
-        b = torch.cat([found["b"], found.get("private.b", r.f.private.b)])
-        return torch.cat([found["w"], found["private.w"], b])
+        private = r.f.private.updated(found)
+        return torch.cat([found["w"], private.w, found["b"], private.b])

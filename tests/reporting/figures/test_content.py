@@ -119,12 +119,12 @@ def test_bars_stand_on_zero_and_are_as_high_as_the_accuracy(make: Make, drawn: D
     [
         ("bars", {}),
         ("against", {"x": [1]}),
-        ("grid", {a: {"name": "seed", "values": [1]} for a in "xy"}),
+        ("grid", {a: {"name": "split_seed", "values": [1]} for a in "xy"}),
         ("curves", {}),
     ],
 )
 def test_a_seed_that_diverged_is_excluded_and_noted(make: Make, drawn: Drawn, form: str, options: dict) -> None:
-    seeded = study(["FedAvg"], {"1": {"data": {"seed": 1}}}, seeds=(0, 1, 2))
+    seeded = study(["FedAvg"], {"1": {"data": {"split_seed": 1}}}, seeds=(0, 1, 2))
     figure = drawn(make(seeded, rounds=4, diverged=[("FedAvg", 1)]), form, **options)
     assert ["2 seeds" in note for note in notes(figure)] == [True, False]
     assert ["diverged" in note for note in notes(figure)] == [False, True]
@@ -291,7 +291,9 @@ def test_filter_rate(make: Make, drawn: Drawn) -> None:
 
 
 def test_a_grid_knows_its_columns_by_what_they_set(make: Make, drawn: Drawn) -> None:
-    columns = {f"{t} {b}": {"method": {"tau": t, "beta": b}} for t in (1.0, 3.0) for b in (5.0, 0.1, 2.0)}
+    columns = {
+        f"{t} {b}": {"method": {"name": "fedlmd", "tau": t, "beta": b}} for t in (1.0, 3.0) for b in (5.0, 0.1, 2.0)
+    }
     results = make(study(["FedLMD"], columns, measure="best"), rounds=2)
     axes = {"x": {"name": "tau", "values": [1, 3]}, "y": {"name": "beta", "values": [0.1, 2, 5]}}
     table = image(drawn(results, "grid", **axes).axes[0])

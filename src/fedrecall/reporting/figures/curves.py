@@ -38,7 +38,7 @@ MEASURE_LABELS = {
     "local_accuracy": "mean local accuracy (%)",
     "forgotten": "forgotten by clients (%)",
     "forgotten_absent": "forgotten, absent classes (%)",
-    "forgetting": "global minus local accuracy (points)",
+    "forgetting": "global minus local (points)",
     "pull": "pull of the distillation (%)",
     "loss": "test loss",
     "train_loss": "training loss",
