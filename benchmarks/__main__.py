@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-NAMES = ("start", "engine", "small", "teacher", "precision", "scale", "profile")
+NAMES = ("start", "engine", "small", "teacher", "precision", "adapters", "scale", "profile")
 
 
 def surroundings() -> dict[str, Any]:

@@ -7,6 +7,8 @@ its tokenizer. Replace the folder by that of any pretrained model, and the texts
 Only the adapters and the classifier are trained, sent and stored; the base is one copy in the memory of the machine.
 """
 
+import csv
+import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -51,14 +53,16 @@ def make_texts(n: int = 300) -> tuple[list[str], list[str]]:
     return texts, labels
 
 
-def main() -> None:
+def main(folder: str | None = None) -> None:
     """Compare two methods with adapters, then train one and use its adapter without fedrecall."""
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     with TemporaryDirectory() as name:
-        base, adapter = Path(name, "base"), Path(name, "adapter")
+        base, adapter = Path(folder or name, "base"), Path(name, "adapter")
         write_base(base)
         texts, labels = make_texts()
+        with Path(folder or name, "notes.csv").open("w", newline="") as f:
+            csv.writer(f).writerows([("note", "topic"), *zip(texts, labels, strict=True)])
         data = fr.from_text(texts, labels, tokenizer=base, max_tokens=16)
 
         lora = {"r": 4, "alpha": 8, "targets": ["query", "value"]}
@@ -82,4 +86,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])  # python examples/transformer.py FOLDER: keeps the base and the texts there

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from fedrecall.data.custom import from_torch as from_torch
     from fedrecall.data.dataset import Dataset as Dataset
     from fedrecall.data.tabular import from_table as from_table
+    from fedrecall.data.tokens import from_tokens as from_tokens
     from fedrecall.errors import UserError as UserError
     from fedrecall.methods import METHODS as METHODS
     from fedrecall.reporting.comparison import Comparison as Comparison
@@ -63,6 +64,7 @@ _PUBLIC = {
     "from_huggingface": "fedrecall.data.custom",
     "from_table": "fedrecall.data.tabular",
     "from_text": "fedrecall.data.custom",
+    "from_tokens": "fedrecall.data.tokens",
     "from_torch": "fedrecall.data.custom",
     "load": "fedrecall.api",
     "losses": "fedrecall.core.losses",

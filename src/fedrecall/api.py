@@ -345,7 +345,7 @@ def _run_study(
 
 def _warn_of_chance(result: Result, setup: Setup) -> None:
     """Warn if no evaluation was better than always predicting the most frequent class, within its standard error."""
-    y = setup.data.dataset.test_y
+    y = setup.data.test.y
     if not len(y):
         return
     share = float(y.bincount().max()) / len(y)

@@ -59,6 +59,9 @@ class TensorDict:
         return self.map(lambda t: t.unsqueeze(dim))
 
 
+POSITIONS = "positions"
+"""Name of the input that marks tokens with a label, bool [N, L], where labels are those of tokens."""
+
 Inputs = Tensor | TensorDict
 """Inputs of examples: one tensor, or several by name."""
 

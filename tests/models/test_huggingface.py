@@ -116,7 +116,7 @@ def test_every_method_trains_adapters(method: str, bert: Path, data: fr.Dataset)
     result = fr.run(settings(bert) | {"local": {"epochs": 1, "batch": 8}}, data=data, method=method, progress=False)
     assert len(result.rounds) == 2
     assert all(torch.isfinite(torch.tensor(record["train_loss"])) for record in result.rounds)
-    assert len(result.server.w) == 8 * 8 * 16 + 16 * 3 + 3
+    assert len(result.server.w) + len(result.server.f.private.w) == 8 * 8 * 16 + 16 * 3 + 3
 
 
 def test_a_decoder_is_trained_too(tmp_path: Path) -> None:

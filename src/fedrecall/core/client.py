@@ -49,7 +49,7 @@ class ClientRunner:
 
     def _run_task(self, task: str, r: Local, client: int) -> Reply:
         if task != "train":
-            return Reply(self._method_task(task)(r), len(r.y), r.memory | r.f.private.to_payload(), {})
+            return Reply(self._method_task(task)(r), len(r.data), r.memory | r.f.private.to_payload(), {})
         observer = None
         if self.report != ReportRequest() or not has_global_model(self.method, r.f):
             observer = ClientReporter(self.report, self.method, r.f, r, self.test, client)

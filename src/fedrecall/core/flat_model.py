@@ -218,7 +218,7 @@ class FlatModel:
         for rows in eval_slices(len(data)):
             z = logits_fn(Output(*frozen(data.batch(rows).to(state.device))))
             predicted.append(z.argmax(-1))
-            loss += float(F.cross_entropy(z, y[rows], reduction="sum"))
+            loss += float(F.cross_entropy(z, y[data.positions(rows)], reduction="sum"))
             if logits:
                 kept.append(z)
         return Score(torch.cat(predicted).cpu(), data.y, loss, torch.cat(kept).cpu() if logits else None)
@@ -243,15 +243,16 @@ class FlatModel:
             except RuntimeError:  # vmap has no rule for recurrent layers and for branches on values, as on masks
                 return torch.stack([grad(loss)(w, x[i], y[i]) for i in torch.arange(len(y))])
 
+        one_label = group_size == 1 and len(data.y) == len(data)  # vmap needs as many labels in every example
         n = min(len(data), size if group_size == 1 else (size // group_size + 1) * group_size)
         total, groups = torch.zeros_like(w), 0
-        chunk = max(1, 2**24 // len(w)) if group_size == 1 else group_size  # about 64 MB of gradients
+        chunk = max(1, 2**24 // len(w)) if one_label else group_size  # about 64 MB of gradients
         for start in range(0, n, chunk):
             rows = slice(start, min(start + chunk, n))
-            x, y = data.batch(rows).to(w.device), data.y[rows].to(w.device)
-            axis = 1 if group_size == 1 else 0  # groups of one example each, or one group
+            x, y = data.batch(rows).to(w.device), data.y[data.positions(rows)].to(w.device)
+            axis = 1 if one_label else 0  # groups of one example each, or one group
             total += gradients(w, x.unsqueeze(axis), y.unsqueeze(axis)).square().sum(0)
-            groups += len(y) if group_size == 1 else 1
+            groups += len(y) if one_label else 1
         return total[: len(self.w)] / max(groups, 1)
 
     def _bind(

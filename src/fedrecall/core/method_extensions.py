@@ -31,6 +31,8 @@ class Traits:
     """The method needs updates that are linear combinations of gradients: local.optimiser = "sgd"."""
     min_epochs: int = 1
     """Smallest local.epochs with which the method trains every part of the model."""
+    needs_one_label: bool = False
+    """The method needs one label for each example: it does not train on labels of tokens."""
     extra_tasks: tuple[str, ...] = ()
     """Names of methods `(Local) -> Payload` that `cohort.run` may call besides "train"."""
 

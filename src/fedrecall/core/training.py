@@ -97,8 +97,8 @@ class TeacherOutputs:
                 self.for_all_examples(name)
 
     @torch.no_grad()
-    def for_batch(self, rows: Tensor, x: Inputs) -> dict[str, Output]:
-        """Return the outputs on these rows, whose inputs for the student are x."""
+    def for_batch(self, rows: Tensor | slice, x: Inputs) -> dict[str, Output]:
+        """Return the outputs at these positions, whose inputs for the student are x."""
         if self._live:
             return {name: self._r.f.run(module, x) for name, module in self._live.items()}
         return {name: Output(self._cached[name].h[rows], self._cached[name].z[rows]) for name in self._states}
@@ -191,14 +191,14 @@ def train(method: Method, r: Local, seed: int, client: int, observer: TrainingOb
     total, steps, observed_epoch = r.w.new_zeros(()), 0, 0
     shuffle, augment = (seeds.generator(seed, purpose, r.t, client) for purpose in _STREAMS)
     with seeds.seeded_rng(seed, "module", r.t, client):
-        for epoch, rows in batches(len(r.y), r.training, shuffle, needs_pairs=r.f.needs_two_examples):
+        for epoch, rows in batches(len(r.data), r.training, shuffle, needs_pairs=r.f.needs_two_examples):
             if observer is not None and epoch > observed_epoch:
                 observer.epoch(model.state)
                 observed_epoch = epoch
             x = r.data.batch(rows, augment).to(r.w.device)
             out = r.f.run(r.f.model, x)
-            is_last = epoch == r.training.epochs - 1
-            step = Step(model.live, out.h, out.z, r.y[rows], teachers.for_batch(rows, x), is_last)
+            is_last, at = epoch == r.training.epochs - 1, r.data.positions(rows)
+            step = Step(model.live, out.h, out.z, r.y[at], teachers.for_batch(at, x), is_last)
             if observer is not None:
                 observer.step(step, r)
             loss = model.compute_gradient(method, step, r)
@@ -220,7 +220,7 @@ def train(method: Method, r: Local, seed: int, client: int, observer: TrainingOb
         metrics |= observer.report(model.state)
     if "w" in up:  # buffers are sent with the weights
         up |= {name: t for name, t in (("b", b), ("counters", counters)) if len(t)}
-    return Reply(up, len(r.y), memory | model.private.to_payload(), metrics)
+    return Reply(up, len(r.data), memory | model.private.to_payload(), metrics)
 
 
 def _flatten_grad(grad: Tensor | None, p: Tensor) -> Tensor:

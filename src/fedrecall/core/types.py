@@ -41,7 +41,7 @@ class Step(NamedTuple):
     w: Tensor  # live weights [d]
     h: Tensor  # features [B, D]
     z: Tensor  # logits [B, K]
-    y: Tensor  # labels [B]
+    y: Tensor  # labels [B]; B is the number of tokens where these have labels
     frozen: dict[str, Output]  # outputs of the frozen models on this batch
     last: bool = False  # True in the last local epoch
 
@@ -51,7 +51,7 @@ class Examples(Protocol):
 
     @property
     def y(self) -> Tensor:
-        """Labels, int64 [n]."""
+        """Labels, int64 [n]; of tokens those of all tokens that have one, example after example."""
         ...
 
     @property
@@ -63,6 +63,10 @@ class Examples(Protocol):
 
     def batch(self, rows: Tensor | slice, rng: Generator | None = None) -> Inputs:
         """Return model-ready inputs of these rows: augmented if `rng` is given, else with the test-time transforms."""
+        ...
+
+    def positions(self, rows: Tensor | slice) -> Tensor | slice:
+        """Return where the labels of these rows are in `y`: `rows`, unless the labels are those of tokens."""
         ...
 
     def subset(self, rows: Tensor) -> Self:

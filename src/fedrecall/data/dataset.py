@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedrecall.data.cache import checksum
 from fedrecall.data.preprocessing import ColumnEncoding, Preprocessing
+from fedrecall.data.token_labels import NO_LABEL
 from fedrecall.data.transforms import Transform
 from fedrecall.errors import UserError, warn_once
 from fedrecall.tensor_dict import Inputs, TensorDict, named_tensors
@@ -36,7 +37,7 @@ class Dataset:
 
     name: str
     train_x: Inputs  # uint8 images [N, C, H, W], float32, int64 or bool of any shape [N, ...], or several by name
-    train_y: Tensor  # int64 [N]
+    train_y: Tensor  # int64 [N]; labels of tokens [N, L], with NO_LABEL where a token has none
     test_x: Inputs
     test_y: Tensor
     classes: tuple[str, ...]
@@ -88,7 +89,8 @@ class Dataset:
         if groups is not None:
             ids.append(("groups", f"{field}_groups", groups, len(self.group_names)))
         for kind, key, values, count in ids:
-            if values.dtype != torch.int64 or values.ndim != 1:
+            of_tokens = kind == "labels" and values.ndim == 2
+            if values.dtype != torch.int64 or not (values.ndim == 1 or of_tokens):
                 raise self._invalid(
                     "data.invalid_labels",
                     f"{part} {kind} are {values.dtype} of shape {list(values.shape)}",
@@ -98,9 +100,10 @@ class Dataset:
             if len(values) != len(x):
                 message = f"there are {len(x)} {part} inputs but {len(values)} {part} {kind}"
                 raise self._invalid("data.length_mismatch", message, key, f"pass one of the {kind} for each input")
-            if len(values) == 0:
+            known = values[values != NO_LABEL] if of_tokens else values
+            if len(known) == 0:
                 continue
-            low, high = int(values.min()), int(values.max())
+            low, high = int(known.min()), int(known.max())
             if low < 0 or high >= count:
                 message = f"{part} {kind} are from {low} to {high}"
                 raise self._invalid("data.invalid_labels", message, key, f"use values in 0..{count - 1}")

@@ -6,6 +6,7 @@ from functools import cached_property
 import torch
 from torch import Generator, Tensor
 
+from fedrecall.data.token_labels import NO_LABEL, label_per_example
 from fedrecall.data.transforms import Transform
 from fedrecall.tensor_dict import Inputs, TensorDict, named_tensors
 
@@ -23,14 +24,32 @@ class Examples:
     """
 
     x: Inputs  # uint8 images [N, C, H, W], float32 or int64 of any shape [N, ...], or several of these by name
-    labels: Tensor  # int64 [N]
+    labels: Tensor  # int64 [N]; of tokens [N, L]
     transform: Transform
     rows: Tensor | None = None  # rows of this view, int64 [n]; None: all N
 
     @cached_property
     def y(self) -> Tensor:
-        """Labels of the view, int64 [n]."""
+        """Labels of the view, int64 [n]; of tokens those of all tokens that have one, text after text."""
+        labels = self._labels_of_view
+        return labels if labels.ndim == 1 else labels[labels != NO_LABEL]
+
+    @property
+    def example_labels(self) -> Tensor:
+        """One label for each example of the view, int64 [n]; of a text with labels of tokens the rarest of them."""
+        if self.labels.ndim == 1:
+            return self.y
+        labels = label_per_example(self.labels)
+        return labels if self.rows is None else labels[self.rows]
+
+    @property
+    def _labels_of_view(self) -> Tensor:
         return self.labels if self.rows is None else self.labels.index_select(0, self.rows)
+
+    @cached_property
+    def _ends(self) -> Tensor:
+        """Position in `y` after the last token of each text."""
+        return (self._labels_of_view != NO_LABEL).sum(1).cumsum(0)
 
     @property
     def is_augmented(self) -> bool:
@@ -50,6 +69,14 @@ class Examples:
         x = self.x[rows] if isinstance(rows, slice) else _select(self.x, rows)
         return self.transform.apply(x, rng)
 
+    def positions(self, rows: Tensor | slice) -> Tensor | slice:
+        """Return where the labels of these rows are in `y`, and their outputs among those of all examples."""
+        if self.labels.ndim == 1:
+            return rows
+        ends = self._ends
+        starts = torch.cat([ends.new_zeros(1), ends[:-1]])
+        return torch.cat([torch.arange(a, b) for a, b in zip(starts[rows].tolist(), ends[rows].tolist(), strict=True)])
+
     def subset(self, rows: Tensor) -> "Examples":
         """Return a view of some rows of this view."""
         return Examples(self.x, self.labels, self.transform, rows if self.rows is None else self.rows[rows])
@@ -64,7 +91,8 @@ class Examples:
         if self.is_augmented or not needs_transform or 4 * len(self) * sum(map(Tensor.numel, first)) > PRECOMPUTE_BYTES:
             return self
         trim = self.transform.trim
-        return Examples(self.batch(slice(None)), self.y, Transform(trim=trim) if trim else NO_TRANSFORM)
+        after = Transform(trim=trim) if trim else NO_TRANSFORM
+        return Examples(self.batch(slice(None)), self._labels_of_view, after)
 
     def class_counts(self, classes: int) -> Tensor:
         """Return the number of examples of each class, int64 [K]."""

@@ -10,6 +10,7 @@ from annotated_types import Ge
 from fedrecall.constraints import check_constraints
 from fedrecall.data.dataset import Dataset
 from fedrecall.data.partitioners import Ints
+from fedrecall.data.token_labels import label_per_example
 
 
 @runtime_checkable
@@ -51,7 +52,7 @@ def with_imbalance(dataset: Dataset, imbalance: Imbalance | None, rng: np.random
     """Return the data with fewer training examples of some classes, drawn at random; the test set is not changed."""
     if imbalance is None:
         return dataset
-    labels = dataset.train_y.numpy()
+    labels = label_per_example(dataset.train_y).numpy()
     sizes = imbalance.class_sizes(np.bincount(labels, minlength=dataset.num_classes))
     kept = [rng.permutation(np.flatnonzero(labels == c))[:size] for c, size in enumerate(sizes)]
     rows = torch.from_numpy(np.sort(np.concatenate(kept)))

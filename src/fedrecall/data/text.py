@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, Protocol
 from zlib import crc32
@@ -47,7 +48,11 @@ class WordTokenizer:
     def encode(self, text: str) -> list[int]:
         """Return the token ids of a text."""
         words = re.findall(r"\w+|[^\w\s]", text.lower())
-        return [1 + crc32(word.encode()) % (self.size - 1) for word in words]
+        return [self.encode_word(word) for word in words]
+
+    def encode_word(self, word: str) -> int:
+        """Return the token id of one word."""
+        return 1 + crc32(word.lower().encode()) % (self.size - 1)
 
 
 Tokenizer = str | Path | WordTokenizer | HubTokenizer
@@ -100,8 +105,48 @@ def encode_texts(
     return [x[end - len(texts) : end] for texts, end in zip(parts, ends.tolist(), strict=True)], len(tokenizer)
 
 
+def encode_words(
+    parts: list[list[list[str]]], tokenizer: Tokenizer | None, max_tokens: int
+) -> tuple[list[TensorDict], list[Tensor], int]:
+    """Encode the words of several splits with one length; returns also the word that each token begins, -1 for none.
+
+    The number of token ids comes last. The result of a tokenizer of `transformers` is cached on disk.
+    """
+    tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, str | Path) else tokenizer or WordTokenizer()
+    if max_tokens < 1:
+        raise UserError("config.invalid_value", f"max_tokens = {max_tokens}: too few", "max_tokens", "use at least 1")
+    every = list(chain.from_iterable(parts))
+    if isinstance(tokenizer, WordTokenizer):
+        ids = _padded([[tokenizer.encode_word(word) for word in text[:max_tokens]] for text in every], PAD_ID)
+        mask = (ids != PAD_ID).long()
+        words = torch.where(ids != PAD_ID, torch.arange(ids.shape[1]), -1)
+        tensors, vocabulary = {"input_ids": ids, "attention_mask": mask, "words": words}, tokenizer.size
+    else:
+        hub, vocabulary = tokenizer, len(tokenizer)
+        _require_padding(hub, "tokens", needs_words=True)
+        digest = hashlib.sha256(json.dumps(every).encode()).hexdigest()
+        key = {"words": digest, "tokenizer": _fingerprint(hub), "max_tokens": max_tokens}
+        tensors, _ = cached("words", key, lambda: (_encode_words(every, hub, max_tokens), {}))
+    ends = list(accumulate(map(len, parts)))
+    slices = [slice(end - len(part), end) for part, end in zip(parts, ends, strict=True)]
+    x = TensorDict({name: tensors[name] for name in INPUT_NAMES if name in tensors})
+    return [x[rows] for rows in slices], [tensors["words"][rows] for rows in slices], vocabulary
+
+
+def _encode_words(texts: list[list[str]], tokenizer: HubTokenizer, max_tokens: int) -> dict[str, Tensor]:
+    options: dict[str, Any] = {"truncation": True, "max_length": max_tokens, "padding": True, "return_tensors": "pt"}
+    encoded = tokenizer(texts, is_split_into_words=True, **options)  # type: ignore[arg-type]
+    numbers = [[-1 if word is None else word for word in encoded.word_ids(i)] for i in range(len(texts))]
+    words = torch.tensor(numbers, dtype=torch.int64)
+    is_first = torch.cat([torch.ones_like(words[:, :1], dtype=torch.bool), words[:, 1:] != words[:, :-1]], 1)
+    return _model_inputs(encoded) | {"words": torch.where(is_first, words, -1)}
+
+
 def _encode(texts: list[str], tokenizer: HubTokenizer, max_tokens: int) -> dict[str, Tensor]:
-    encoded = tokenizer(texts, truncation=True, max_length=max_tokens, padding=True, return_tensors="pt")
+    return _model_inputs(tokenizer(texts, truncation=True, max_length=max_tokens, padding=True, return_tensors="pt"))
+
+
+def _model_inputs(encoded: Any) -> dict[str, Tensor]:
     found = {key: encoded[key] for key in INPUT_NAMES if key in encoded}
     if "token_type_ids" in found and not found["token_type_ids"].any():
         del found["token_type_ids"]  # zeros are the default of the models
@@ -113,7 +158,10 @@ def _padded(rows: list[list[int]], value: int) -> Tensor:
     return torch.tensor([row + [value] * (length - len(row)) for row in rows], dtype=torch.int64).view(-1, length)
 
 
-def _require_padding(tokenizer: Any, name: str) -> None:
+def _require_padding(tokenizer: Any, name: str, *, needs_words: bool = False) -> None:
+    if needs_words and getattr(tokenizer, "pad_token", None) is not None and not tokenizer.is_fast:
+        message = f'data "{name}": {type(tokenizer).__name__} does not tell which word a token belongs to'
+        raise UserError("data.invalid_tokenizer", message, "tokenizer", "use a fast tokenizer (tokenizer.json)")
     if getattr(tokenizer, "pad_token", None) is None:
         raise UserError(
             "data.invalid_tokenizer",

@@ -79,7 +79,8 @@ def relabel(dataset: Dataset, classes: tuple[str, ...]) -> Dataset:
                 "rename or remove it",
             )
     positions = torch.tensor([classes.index(name) for name in dataset.classes])
-    return replace(dataset, classes=classes, train_y=positions[dataset.train_y], test_y=positions[dataset.test_y])
+    train_y, test_y = (torch.where(y < 0, y, positions[y.clamp(min=0)]) for y in (dataset.train_y, dataset.test_y))
+    return replace(dataset, classes=classes, train_y=train_y, test_y=test_y)
 
 
 def _data_keys(node: NodeConfig, experiment: Experiment) -> dict[str, object]:

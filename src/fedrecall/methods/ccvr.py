@@ -55,6 +55,10 @@ class VirtualFeatures:
         """Return features of these rows."""
         return self.h[rows]
 
+    def positions(self, rows: Tensor | slice) -> Tensor | slice:
+        """Return the rows: every feature has one label."""
+        return rows
+
     def subset(self, rows: Tensor) -> "VirtualFeatures":
         """Return these rows."""
         return VirtualFeatures(self.h[rows], self.y[rows])
@@ -77,8 +81,8 @@ class CCVR(Method):
 
     @property
     def traits(self) -> Traits:
-        """Clients compute statistics after training, of the features of one model."""
-        return Traits(needs_global_model=True, extra_tasks=("class_statistics",))
+        """Clients compute statistics of one model after training; their counts add up to the number of examples."""
+        return Traits(needs_global_model=True, needs_one_label=True, extra_tasks=("class_statistics",))
 
     def class_statistics(self, r: Local) -> Payload:
         """Return count [K], mean [K, D] and unbiased covariance [K, D, D] of the client's features by class."""

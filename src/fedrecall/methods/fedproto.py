@@ -39,8 +39,8 @@ class FedProto(Method):
 
     @property
     def traits(self) -> Traits:
-        """Without shared weights there is no global model."""
-        return Traits(personalised=not self.share_weights)
+        """Without shared weights there is no global model. Class counts are checked by the number of examples."""
+        return Traits(personalised=not self.share_weights, needs_one_label=self.weighting == "size")
 
     def round(self, server: Server, cohort: Cohort) -> Server:
         """Run the round; weights are broadcast only if they are shared."""

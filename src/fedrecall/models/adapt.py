@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from fedrecall.errors import UserError, unknown_name, warn_once
-from fedrecall.tensor_dict import Inputs, TensorDict, named_tensors
+from fedrecall.tensor_dict import POSITIONS, Inputs, TensorDict, named_tensors
 
 log = logging.getLogger(__name__)
 
@@ -24,9 +24,11 @@ def adapt(
 
     If the module returns two tensors, they are (features, logits). If it returns the logits, or an object that has
     them as `logits`, h is the input of the linear layer that ran last, and this layer must compute the logits. Several
-    inputs by name become keyword arguments. With a `sample` batch and the number of classes, the output is checked at
-    once. Lazy layers (`nn.LazyLinear`) get their sizes from the sample and their weights from torch's global generator,
-    which the caller seeds. With `copy=False` the module itself is changed.
+    inputs by name become keyword arguments. Outputs for every token, h [B, L, D] and z [B, L, K], are reduced to the
+    tokens that the input `positions` marks; the module itself does not receive this input. With a `sample` batch and
+    the number of classes, the output is checked at once. Lazy layers (`nn.LazyLinear`) get their sizes from the sample
+    and their weights from torch's global generator, which the caller seeds. With `copy=False` the module itself is
+    changed.
     """
     module = _copied(module) if copy else module
     if isinstance(sample, TensorDict):
@@ -34,6 +36,8 @@ def adapt(
     if any(is_lazy(value) for value in (*module.parameters(), *module.buffers())):
         _materialise(module, sample)
     hooks = _FeatureHooks()
+    if isinstance(sample, TensorDict) and POSITIONS in sample.names:
+        module.register_forward_pre_hook(hooks.take_positions, with_kwargs=True)
     # Hooks instead of a wrapper: parameters keep their names, and hooks are copied and pickled with the module.
     for layer in module.modules():
         if isinstance(layer, nn.Linear):
@@ -50,7 +54,7 @@ def call_by_name(module: nn.Module, sample: TensorDict) -> None:
     named = [p for p in parameters if p.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)]
     valid, takes_all = [p.name for p in named], any(p.kind is Parameter.VAR_KEYWORD for p in parameters)
     for name in sample.names:
-        if name not in valid and not takes_all:
+        if name != POSITIONS and name not in valid and not takes_all:
             error = unknown_name(f"argument of {type(module).__name__}.forward", name, valid, key="model")
             hint = error.hint or "rename or remove this input of the data"
             raise UserError("model.unsupported_input", error.message, "model", hint)
@@ -85,9 +89,18 @@ class _FeatureHooks:
 
     def __init__(self) -> None:
         self.last: tuple[Tensor, Tensor] | None = None
+        self.positions: Tensor | None = None
 
     def __getstate__(self) -> dict[str, None]:
-        return {"last": None}  # after a forward that failed it holds an autograd graph, which cannot be copied
+        return {
+            "last": None,
+            "positions": None,
+        }  # after a forward that failed it holds an autograd graph, which cannot be copied
+
+    def take_positions(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        """Remove the marks of tokens from the arguments of the module's forward."""
+        self.positions = kwargs.pop(POSITIONS, None)
+        return args, kwargs
 
     def after_linear(self, linear: nn.Linear, args: tuple[Tensor, ...], output: Tensor) -> None:
         if args:
@@ -95,6 +108,7 @@ class _FeatureHooks:
 
     def after_module(self, module: nn.Module, args: tuple[Tensor, ...], output: object) -> tuple[Tensor, Tensor]:
         last, self.last = self.last, None  # so that no autograd graph outlives its batch
+        positions, self.positions = self.positions, None
         name, z = type(module).__name__, getattr(output, "logits", output)
         match z:
             case (Tensor() as h, Tensor() as z):
@@ -107,6 +121,8 @@ class _FeatureHooks:
             case _:
                 message = f"{name}: forward returns {_type_text(output)}, neither logits nor two tensors"
                 raise UserError("model.invalid_output", message, "model", FORWARD_HINT)
+        if positions is not None and z.ndim == h.ndim == 3 and z.shape[:2] == h.shape[:2] == positions.shape:
+            h, z = h[positions], z[positions]
         if z.ndim != 2 or h.ndim < 2 or len(h) != len(z):
             shapes = f"features {tuple(h.shape)} and logits {tuple(z.shape)}"
             message = f"{name}: forward returns {shapes}, but they must be [B, D] and [B, K]"

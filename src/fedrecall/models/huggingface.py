@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from fedrecall.constraints import PositiveInt, UnitInterval, check_constraints
 from fedrecall.errors import UserError, first_line, missing_extra, unknown_name
 from fedrecall.models.adapt import adapt
-from fedrecall.tensor_dict import TensorDict
+from fedrecall.tensor_dict import POSITIONS, TensorDict
 
 
 @dataclass(frozen=True)
@@ -105,9 +105,9 @@ class HuggingFace:
 
     def build(self, shape: Mapping[str, tuple[int, ...]], classes: int) -> nn.Module:
         """Build the module. A new head and adapters have random weights of torch's global generator."""
-        module = self._load(self._folder(), classes)
+        module = self._load(self._folder(), classes, of_tokens=POSITIONS in shape)
         if self.part == "lora":
-            module = self._with_adapters(module)
+            module = self._with_adapters(module, of_tokens=POSITIONS in shape)
         elif self.part == "head":
             head = _head_names(module)
             for name, p in module.named_parameters():
@@ -118,24 +118,28 @@ class HuggingFace:
                 p.data = p.data.float()
             if own and isinstance(layer, nn.Linear):  # the base gives it another type
                 layer.register_forward_pre_hook(_to_type_of_weights)
-        sample = TensorDict({name: torch.ones(2, *size, dtype=torch.int64) for name, size in shape.items()})
+        types = {POSITIONS: torch.bool}
+        sample = TensorDict({n: torch.ones(2, *size, dtype=types.get(n, torch.int64)) for n, size in shape.items()})
         return adapt(module, sample, classes, copy=False)
 
-    def _load(self, folder: str, classes: int) -> nn.Module:
-        from transformers import AutoModel, AutoModelForSequenceClassification
+    def _load(self, folder: str, classes: int, *, of_tokens: bool) -> nn.Module:
+        from transformers import AutoModel, AutoModelForSequenceClassification, AutoModelForTokenClassification
 
+        if of_tokens and self.pooling != "model":
+            message = f'model.pooling = "{self.pooling}": tokens have labels here, and pooling gives one output a text'
+            raise UserError("config.conflict", message, "model.pooling", 'set model.pooling = "model"')
         options: dict[str, Any] = {"dtype": getattr(torch, self.dtype), "use_safetensors": True}
         try:
             with _quiet():
                 if self.pooling == "model":
-                    kind = AutoModelForSequenceClassification
+                    kind: Any = AutoModelForTokenClassification if of_tokens else AutoModelForSequenceClassification
                     loaded: nn.Module = kind.from_pretrained(folder, num_labels=classes, **options)
                     return loaded
                 return PooledClassifier(AutoModel.from_pretrained(folder, **options), classes)
         except (OSError, ValueError, KeyError) as error:
             raise self._not_found(error) from None
 
-    def _with_adapters(self, module: nn.Module) -> nn.Module:
+    def _with_adapters(self, module: nn.Module, *, of_tokens: bool) -> nn.Module:
         try:
             from peft import LoraConfig, TaskType, get_peft_model
         except ImportError:
@@ -145,17 +149,19 @@ class HuggingFace:
         for target in lora.targets:
             if target.rpartition(".")[2] not in ends:
                 raise unknown_name("layer", target, ends, key="model.lora.targets")
+        task = TaskType.TOKEN_CLS if of_tokens else TaskType.SEQ_CLS
         settings = LoraConfig(
             r=lora.r,
             lora_alpha=lora.alpha,
             lora_dropout=lora.dropout,
             target_modules=list(lora.targets) or None,
             modules_to_save=heads,
-            task_type=TaskType.SEQ_CLS if self.pooling == "model" else None,
+            task_type=task if self.pooling == "model" else None,
         )
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "fan_in_fan_out is set to False")  # PEFT sets it by itself
+                warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated")  # PEFT's call
                 adapted: nn.Module = get_peft_model(module, settings)
         except ValueError as error:  # PEFT has no default for this kind of model
             message = f"model.lora.targets: {first_line(error)}"

@@ -144,7 +144,9 @@ class RunDirectory:
         """Write the configuration, the partition and the environment."""
         remove_temporary_files(self.path)
         write_atomic(self.path / CONFIG_FILE, _toml(setup).encode())
-        setup.data.partition.save(self.path, setup.data.client_examples.y.numpy(), setup.data.dataset.num_classes)
+        setup.data.partition.save(
+            self.path, setup.data.client_examples.example_labels.numpy(), setup.data.dataset.num_classes
+        )
         self.write_json(ENVIRONMENT_FILE, describe_environment(setup))  # last: it marks the start as complete
 
     @property

@@ -47,7 +47,7 @@ def inactive_reason(setup: Setup) -> str | None:
     partition, classes = data.partition, data.dataset.num_classes
     counts = None
     if len(partition) * classes <= MAX_COUNTS and partition.samples == len(data.client_examples):
-        counts = torch.from_numpy(partition.counts(data.client_examples.y.numpy(), classes))
+        counts = torch.from_numpy(partition.counts(data.client_examples.example_labels.numpy(), classes))
     reason = method.inactive_reason(classes, counts)
     if reason is not None:
         warn_once(log, f"method = {type(method).__name__}: {reason}: on this data it is FedAvg, at a higher cost")

@@ -29,6 +29,7 @@ from fedrecall.data.imbalance import with_imbalance
 from fedrecall.data.partition import Partition, from_flower_partitioner, make_partition
 from fedrecall.data.partitioners import Groups, Ints, Partitioner
 from fedrecall.data.splits import hold_out_of_clients, split_auxiliary
+from fedrecall.data.token_labels import label_per_example
 from fedrecall.data.transforms import resolve_transform
 from fedrecall.errors import UserError
 from fedrecall.models import MODELS, Model
@@ -97,6 +98,9 @@ def build_setup(experiment: Experiment, federated: FederatedData, model: UserMod
             "data.aux_per_class",
             "set data.aux_per_class, such as 32",
         )
+    if method.traits.needs_one_label and federated.dataset.train_y.ndim > 1:
+        message = f"method = {type(method).__name__}: it needs one label for each example, and tokens have labels here"
+        raise UserError("method.needs_one_label", message, "method.name", "use another method, such as fedlmd")
     weights, classes = experiment.local.class_weights, federated.dataset.num_classes
     if isinstance(weights, tuple) and len(weights) != classes:
         message = f"local.class_weights: {len(weights)} weights, but the data has {classes} classes"
@@ -180,13 +184,13 @@ def load_and_partition(experiment: Experiment, *, data: object = None, partition
     seed = run.seed_for("partition")
     dataset = with_imbalance(dataset, section.imbalance, seeds.numpy_generator(seed, "imbalance"))
     aux, left = split_auxiliary(
-        dataset.train_y, section.aux_per_class, section.aux, seeds.numpy_generator(seed, "auxiliary")
+        label_per_example(dataset.train_y), section.aux_per_class, section.aux, seeds.numpy_generator(seed, "auxiliary")
     )
     transform = resolve_transform(section.augment, dataset.name, dataset.test_transform)
     train = Examples(dataset.train_x, dataset.train_y, transform)
     clients = train.subset(left)
     groups = None if dataset.train_groups is None else dataset.train_groups[left].numpy()
-    assigned = make_partition_for(experiment, clients.y.numpy(), groups, seed, partition)
+    assigned = make_partition_for(experiment, clients.example_labels.numpy(), groups, seed, partition)
     if assigned.samples != len(clients):
         raise UserError(
             "partition.other_data",
