@@ -113,7 +113,11 @@ def test_teachers_share_the_base(bert: Path) -> None:
 
 @pytest.mark.parametrize("method", sorted(fr.METHODS))
 def test_every_method_trains_adapters(method: str, bert: Path, data: fr.Dataset) -> None:
-    result = fr.run(settings(bert) | {"local": {"epochs": 1, "batch": 8}}, data=data, method=method, progress=False)
+    config = settings(bert) | {"local": {"epochs": 1, "batch": 8}}
+    table = {"name": method, "steps": 5} if method == "feddf" else {"name": method}
+    result = fr.run(config, data=data, method=table, progress=False)
+    pool = fr.run(config | {"engine": {"name": "pool", "workers": 2}}, data=data, method=table, progress=False)
+    assert torch.equal(pool.server.evaluated_state, result.server.evaluated_state)
     assert len(result.rounds) == 2
     assert all(torch.isfinite(torch.tensor(record["train_loss"])) for record in result.rounds)
     assert len(result.server.w) + len(result.server.f.private.w) == 8 * 8 * 16 + 16 * 3 + 3
