@@ -1,5 +1,6 @@
 """Flower's processes on loopback: the bits of `serial`, authentication, and recovery from failures."""
 
+import csv
 import json
 import os
 import re
@@ -26,6 +27,7 @@ from fedrecall.runs.directory import SUMMARY_FILE
 from fedrecall.runs.result import Result
 from support.lossy_engine import serial_without
 from support.processes import until
+from support.tiny_transformer import make_texts, save_transformer
 
 pytestmark = pytest.mark.flower
 LONG = 1200.0  # seconds: only so that nothing hangs for ever, on however busy a machine
@@ -92,6 +94,33 @@ def test_every_method_ends_with_the_weights_of_serial(method: str, trial: Federa
     assert trial.rounds(run, method) == 2, "".join(run.heard[-40:])
     assert not run.missing
     assert trial.same(method, serial_without(trial.config, changes, ()))
+
+
+def test_adapters_of_a_transformer_end_with_the_weights_of_serial(tmp_path: Path) -> None:
+    pytest.importorskip("peft", reason="needs the extra text")
+    base, file = save_transformer(tmp_path / "base"), tmp_path / "notes.csv"
+    with file.open("w", newline="") as f:
+        csv.writer(f).writerows([("note", "topic", "site"), *zip(*make_texts(), strict=True)])
+    config = tmp_path / "adapters.toml"
+    config.write_text(
+        f'''
+        data = {{ name = "table", path = "{file}", label = "topic", client = "site", text = "note" }}
+        model = {{ name = "huggingface", path = "{base}", lora = {{ targets = ["query"] }} }}
+        local = {{ epochs = 1, batch = 8 }}
+        method = {{ name = "fedlmd" }}
+        '''
+    )
+    with LocalDeployment(tmp_path, 3) as daemons:
+        for client in range(3):
+            daemons.start_supernode(client)
+        federation = Federation(daemons, config)
+        run = federation.start("adapters", "run.rounds=2")
+        assert federation.rounds(run, "adapters") == 2, "".join(run.heard[-40:])
+        expected = serial_without(config, "run.rounds=2", ())
+        got = load_file(tmp_path / "adapters" / "model.safetensors")
+        meant = expected.model().state_dict()
+        assert sum(t.numel() for t in got.values()) == len(expected.server.w)  # only what is trained
+        assert all(torch.equal(got[name], meant[name]) for name in got)
 
 
 def online(daemons: LocalDeployment) -> int:

@@ -13,7 +13,7 @@ import torch
 import fedrecall as fr
 from fedrecall.core.flat_model import FlatModel
 from fedrecall.errors import UserError
-from fedrecall.models.huggingface import HuggingFace, Lora
+from fedrecall.models.huggingface import HuggingFace, Lora, _checksum
 from support.interrupted_run import difference, kill, outcome, start_process
 from support.processes import until
 from support.tiny_transformer import make_texts, save_transformer
@@ -221,3 +221,25 @@ def test_another_tokenizer_is_refused(bert: Path) -> None:
     with pytest.raises(UserError) as error:
         HuggingFace(str(bert)).sized_for({"input_ids": (18,)})
     assert (error.value.code, error.value.key) == ("model.unsupported_input", "data.tokenizer")
+
+
+def test_only_a_model_of_the_hub_is_downloaded_and_only_if_asked(
+    bert: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import huggingface_hub
+
+    asked = []
+
+    def download(name: str, **options: object) -> str:
+        asked.append(name)
+        return str(bert)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(UserError) as error:
+        HuggingFace("someone/some-model").folder()
+    assert (error.value.code, error.value.key) == ("model.base_not_found", "model.path")
+    assert HuggingFace(str(bert), download=True).folder() == str(bert)
+    assert asked == []
+    assert HuggingFace("someone/some-model", download=True).with_checksum().checksum == _checksum(str(bert))
+    assert set(asked) == {"someone/some-model"}

@@ -16,6 +16,7 @@ from fedrecall.data.imbalance import IMBALANCES, Imbalance
 from fedrecall.data.tabular import from_table
 from fedrecall.data.text import MAX_TOKENS
 from fedrecall.errors import UserError, unknown_name
+from fedrecall.models.huggingface import HuggingFace
 
 DATA_KINDS = (*DATASETS, "folder", "table", "own")
 # keys of [data] that depend on data.name
@@ -129,7 +130,9 @@ class DataSection(Section):
         `run_seed` draws the test set if data.split_seed is "run".
         """
         seed = self._split_seed(run_seed)
-        tokenizer = self.tokenizer or getattr(model, "path", None)
+        tokenizer = self.tokenizer
+        if self.text is not None and tokenizer is None and isinstance(model, HuggingFace):
+            tokenizer = model.folder()
         if self.name == "own":
             message = 'data.name = "own": the configuration refers to data passed in Python'
             raise UserError("config.needs_python_object", message, "data", "pass it again: run(..., data=...)")

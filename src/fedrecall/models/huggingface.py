@@ -23,6 +23,9 @@ from fedrecall.models.adapt import adapt
 from fedrecall.tensor_dict import POSITIONS, TensorDict
 
 
+HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]  # of a model and its tokenizer, without pickled weights
+
+
 @dataclass(frozen=True)
 class Lora:
     """Low-rank adapters.
@@ -77,7 +80,7 @@ class HuggingFace:
 
     def sized_for(self, values: Mapping[str, tuple[int, ...]]) -> "HuggingFace":
         """Return the model with the checksum of its base; raise an error if the tokenizer has more tokens than it."""
-        folder, largest = self._folder(), max((n for name in values for n in values[name]), default=0)
+        folder, largest = self.folder(), max((n for name in values for n in values[name]), default=0)
         from transformers import AutoConfig
 
         known = getattr(AutoConfig.from_pretrained(folder).get_text_config(), "vocab_size", largest)
@@ -93,7 +96,7 @@ class HuggingFace:
 
     def with_checksum(self) -> "HuggingFace":
         """Return the model with the checksum of its base; raise an error if it has that of another one."""
-        checksum = _checksum(self._folder())
+        checksum = _checksum(self.folder())
         if self.checksum not in (None, checksum):
             raise UserError(
                 "model.other_base",
@@ -105,7 +108,7 @@ class HuggingFace:
 
     def build(self, shape: Mapping[str, tuple[int, ...]], classes: int) -> nn.Module:
         """Build the module. A new head and adapters have random weights of torch's global generator."""
-        module = self._load(self._folder(), classes, of_tokens=POSITIONS in shape)
+        module = self._load(self.folder(), classes, of_tokens=POSITIONS in shape)
         if self.part == "lora":
             module = self._with_adapters(module, of_tokens=POSITIONS in shape)
         elif self.part == "head":
@@ -169,8 +172,8 @@ class HuggingFace:
             raise UserError("config.missing_key", message, "model.lora.targets", hint) from None
         return adapted
 
-    def _folder(self) -> str:
-        """Return the folder of the model's files: the given one, or the hub's in the cache."""
+    def folder(self) -> str:
+        """Return the folder of the model's files: the given one, or that of the hub's cache, downloaded if asked."""
         try:
             from transformers.utils.hub import cached_file
         except ImportError:
@@ -179,7 +182,9 @@ class HuggingFace:
             raise UserError("config.missing_key", "model.path: the key is missing", "model.path", "set model.path")
         try:
             path = str(Path(self.path).expanduser())
-            return str(Path(str(cached_file(path, "config.json", local_files_only=not self.download))).parent)
+            if self.download and not Path(path).is_dir():  # all files at once: the checksum is that of all
+                return str(import_module("huggingface_hub").snapshot_download(path, allow_patterns=HUB_FILES))
+            return str(Path(str(cached_file(path, "config.json", local_files_only=True))).parent)
         except (OSError, ValueError) as error:
             raise self._not_found(error) from None
 

@@ -28,6 +28,7 @@ from fedrecall.testing.federation import SKEWED_LABELS, model, run_federation, s
 from support.interrupted_run import difference, outcome, tables
 from support.processes import children, has_exited, start, until
 from support.tiny_federation import accepted
+from support.tiny_transformer import make_texts, save_transformer
 
 pytestmark = pytest.mark.ray
 
@@ -53,6 +54,22 @@ def test_every_method_has_the_weights_of_serial(method: str, monkeypatch: pytest
     assert got.score is not None
     assert expected.score is not None
     assert got.score.loss == expected.score.loss
+
+
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_adapters_of_a_transformer_have_the_weights_of_serial(dtype: str, tmp_path: Path) -> None:
+    pytest.importorskip("peft", reason="needs the extra text")
+    base = save_transformer(tmp_path / "base")
+    texts, labels, sites = make_texts()
+    data = fr.from_text(texts, labels, clients=sites, tokenizer=base)
+    model = {"name": "huggingface", "path": str(base), "lora": {"targets": ["query"]}, "dtype": dtype}
+    config = {"model": model, "method": {"name": "fedlmd"}, "local": {"epochs": 1, "batch": 8}}
+    serial, ray = (
+        fr.run(config | {"engine": engine}, data=data, rounds=2, progress=False)
+        for engine in ({"name": "serial"}, {"name": "ray", "workers": 2})
+    )
+    assert torch.equal(ray.server.w, serial.server.w)
 
 
 @pytest.mark.usefixtures("local")
