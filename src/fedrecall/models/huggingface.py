@@ -22,7 +22,6 @@ from fedrecall.errors import UserError, first_line, missing_extra, unknown_name
 from fedrecall.models.adapt import adapt
 from fedrecall.tensor_dict import POSITIONS, TensorDict
 
-
 HUB_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]  # of a model and its tokenizer, without pickled weights
 
 
