@@ -50,8 +50,8 @@ HEADS: Tables = {
 }
 MEASURES: Tables = {"run": {"metrics": ["macro_f1"], "probes": ["forgotten"], "local_accuracy": True}}
 FEDERATIONS: dict[str, Tables] = {
-    "dirichlet": {"federation": {"clients": 50, "sample": 10, "partition": {"name": "dirichlet", "alpha": 0.1}}},
-    "maintainers": {"federation": {"sample": 13}},
+    "dirichlet": {"federation": {"clients": 50, "sample": 5, "partition": {"name": "dirichlet", "alpha": 0.1}}},
+    "maintainers": {"federation": {"sample": 7}},
 }
 LORA: Tables = {
     "model": {"name": "huggingface", "pooling": "mean", "lora": {"r": 8, "alpha": 16, "targets": ["query", "value"]}},
