@@ -1,31 +1,40 @@
 """Comparison of methods with equal effort: each is tuned with the same number of trials, then run on fresh seeds.
 
 `python docs/make_equal_effort.py digits --out build/equal-effort` tunes every method on examples held out from the
-clients, runs the best settings and the defaults on seeds that the search did not use, and writes the table to page.md
-in the folder. Called again it resumes: trials and runs that exist are kept. Tasks are `digits` (every method with a
-global model) and `cifar10` (twelve methods).
+clients, runs the best settings on seeds that the search did not use, and writes the table to page.md in the folder.
+Called again it resumes: trials and runs that exist are kept, more trials and more seeds are added to them. Tasks are
+`digits` (every method with a global model) and `cifar10` (twelve methods).
+
+The space of a method is its own (`fedrecall.methods.search_spaces`) and the clients' learning rate, for all methods in
+the same range: a method that is tuned by its weight alone would be compared with a FedAvg whose learning rate is tuned.
+The first trial of every search has the defaults.
 """
 
 import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import fedrecall as fr
+from fedrecall.config.experiment import Experiment
+from fedrecall.config.overrides import with_overrides
 from fedrecall.config.sources import COMPARE_DEFAULTS
 from fedrecall.config.tables import Tables, flatten, merge_tables, read_toml
 from fedrecall.methods import METHODS
+from fedrecall.methods.search_spaces import SEARCH_SPACES, GridValues
 from fedrecall.reporting.tables import comparison_table
 from fedrecall.reporting.tables.render import to_markdown
 from fedrecall.studies.results import load_results
 from fedrecall.studies.runner import run_study
-from fedrecall.studies.store import RunStore
 from fedrecall.studies.study import Study
+from fedrecall.studies.tuning.progress import format_outcome
+from fedrecall.studies.tuning.search import TuningResult
 from fedrecall.studies.tuning.space import apply_settings
+from fedrecall.studies.tuning.trials import format_settings
 
 ROOT = Path(__file__).parent.parent
 TUNING_SEED = 1000  # of all searches; the compared runs have the seeds from 0
+LEARNING_RATE = "local.lr=0.01..0.2"  # of every method
 CONTROLS = ("fedavg-kd", "fedavg-ls", "grid")
 PROBES = ["forgotten", "pull"]
 CIFAR_METHODS = (
@@ -70,22 +79,37 @@ def method_table(name: str) -> dict[str, Any]:
     return {"name": name, "preset": "fedcsd-code"} if name == "fedcsd" else {"name": name}
 
 
-def tuned_settings(name: str, task: Task, out: Path) -> Tables:
-    """Search the space of a method, or resume the search; return the best settings as tables."""
-    run = task.tables.get("run", {})
-    rounds = max(1, round(task.tuning_fraction * run.get("rounds", 20)))
+def search_texts(name: str, defaults: Tables) -> list[str]:
+    """Return the space of a method as texts: its own dimensions, with the default among the values, and the rate."""
+    texts = []
+    for key, values in SEARCH_SPACES[name].dimensions.items():
+        if key == LEARNING_RATE.partition("=")[0]:
+            continue
+        if isinstance(values, GridValues):
+            default = flatten(defaults)[key]
+            texts.append(f"{key}={','.join(f'{value:g}' for value in sorted({*values.of, default}))}")
+        else:
+            texts.append(f"{key}={values}")
+    return [*texts, LEARNING_RATE]
+
+
+def search(name: str, task: Task, out: Path) -> TuningResult:
+    """Search the space of a method, or resume the search."""
+    rounds = max(1, round(task.tuning_fraction * task.tables["run"]["rounds"]))
     tables = merge_tables(task.tables, {"run": {"rounds": rounds, "seed": TUNING_SEED, "probes": []}})
-    result = fr.tune(method_table(name), tables, trials=task.trials, out=out / "tuning" / name, progress=True)
-    return {} if result.best is None else apply_settings({}, result.best.settings)
+    start = method_table(name)
+    defaults = Experiment(**merge_tables(tables, {"method": start})).to_tables()
+    over = search_texts(name, defaults)
+    return fr.tune(start, tables, trials=task.trials, over=over, out=out / "tuning" / name, progress=True)
 
 
-def make_study(name: str, task: Task, methods: Sequence[str], settings: dict[str, Tables]) -> Study:
-    """Return the study of the tuned and the default settings of every method."""
-    rows: dict[str, Tables] = {}
-    for method in methods:
-        default = {"method": method_table(method)}
-        rows[method] = merge_tables(default, settings[method])
-        rows[f"{method}, default"] = default
+def make_study(name: str, task: Task, found: dict[str, TuningResult]) -> Study:
+    """Return the study of the best settings of every method."""
+    rows = {
+        method: merge_tables({"method": method_table(method)}, apply_settings({}, result.best.settings))
+        for method, result in found.items()
+        if result.best is not None
+    }
     return Study(
         id=f"equal-effort-{name}",
         title=f"{task.title}: {task.trials} trials for each method",
@@ -97,19 +121,17 @@ def make_study(name: str, task: Task, methods: Sequence[str], settings: dict[str
     )
 
 
-def page(name: str, task: Task, folder: Path, settings: dict[str, Tables]) -> str:
-    """Return the table of a finished study, and the settings that the searches found."""
-    found = [
-        f"| `{method}` | {', '.join(f'`{key} = {value}`' for key, value in flatten(tables).items()) or 'default'} |"
-        for method, tables in settings.items()
-    ]
+def page(name: str, task: Task, folder: Path, found: dict[str, TuningResult]) -> str:
+    """Return the table of a finished study, and what the searches found."""
     table = to_markdown(comparison_table(load_results(folder), name)).strip()
-    effort = (
-        f"Every method had {task.trials} trials on examples held out from the clients (seed {TUNING_SEED}, "
-        f"{100 * task.tuning_fraction:.0f} % of the rounds). The rows are means over the fresh seeds 0 to "
-        f"{task.seeds - 1}; rows marked default have the settings before the search."
-    )
-    return "\n\n".join([effort, table, "| method | settings found |\n|---|---|\n" + "\n".join(found)]) + "\n"
+    searches = []
+    for method, result in found.items():
+        first, best = result.trials[0], result.best
+        settings = "none: every trial diverged" if best is None else f"`{format_settings(best.settings)}`"
+        values = [" " if trial is None else format_outcome(trial) for trial in (first, best)]
+        searches.append(f"| `{method}` | {values[0]} | {values[1]} | {settings} |")
+    head = "| method | default | best trial | settings of the best trial |\n|---|---:|---:|---|\n"
+    return "\n\n".join([table, head + "\n".join(searches)]) + "\n"
 
 
 def main() -> None:
@@ -120,21 +142,24 @@ def main() -> None:
     parser.add_argument("--methods", help="some of the methods, with commas")
     parser.add_argument("--trials", type=int)
     parser.add_argument("--seeds", type=int)
-    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--fraction", type=float, help="fraction of the rounds in the trials")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change the federation")
     given = parser.parse_args()
     task = tasks()[given.task]
-    task = task._replace(trials=given.trials or task.trials, seeds=given.seeds or task.seeds)
-    if given.rounds:
-        task = task._replace(tables=merge_tables(task.tables, {"run": {"rounds": given.rounds}}))
+    task = task._replace(
+        tables=with_overrides(task.tables, given.set),
+        trials=given.trials or task.trials,
+        seeds=given.seeds or task.seeds,
+        tuning_fraction=given.fraction or task.tuning_fraction,
+    )
     methods = given.methods.split(",") if given.methods else list(task.methods)
     out = given.out / given.task
-    settings = {method: tuned_settings(method, task, out) for method in methods}
-    study = make_study(given.task, task, methods, settings)
+    found = {method: search(method, task, out) for method in methods}
     folder = out / "study"
-    for event in run_study(study, folder, store=RunStore(given.out / "store")):
+    for event in run_study(make_study(given.task, task, found), folder):
         if event.kind in ("finished", "kept", "rejected"):
             sys.stdout.write(f"{event.kind}: {event.cell.row}, seed {event.cell.seed}\n")
-    (out / "page.md").write_text(page(given.task, task, folder, settings))
+    (out / "page.md").write_text(page(given.task, task, folder, found))
 
 
 if __name__ == "__main__":

@@ -90,7 +90,7 @@ class ClientRunner:
         for part, data in parts.items():
             z = state.new_zeros(0, self.classes)
             if len(data):
-                z = self.method.scoring_logits(r.f.outputs(state, data), r.down)
+                z = self.method.scoring_logits(r.f.outputs(state, data), r.down, r.counts)
             out[part] = score_part(self.evaluation, data.y, z)
             if self.evaluation.confusion and part == "client_test":
                 out["confusion"] = confusion_counts(data.y, z.argmax(-1).cpu(), self.classes)

@@ -100,8 +100,12 @@ class MethodExtensions:
         """
         return None
 
-    def scoring_logits(self, out: Output, down: Payload) -> Tensor:
-        """Return the logits by which a client's model is evaluated."""
+    def scoring_logits(self, out: Output, down: Payload, counts: Tensor | None = None) -> Tensor:
+        """Return the logits by which a client's model is evaluated.
+
+        `counts` [K] are the client's training examples by class where its own held-out examples are evaluated, after
+        aggregation; None on the test set of all clients, where `down` is what the client received before training.
+        """
         return out.z
 
     def sample_metrics(self, s: Step, r: Local) -> Payload:

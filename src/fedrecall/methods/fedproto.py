@@ -104,9 +104,13 @@ class FedProto(Method):
             G = torch.where(m["share"][:, None] > 0, G, server.extra["G"])
         return (server.step(m["w"]) if self.share_weights else server).with_extra(G=G)
 
-    def scoring_logits(self, out: Output, down: Payload) -> Tensor:
-        """Return minus the distances to the prototypes for a personal model, else its logits."""
+    def scoring_logits(self, out: Output, down: Payload, counts: Tensor | None = None) -> Tensor:
+        """Return minus the distances to the prototypes for a personal model, else its logits.
+
+        Own held-out examples are classified among the client's own classes, as in the official code.
+        """
         if self.share_weights or "G" not in down:
             return out.z
         distance = torch.cdist(out.h, down["G"])
-        return torch.where(down["G"].any(-1), -distance, torch.finfo(distance.dtype).min)
+        known = down["G"].any(-1) if counts is None else down["G"].any(-1) & (counts > 0)
+        return torch.where(known, -distance, torch.finfo(distance.dtype).min)
