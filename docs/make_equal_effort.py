@@ -1,9 +1,10 @@
 """Comparison of methods with equal effort: each is tuned with the same number of trials, then run on fresh seeds.
 
 `python docs/make_equal_effort.py digits --out build/equal-effort` tunes every method on examples held out from the
-clients, runs the best settings on seeds that the search did not use, and writes the table to page.md in the folder.
-Called again it resumes: trials and runs that exist are kept, more trials and more seeds are added to them. Tasks are
-`digits` (every method with a global model) and `cifar10` (twelve methods).
+clients, runs the best settings on seeds that the search did not use, copies the records to results/ and writes
+docs/equal-effort.md. Called again it resumes: trials and runs that exist are kept, more trials and more seeds are added
+to them. Tasks are `digits` (every method with a global model) and `cifar10` (twelve methods).
+`python docs/make_equal_effort.py` writes the page from the records in results/.
 
 The space of a method is its own (`fedrecall.methods.search_spaces`) and the clients' learning rate, for all methods in
 the same range: a method that is tuned by its weight alone would be compared with a FedAvg whose learning rate is tuned.
@@ -11,8 +12,12 @@ The first trial of every search has the defaults.
 """
 
 import argparse
+import json
+import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import fedrecall as fr
@@ -22,17 +27,27 @@ from fedrecall.config.sources import COMPARE_DEFAULTS
 from fedrecall.config.tables import Tables, flatten, merge_tables, read_toml
 from fedrecall.methods import METHODS
 from fedrecall.methods.search_spaces import SEARCH_SPACES, GridValues
-from fedrecall.reporting.tables import comparison_table
-from fedrecall.reporting.tables.render import to_markdown
+from fedrecall.reporting.tables.cells import (
+    MILLION,
+    RunGroup,
+    accuracy_cell,
+    difference_cell,
+    number_cell,
+    run_group,
+    spread_cell,
+)
+from fedrecall.reporting.tables.render import TableCell
 from fedrecall.studies.results import load_results
 from fedrecall.studies.runner import run_study
 from fedrecall.studies.study import Study
-from fedrecall.studies.tuning.progress import format_outcome
 from fedrecall.studies.tuning.search import TuningResult
 from fedrecall.studies.tuning.space import apply_settings
-from fedrecall.studies.tuning.trials import format_settings
+from fedrecall.studies.tuning.trials import Trial, best_trial, format_settings, read_trials
 
 ROOT = Path(__file__).parent.parent
+RECORDS = ROOT / "results"
+PAGE = ROOT / "docs" / "equal-effort.md"
+RECORD_FILES = ("config.toml", "summary.json", "rounds.jsonl", "partition.json", "predictions.safetensors")
 TUNING_SEED = 1000  # of all searches; the compared runs have the seeds from 0
 LEARNING_RATE = "local.lr=0.01..0.2"  # of every method
 CONTROLS = ("fedavg-kd", "fedavg-ls", "grid")
@@ -51,6 +66,26 @@ CIFAR_METHODS = (
     "fedlc",
     "feddecorr",
 )
+
+
+INTRODUCTION = f"""# Equal effort for all methods
+
+Which method is best on a federation of skewed labels, if every method is tuned with the same effort? This page is
+written by `python docs/make_equal_effort.py` from the records in `results/`.
+
+Every method has the same number of trials. A trial trains on the clients' data without a fifth of every client's
+examples, on which it is scored; the test set is not used. The first trial has the defaults; the others are random
+draws from the method's own search space ([tuning](tuning.md)) and from one range of the clients' learning rate for all
+methods (`{LEARNING_RATE}`). `fedcsd` starts from the values of its released code. The best settings are then run on
+seeds that no search used.
+
+- *last 10*: mean accuracy of the last ten rounds, ± its standard deviation over seeds. *less FedAvg*: mean difference
+  to FedAvg and its 95 % intervals, first over seeds (paired, Student's t), then, marked e, over test examples
+  (bootstrap). *better* and *worse*: both exclude zero.
+- *forgotten*: share of the test examples that the received model classified correctly and the client's trained model
+  gets wrong, mean over clients and rounds; *absent*: of the classes of which the client has no example.
+- *pull*: share of the distillation in the gradient at the logits. Methods that do not distil have none.
+- *MB*: sent by and to each participating client in a round."""
 
 
 class Task(NamedTuple):
@@ -121,23 +156,119 @@ def make_study(name: str, task: Task, found: dict[str, TuningResult]) -> Study:
     )
 
 
-def page(name: str, task: Task, folder: Path, found: dict[str, TuningResult]) -> str:
-    """Return the table of a finished study, and what the searches found."""
-    table = to_markdown(comparison_table(load_results(folder), name)).strip()
-    searches = []
-    for method, result in found.items():
-        first, best = result.trials[0], result.best
-        settings = "none: every trial diverged" if best is None else f"`{format_settings(best.settings)}`"
-        values = [" " if trial is None else format_outcome(trial) for trial in (first, best)]
-        searches.append(f"| `{method}` | {values[0]} | {values[1]} | {settings} |")
-    head = "| method | default | best trial | settings of the best trial |\n|---|---:|---:|---|\n"
-    return "\n\n".join([table, head + "\n".join(searches)]) + "\n"
+def keep_records(name: str, out: Path) -> None:
+    """Copy the records of a finished task to results/: trials, configurations, rounds, predictions; no weights."""
+    target = RECORDS / f"equal-effort-{name}"
+    for summary in (out / "study").glob("cells/**/summary.json"):
+        cell = target / summary.parent.relative_to(out / "study")
+        cell.mkdir(parents=True, exist_ok=True)
+        for file in RECORD_FILES:
+            shutil.copyfile(summary.parent / file, cell / file)
+    for trials in out.glob("tuning/*/trials.jsonl"):
+        kept = target / "tuning" / trials.parent.name
+        kept.mkdir(parents=True, exist_ok=True)
+        lines = [json.loads(line) | {"curve": {}} for line in trials.read_text().splitlines()]
+        (kept / "trials.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    shutil.copyfile(out / "study" / "study.toml", target / "study.toml")
+
+
+class Row(NamedTuple):
+    """A method in the table of a task."""
+
+    method: str
+    runs: RunGroup
+    accuracy: float
+
+
+def section(name: str, task: Task) -> str:
+    """Return the section of a task, from its records."""
+    folder = RECORDS / f"equal-effort-{name}"
+    results = load_results(folder)
+    groups = {method: run_group(results, method, name) for method in results.study.rows}
+    rows = [Row(method, g, fmean(g.accuracy("last10").values())) for method, g in groups.items() if g.completed]
+    rows.sort(key=lambda row: -row.accuracy)
+    reference = groups["fedavg"]
+    lines = [
+        "| method | last 10, % | less FedAvg | forgotten, % | less FedAvg | absent, % | pull, % | MB up | MB down |"
+    ]
+    lines.append("|---|---:|---:|---:|---:|---:|---:|---:|---:|")
+    lines += [f"| {' | '.join(_cells(row, reference))} |" for row in rows]
+    searches = {method: _trials(folder, method) for method in groups}
+    found = ["| method | defaults, % | best trial, % | settings of the best trial |", "|---|---:|---:|---|"]
+    for row in rows:
+        trials = searches[row.method]
+        first, best = trials[0], best_trial(trials)
+        assert best is not None
+        found.append(f"| `{row.method}` | {_score(first)} | {_score(best)} | `{format_settings(best.settings)}` |")
+    seeds = results.study.seeds
+    effort = (
+        f"{len(rows)} methods; {max(map(len, searches.values()))} trials each (seed {TUNING_SEED}), then the best "
+        f"settings with the seeds {seeds[0]} to {seeds[-1]}. {verdicts(rows, reference)}"
+    )
+    diverged = [method for method, group in groups.items() if not group.completed]
+    notes = [f"No run of {', '.join(diverged)} was completed."] if diverged else []
+    changed = "What the searches found: accuracy on the clients' held-out examples, with the defaults and at best."
+    parts = [f"## {task.title}", effort, "\n".join(lines), *notes, changed, "\n".join(found)]
+    return "\n\n".join(parts)
+
+
+def verdicts(rows: Sequence[Row], reference: RunGroup) -> str:
+    """State which methods are better and worse than FedAvg by both intervals, and which forget less over seeds."""
+    decided: dict[str, list[str]] = {"better": [], "worse": [], "no difference shown": []}
+    less = []
+    for row in rows:
+        if row.method == "fedavg":
+            continue
+        accuracy = difference_cell(row.runs, reference, lambda group: group.accuracy("last10"), "last10")
+        decided.get(accuracy.lines[-1], []).append(f"`{row.method}`")
+        high = difference_cell(row.runs, reference, lambda group: group.mean_over_rounds("forgotten")).numbers["high"]
+        if high is not None and high < 0:
+            less.append(f"`{row.method}`")
+    sentences = [
+        f"More accurate than FedAvg by both intervals: {', '.join(decided['better']) or 'none'}.",
+        f"Less accurate: {', '.join(decided['worse']) or 'none'}.",
+        f"Clients forget less, by the interval over seeds: {', '.join(less) or 'none'}.",
+    ]
+    return " ".join(sentences)
+
+
+def _cells(row: Row, reference: RunGroup) -> list[str]:
+    def text(cell: TableCell) -> str:
+        return "<br>".join(cell.lines)
+
+    runs = row.runs
+    forgotten = difference_cell(runs, reference, lambda group: group.mean_over_rounds("forgotten"))
+    return [
+        f"`{row.method}`",
+        text(accuracy_cell(runs, "last10")),
+        text(difference_cell(runs, reference, lambda group: group.accuracy("last10"), "last10")),
+        text(spread_cell(list(runs.mean_over_rounds("forgotten").values()), runs)),
+        text(forgotten),
+        text(spread_cell(list(runs.mean_over_rounds("forgotten_absent").values()), runs)),
+        text(spread_cell(list(runs.mean_over_rounds("pull").values()), runs)),
+        text(number_cell(runs.mean_of("bytes_up"), MILLION)),
+        text(number_cell(runs.mean_of("bytes_down"), MILLION)),
+    ]
+
+
+def _trials(folder: Path, method: str) -> list[Trial]:
+    return read_trials(folder / "tuning" / method)
+
+
+def _score(trial: Trial) -> str:
+    return "diverged" if trial.outcome == "failed" else "pruned" if trial.value is None else f"{100 * trial.value:.1f}"
+
+
+def page() -> str:
+    """Return the page of all tasks that have records."""
+    sections = [section(name, task) for name, task in tasks().items() if (RECORDS / f"equal-effort-{name}").exists()]
+    return "\n\n".join([INTRODUCTION, *sections]) + "\n"
 
 
 def main() -> None:
     """Run a task, or resume it."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("task", choices=tasks())
+    parser.add_argument("task", nargs="?", choices=tasks(), help="none: write the page from the records")
     parser.add_argument("--out", type=Path, default=Path("build/equal-effort"))
     parser.add_argument("--methods", help="some of the methods, with commas")
     parser.add_argument("--trials", type=int)
@@ -145,6 +276,9 @@ def main() -> None:
     parser.add_argument("--fraction", type=float, help="fraction of the rounds in the trials")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change the federation")
     given = parser.parse_args()
+    if given.task is None:
+        PAGE.write_text(page())
+        return
     task = tasks()[given.task]
     task = task._replace(
         tables=with_overrides(task.tables, given.set),
@@ -159,7 +293,8 @@ def main() -> None:
     for event in run_study(make_study(given.task, task, found), folder):
         if event.kind in ("finished", "kept", "rejected"):
             sys.stdout.write(f"{event.kind}: {event.cell.row}, seed {event.cell.seed}\n")
-    (out / "page.md").write_text(page(given.task, task, folder, found))
+    keep_records(given.task, out)
+    PAGE.write_text(page())
 
 
 if __name__ == "__main__":

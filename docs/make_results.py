@@ -1,7 +1,8 @@
 """Writer of docs/results.md, the ledger of the papers' tables and figures, from the records in results/.
 
 `python docs/make_results.py` writes the page. `python docs/make_results.py FOLDER` first copies the records of finished
-runs from a folder of studies into results/: configurations, rounds, summaries and probes, no weights and no machine.
+runs from a folder of studies into results/: configurations, rounds, summaries, probes and predictions on the test set,
+no weights and no machine.
 """
 
 import json
@@ -9,7 +10,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 from pathlib import Path
 from statistics import fmean
@@ -21,9 +22,10 @@ from fedrecall.reporting.figures import draw_all
 from fedrecall.reporting.figures.before_after import client_rounds
 from fedrecall.reporting.figures.series import MissingData
 from fedrecall.reporting.tables import paper_tables
-from fedrecall.reporting.tables.cells import run_group
+from fedrecall.reporting.tables.cells import RunGroup, example_interval, run_group
 from fedrecall.reporting.tables.paper import printed_value
 from fedrecall.reporting.tables.render import to_markdown
+from fedrecall.runs.predictions import PREDICTIONS_FILE
 from fedrecall.studies import papers
 from fedrecall.studies.cost import cost, estimated_gpu_hours, format_estimate
 from fedrecall.studies.definitions import experiment_ids
@@ -96,12 +98,15 @@ training. The classes are
 
 - **{REPRODUCED}**: at least three seeds, the difference has the printed sign, and its 95 % interval over seeds (paired,
   Student's t) excludes zero;
-- **{SUPPORTED}**: the same with one seed and the interval over test examples (normal approximation, not paired, so
-  too wide);
+- **{SUPPORTED}**: the same with one seed and the interval over test examples;
 - **{CONTRADICTED}**: the interval excludes zero on the other side;
 - **{NO_DIFFERENCE}**: the interval contains zero;
 - **{DRAWN}**: the figure has no claim that a number tests;
 - **{NOT_RUN}**; **{CANNOT}**: it needs a GPU, or data that are not there.
+
+An interval marked e is over test examples, of the seeds whose predictions are kept: the examples of both rows are drawn
+together (paired bootstrap). Where a run of one seed has no kept predictions, and in figures of one client's round, it
+is the normal approximation, which is not paired and so too wide.
 
 "Printed inside" counts the printed accuracies that are inside the 95 % interval of the measured ones. Costs are those
 of the complete study: millions of sample passes (an example in one epoch of one client), and an estimate of hours on
@@ -115,9 +120,11 @@ class Interval(NamedTuple):
     low: float
     high: float
     seeds: int
+    examples: str = ""  # the interval over test examples, where the other one is over seeds
 
     def __str__(self) -> str:
-        return f"{self.value:+.2f} [{self.low:+.2f}, {self.high:+.2f}]"
+        mark = "e" if self.seeds == 1 else ""
+        return f"{self.value:+.2f} [{self.low:+.2f}, {self.high:+.2f}]{mark}{self.examples}"
 
 
 @dataclass(frozen=True)
@@ -158,6 +165,24 @@ def difference(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Interv
     return _binomial(found.mean, [ours[shared[0]], theirs[shared[0]]])
 
 
+def compare(ours: RunGroup, theirs: RunGroup, measure: str) -> Interval | None:
+    """Return the difference of two rows with its interval over seeds and, from kept predictions, over test examples."""
+    found = difference(ours.accuracy(measure), theirs.accuracy(measure))
+    seeds = sorted(ours.predictions().keys() & theirs.predictions().keys())
+    kept = [replace(g, outcomes=tuple(run for run in g.outcomes if run.cell.seed in seeds)) for g in (ours, theirs)]
+    examples = example_interval(kept[0], kept[1], measure)
+    if found is None or examples is None:
+        return found
+    if found.seeds == 1:
+        return Interval(examples.mean, examples.low, examples.high, 1)
+    which = "" if len(seeds) == found.seeds else f" of {'seed' if len(seeds) == 1 else 'seeds'} {_join(seeds)}"
+    return found._replace(examples=f", {examples.mean:+.2f} [{examples.low:+.2f}, {examples.high:+.2f}]e{which}")
+
+
+def _join(seeds: Sequence[int]) -> str:
+    return " and ".join(map(str, seeds))
+
+
 def _binomial(value: float, accuracies: Sequence[float]) -> Interval:
     half = NORMAL_95 * sqrt(sum(a * (100 - a) for a in accuracies) / TEST_EXAMPLES)
     return Interval(value, value - half, value + half, 1)
@@ -183,8 +208,8 @@ def findings(results: StudyResults) -> list[Finding]:
         if method not in results.study.rows or reference not in results.study.rows:
             continue
         measure = results.study.measure
-        ours, theirs = (run_group(results, row, column).accuracy(measure) for row in claim)
-        if (measured := difference(ours, theirs)) is not None:
+        ours, theirs = (run_group(results, row, column) for row in claim)
+        if (measured := compare(ours, theirs, measure)) is not None:
             printed = _printed_difference(results.study, method, reference, column)
             found.append(Finding(column, classify(measured, 1.0 if printed is None else printed), measured, printed))
     return found
@@ -346,6 +371,8 @@ def keep_records(folder: Path) -> None:
             (cell / "probes").mkdir(parents=True, exist_ok=True)
             for name in RECORD_FILES:
                 shutil.copyfile(summary.parent / name, cell / name)
+            if (summary.parent / PREDICTIONS_FILE).exists():
+                shutil.copyfile(summary.parent / PREDICTIONS_FILE, cell / PREDICTIONS_FILE)
             for probe in summary.parent.glob("probes/*.jsonl"):
                 shutil.copyfile(probe, cell / "probes" / probe.name)
             environment = json.loads((summary.parent / "environment.json").read_text())
@@ -366,9 +393,9 @@ def page() -> str:
             measured[name] = results
         rows.append(ledger_row(papers.load_definition(name), measured.get(name)))
     header = ("study", "class", "criterion", "measured difference, points", "printed inside", "M passes", "GPU hours")
-    table = [header, ("---",) * 5 + ("---:",) * 2, *rows]
-    lines = "\n".join(f"| {' | '.join(row)} |" for row in table)
-    parts = [INTRODUCTION.format(count=len(rows)), "## Ledger", lines, *map(section, measured.values())]
+    titles, *lines = (f"| {' | '.join(row)} |" for row in (header, *rows))
+    table = "\n".join([titles, "|" + "---|" * len(header), *lines])
+    parts = [INTRODUCTION.format(count=len(rows)), "## Ledger", table, *map(section, measured.values())]
     return "\n\n".join(parts) + "\n"
 
 

@@ -20,8 +20,9 @@ from fedrecall.errors import UserError
 from fedrecall.reporting.comparison import Comparison
 from fedrecall.runs.directory import remove_if_unused, require_empty
 from fedrecall.runs.keywords import Keywords, MethodLike, ModelLike, NamedMethod, name_method
+from fedrecall.runs.notices import warn_of_no_effect
 from fedrecall.runs.progress import RunProgress, progress_console
-from fedrecall.runs.records import RoundRecord, has_no_effect
+from fedrecall.runs.records import RoundRecord
 from fedrecall.runs.result import Result, run_title
 from fedrecall.runs.run import Run
 from fedrecall.runs.setup import Setup, prepare_run
@@ -119,12 +120,7 @@ def run(
             if watch is not None and watch(record) is True:
                 active.stop()
     _warn_of_chance(active.result, setup)
-    if has_no_effect(active.result.rounds):
-        log.warning(
-            "%s has practically no effect at these settings: its distillation is below 1 %% of the gradient at the "
-            "logits in every round: use a larger weight, or another method",
-            run_title(setup.experiment),
-        )
+    warn_of_no_effect(active.result)
     return active.result
 
 

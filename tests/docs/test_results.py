@@ -2,6 +2,7 @@
 
 import pytest
 
+from fedrecall.runs.predictions import load_predictions
 from fedrecall.studies.definitions import experiment_ids
 from fedrecall.studies.papers import load_definition
 from fedrecall.studies.results import load_results
@@ -53,7 +54,9 @@ def test_records_are_of_full_length_and_name_no_place() -> None:
         results = load_results(folder.parent)
         assert results.study.fraction == 1
         for run in results.finished_runs():
-            assert not list(run.path.glob("*.safetensors"))
+            assert {path.name for path in run.path.glob("*.safetensors")} <= {"predictions.safetensors"}
+            if (kept := load_predictions(run.path)) is not None:
+                assert float(kept.shares_correct("final").mean()) == run.summary["final"]
             config = (run.path / "config.toml").read_text()
             assert "/root" not in config
             assert "/work" not in config

@@ -39,6 +39,4 @@ def test_a_client_is_scored_by_the_current_prototypes_of_its_own_classes(engine:
     assert scores["model"] == "personal"
     assert dict(zip(scores["clients"], scores["accuracy"]["by_client"], strict=True)) == pytest.approx(accuracies)
     assert scores["accuracy"]["mean"] == pytest.approx(sum(accuracies.values()) / 10)
-    assert scores["accuracy"]["mean"] > record["accuracy"], (
-        "a client lacks classes of the test set"
-    )
+    assert scores["accuracy"]["mean"] > record["accuracy"], "a client lacks classes of the test set"

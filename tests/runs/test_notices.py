@@ -55,3 +55,18 @@ def test_compare_without_names_picks_methods_that_can_act() -> None:
     two = fr.from_arrays(X, np.arange(120) % 2)
     assert default_methods(fr.Experiment(), two) == ["fedavg", "fedprox", "fedcad", "fedgkd", "fedlsd", "fedssd"]
     assert default_methods(fr.Experiment()) == list(DEFAULT_METHODS)
+
+
+@pytest.mark.parametrize(("m_max", "lines"), [(1e-6, 1), (1.0, 0)])
+def test_a_run_whose_distillation_is_nothing_states_it_in_one_line(
+    m_max: float, lines: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = QUICK | {
+        "method": {"name": "fedssd", "m_max": m_max},
+        "local": {"epochs": 4, "lr": 0.1},
+        "run": {"rounds": 3, "probes": ["pull"]},
+    }
+    with caplog.at_level(logging.WARNING):
+        pulls = [record["pull"] for record in fr.run(settings).rounds]
+    assert (max(pulls) < 0.01) == bool(lines)
+    assert sum("practically no effect" in record.getMessage() for record in caplog.records) == lines

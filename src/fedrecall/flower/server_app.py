@@ -22,6 +22,7 @@ from fedrecall.flower.engine import FlowerEngine
 from fedrecall.flower.nodes import NodeRegistry
 from fedrecall.runs.directory import RunDirectory
 from fedrecall.runs.engine import EngineFactory
+from fedrecall.runs.notices import warn_of_no_effect
 from fedrecall.runs.records import RoundRecord
 from fedrecall.runs.run import Run
 from fedrecall.runs.setup import Setup, prepare_run
@@ -59,6 +60,7 @@ def main(grid: Grid, context: Context) -> None:
     except UserError as error:
         log.error("error: %s [%s]", error, error.code)
         raise
+    warn_of_no_effect(run.result)
     summary = run.result.summary
     accuracy = "" if summary["final"] is None else f", accuracy {100 * summary['final']:.2f} %"
     log.info("finished: %s rounds%s", summary["rounds"], accuracy)

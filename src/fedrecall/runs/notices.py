@@ -1,4 +1,4 @@
-"""Checks and notices at the start of a run: mistakes in a user's method, and methods that cannot act on the data."""
+"""Checks and notices of a run: mistakes in a user's method, methods that cannot act on the data or had no effect."""
 
 import logging
 
@@ -8,6 +8,8 @@ from fedrecall.core.dry_run import DryRun
 from fedrecall.core.rounds import RoundSchedule, run_rounds
 from fedrecall.errors import UserError, warn_once
 from fedrecall.methods import METHODS
+from fedrecall.runs.records import has_no_effect
+from fedrecall.runs.result import Result, run_title
 from fedrecall.runs.setup import Setup
 
 MAX_COUNTS = 10_000_000  # clients x classes: a larger matrix is not made for a notice
@@ -52,3 +54,13 @@ def inactive_reason(setup: Setup) -> str | None:
     if reason is not None:
         warn_once(log, f"method = {type(method).__name__}: {reason}: on this data it is FedAvg, at a higher cost")
     return reason
+
+
+def warn_of_no_effect(result: Result) -> None:
+    """Warn at the end of a run whose distillation was practically nothing in every round (probe `pull`)."""
+    if has_no_effect(result.rounds):
+        log.warning(
+            "%s has practically no effect at these settings: its distillation is below 1 %% of the gradient at the "
+            "logits in every round: use a larger weight, or another method",
+            run_title(result.experiment),
+        )

@@ -58,8 +58,7 @@ class SearchFolder:
             write_atomic(file, text.encode())
         try:
             old, new = (flatten(tomllib.loads(toml)) for toml in (file.read_text(), text))
-            log = self.path / TRIALS_FILE
-            trials = [_parse_trial(line) for line in (log.read_text().splitlines() if log.exists() else [])]
+            trials = read_trials(self.path)
         except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             message = f"{self.path}: the files of the search are damaged ({error})"
             hint = "remove the folder or choose another --out"
@@ -105,6 +104,12 @@ def format_settings(settings: Settings) -> str:
     'method.mu = 0.1, method.tau = 2'
     """
     return ", ".join(f"{key} = {value:.6g}" for key, value in settings.items())
+
+
+def read_trials(folder: Path) -> list[Trial]:
+    """Return the finished trials of a search's folder."""
+    log = folder / TRIALS_FILE
+    return [_parse_trial(line) for line in (log.read_text().splitlines() if log.exists() else [])]
 
 
 def _parse_trial(line: str) -> Trial:
