@@ -22,7 +22,7 @@ from fedrecall.reporting.figures import draw_all
 from fedrecall.reporting.figures.before_after import client_rounds
 from fedrecall.reporting.figures.series import MissingData
 from fedrecall.reporting.tables import paper_tables
-from fedrecall.reporting.tables.cells import RunGroup, example_interval, run_group
+from fedrecall.reporting.tables.cells import RunGroup, paired_example_interval, run_group
 from fedrecall.reporting.tables.paper import printed_value
 from fedrecall.reporting.tables.render import to_markdown
 from fedrecall.runs.predictions import PREDICTIONS_FILE
@@ -170,7 +170,7 @@ def compare(ours: RunGroup, theirs: RunGroup, measure: str) -> Interval | None:
     found = difference(ours.accuracy(measure), theirs.accuracy(measure))
     seeds = sorted(ours.predictions().keys() & theirs.predictions().keys())
     kept = [replace(g, outcomes=tuple(run for run in g.outcomes if run.cell.seed in seeds)) for g in (ours, theirs)]
-    examples = example_interval(kept[0], kept[1], measure)
+    examples = paired_example_interval(kept[0], kept[1], measure)
     if found is None or examples is None:
         return found
     if found.seeds == 1:

@@ -188,7 +188,7 @@ def difference_cell(
         return TableCell(("-",), {"mean": None})
     interval = () if found.low is None else (f"[{found.low:+.2f}, {found.high:+.2f}]",)
     numbers = {"mean": found.mean, "low": found.low, "high": found.high, "seeds": float(found.seeds)}
-    examples = None if measure is None else example_interval(runs, reference, measure)
+    examples = None if measure is None else paired_example_interval(runs, reference, measure)
     if examples is None:
         return TableCell((f"{found.mean:+.2f}", *interval), numbers)
     numbers |= {"examples_low": examples.low, "examples_high": examples.high}
@@ -197,7 +197,7 @@ def difference_cell(
     return TableCell((f"{found.mean:+.2f}", *interval, *lines), numbers)
 
 
-def example_interval(runs: RunGroup, reference: RunGroup, measure: str) -> statistics.ExampleInterval | None:
+def paired_example_interval(runs: RunGroup, reference: RunGroup, measure: str) -> statistics.ExampleInterval | None:
     """Compute the interval over test examples, in points; None unless all shared seeds have kept predictions."""
     ours, theirs = runs.predictions(), reference.predictions()
     differences = []
