@@ -16,6 +16,7 @@ from fedrecall.config.experiment import Experiment
 from fedrecall.flower.client_app import handle_message
 from fedrecall.flower.codec import InvalidMessage
 from fedrecall.flower.messages import (
+    PROTOCOL_VERSION,
     TaskFailed,
     TaskRequest,
     from_array_record,
@@ -28,6 +29,7 @@ from support.loopback import federate, federation, in_a_task, lines
 
 __all__ = ["in_a_task"]  # a fixture
 pytestmark = pytest.mark.flower
+VERSION = {"protocol": PROTOCOL_VERSION}
 
 
 @pytest.mark.parametrize("task", ["memory", "__class__", "prototype", "init", "", "x" * 500])
@@ -57,7 +59,7 @@ def first_weights(config: Path) -> dict[str, Tensor]:
         ),
         ({"down": to_array_record({"w": torch.zeros(3)})}, "reply.wrong_shape", "float32 [3]"),
         ({"order": ConfigRecord({"protocol": 0})}, "reply.wrong_protocol", "install the same fedrecall"),
-        ({"order": ConfigRecord({"protocol": 1, "task": 5})}, "reply.invalid_field", '"acknowledged"'),
+        ({"order": ConfigRecord({**VERSION, "task": 5})}, "reply.invalid_field", '"acknowledged"'),
         ({"order": ConfigRecord()}, "reply.wrong_protocol", "None"),
     ],
 )
@@ -107,33 +109,33 @@ def with_replies_changed(change: dict[str, object]):
             "'pickle'",
         ),
         (
-            {"answer": ConfigRecord({"protocol": 1, "client": 0, "n": 5, "own": False, "remembers": False})},
+            {"answer": ConfigRecord({**VERSION, "client": 0, "n": 5, "own": False, "remembers": False})},
             "reply.wrong_client",
             "client 0",
         ),
         (
-            {"answer": ConfigRecord({"protocol": 1, "client": 1, "n": -5, "own": False, "remembers": False})},
+            {"answer": ConfigRecord({**VERSION, "client": 1, "n": -5, "own": False, "remembers": False})},
             "reply.invalid_example_count",
             "-5",
         ),
-        ({"answer": ConfigRecord({"protocol": 1, "client": 1})}, "reply.invalid_field", '"n"'),
+        ({"answer": ConfigRecord({**VERSION, "client": 1})}, "reply.invalid_field", '"n"'),
         (
-            {"answer": ConfigRecord({"protocol": 1, "declined": "no\nmore", "code": "run.disk_full", "key": "x"})},
+            {"answer": ConfigRecord({**VERSION, "declined": "no\nmore", "code": "run.disk_full", "key": "x"})},
             "run.disk_full",
             "no more",
         ),
         (
-            {"answer": ConfigRecord({"protocol": 1, "declined": "no more", "code": "../x", "key": 5})},
+            {"answer": ConfigRecord({**VERSION, "declined": "no more", "code": "../x", "key": 5})},
             "reply.task_failed",
             "no more",
         ),
         (
-            {"answer": ConfigRecord({"protocol": 1, "declined": "\x1b[2J\u202e" + "long " * 4_000_000, "code": "a.b"})},
+            {"answer": ConfigRecord({**VERSION, "declined": "\x1b[2J\u202e" + "long " * 4_000_000, "code": "a.b"})},
             "a.b",
             "long",
         ),
         (
-            {"answer": ConfigRecord({"protocol": 1, "client": 1, "n": 10**9, "own": False, "remembers": False})},
+            {"answer": ConfigRecord({**VERSION, "client": 1, "n": 10**9, "own": False, "remembers": False})},
             "reply.invalid_example_count",
             "1000000000",
         ),
@@ -226,9 +228,9 @@ def test_what_flower_cannot_read_costs_its_client_only(config: Path, tmp_path: P
         ({"up": HUGE_STRIDES}, "reply.invalid_shape"),
         ({"up": to_array_record({"w": torch.zeros(3)})}, "reply.unexpected_tensor"),
         ({"answer": ConfigRecord({"protocol": "\x1b]0;x"})}, "reply.wrong_protocol"),
-        ({"answer": ConfigRecord({"protocol": 1, "declined": "\x1b[2J" * 10**6})}, "reply.task_failed"),
+        ({"answer": ConfigRecord({**VERSION, "declined": "\x1b[2J" * 10**6})}, "reply.task_failed"),
         (
-            {"answer": ConfigRecord({"protocol": 1, "client": 2**62, "n": 5, "own": False, "remembers": False})},
+            {"answer": ConfigRecord({**VERSION, "client": 2**62, "n": 5, "own": False, "remembers": False})},
             "reply.wrong_client",
         ),
     ],
@@ -279,7 +281,7 @@ def random_array(rng: random.Random) -> Array:
 
 def random_fields(rng: random.Random) -> ConfigRecord:
     names = ["protocol", "client", "n", "own", "remembers", "declined", "code", "key", "x"]
-    honest = {"protocol": 1, "client": 1, "n": 5, "own": False, "remembers": True}
+    honest = {**VERSION, "client": 1, "n": 5, "own": False, "remembers": True}
     changes = {name: rng.choice([*TEXTS, *NUMBERS, [1, 2], ["x"], []]) for name in rng.sample(names, rng.randint(1, 4))}
     return ConfigRecord(honest | changes)
 

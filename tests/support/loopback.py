@@ -66,14 +66,14 @@ class Loopback:
         return [self._replies.pop(identity) for identity in identities if identity in self._replies]
 
 
-def app(folder: Path, config: Path, changes: str) -> dict[str, str]:
+def app(folder: Path, config: Path | None, changes: str) -> dict[str, str]:
     """Return the app's configuration as `flwr run` distributes it."""
     write_app(folder / "app", config, changes.split())
     project = tomllib.loads((folder / "app" / "pyproject.toml").read_text())
     return project["tool"]["flwr"]["app"]["config"] | {"out": str(folder / "run")}
 
 
-def federation(folder: Path, config: Path, changes: str = "") -> Loopback:
+def federation(folder: Path, config: Path | None, changes: str = "") -> Loopback:
     return Loopback.of(folder, 3, app(folder, config, changes))
 
 

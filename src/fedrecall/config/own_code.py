@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
+from hashlib import sha256
 from importlib import import_module, util
 from pathlib import Path
 from typing import Any
@@ -35,8 +36,7 @@ def import_object(path: str, key: str) -> Any:
     `sys.path`, because worker processes import the module too.
     """
     module_name, _, attributes = path.partition(":")
-    if not {"", str(Path.cwd())} & set(sys.path):
-        sys.path.append(str(Path.cwd()))
+    _search_current_folder()
     try:
         found: Any = import_module(module_name)
     except ModuleNotFoundError as error:
@@ -56,6 +56,26 @@ def import_object(path: str, key: str) -> Any:
             raise unknown_name(f"name in {module_name}", name, public, key=key)
         found = getattr(found, name)
     return found
+
+
+def code_hash(path: str, key: str) -> str:
+    """Return the SHA-256 of the source of the top-level module or package of "package.module:name".
+
+    Nothing is imported. `key` is the configuration key that names the code.
+    """
+    _search_current_folder()
+    top = path.partition(":")[0].partition(".")[0]
+    spec = util.find_spec(top)
+    if spec is None:
+        hint = "install it, or pack it into the app with fedrecall flower new --module"
+        raise UserError("config.cannot_import", f'{key} = "{path}": there is no module {top}', key, hint)
+    folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
+    files = [(file.relative_to(folder), file) for folder in folders for file in folder.rglob("*.py")]
+    digest = sha256()
+    for name, file in sorted(files) or [(Path(top), Path(spec.origin or ""))]:
+        content = file.read_bytes() if file.is_file() else b""  # a module without a file is a part of Python
+        digest.update(f"{name.as_posix()} {len(content)}\n".encode() + content)
+    return digest.hexdigest()
 
 
 def check_arguments(function: Callable[..., Any], settings: Mapping[str, Any], table: str) -> None:
@@ -78,6 +98,12 @@ def untrusted(paths: list[str], where: str) -> UserError:
     message = f"{where}: the configuration names code, which is not imported from a directory: {', '.join(paths)}"
     hint = "pass --trust-code (trust_code=True) if you trust it"
     return UserError("config.untrusted_code", message, where, hint)
+
+
+def _search_current_folder() -> None:
+    """Search the current folder for modules, after the installed ones."""
+    if not {"", str(Path.cwd())} & set(sys.path):
+        sys.path.append(str(Path.cwd()))
 
 
 def _sibling_modules(name: str) -> list[str]:

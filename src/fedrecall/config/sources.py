@@ -8,8 +8,9 @@ from typing import Any
 from fedrecall.config.choices import OwnCode
 from fedrecall.config.data_section import SOURCE_KEYS, DataSection
 from fedrecall.config.experiment import CHOICES, Experiment
-from fedrecall.config.own_code import check_arguments, import_object, is_code_path, untrusted
+from fedrecall.config.own_code import check_arguments, code_hash, import_object, is_code_path
 from fedrecall.config.tables import Tables, merge_tables, read_toml
+from fedrecall.errors import UserError
 
 # A federation that shows forgetting within a minute: 40 clients with two digits each, four of them per round. It was
 # chosen from three by FedAvg, FedLMD and FedCAD with the seeds 100 to 102; `compare` prints the seeds from 0.
@@ -39,16 +40,23 @@ def own_code(experiment: Experiment) -> list[str]:
     return [*data, *(choice.path for choice in chosen if isinstance(choice, OwnCode))]
 
 
+def own_code_hashes(experiment: Experiment) -> dict[str, str]:
+    """Return the hash of the source of every own class and function, by its name; nothing is imported."""
+    return {name: code_hash(name, "own code") for name in own_code(experiment)}
+
+
 def import_own_code(experiment: Experiment, allowed: Collection[str] | None = None) -> Experiment:
     """Return the experiment with its own code imported, and the settings of the code validated.
 
-    With `allowed`, other code is an error.
+    With `allowed`, the code that the node-config of a Flower node lists, other code is an error.
     """
     names = own_code(experiment)
     if not names:
         return experiment
     if allowed is not None and (others := [name for name in names if name not in allowed]):
-        raise untrusted(others, "the federation")
+        message = f"node-config.code: the experiment names code that this node does not list: {', '.join(others)}"
+        hint = f'if you trust it, add code="{" ".join(names)}" to the node-config'
+        raise UserError("config.untrusted_code", message, "node-config.code", hint)
     changes: dict[str, Any] = {"data": _with_loader(experiment.data)}
     for kind in ("method", "model"):
         if isinstance(code := getattr(experiment, kind), OwnCode):

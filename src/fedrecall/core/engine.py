@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from torch import Tensor
 
@@ -32,6 +32,10 @@ class TaskEngine(ABC):
     def cohort(self, t: int, clients: Sequence[int]) -> "SampledCohort":
         """Return the cohort of round t."""
         return SampledCohort(self, t, clients)
+
+    def round_details(self) -> dict[str, Any]:
+        """Return what the engine adds to the record of the last round, and forget it. By default nothing."""
+        return {}
 
     def close(self) -> None:
         """Release what the engine holds outside the memory of this process."""

@@ -12,6 +12,8 @@ from fedrecall.errors import UserError, unknown_name
 
 EXPERIMENT_KEY, OVERRIDES_KEY, OUT_KEY = "experiment", "set", "out"  # keys of the app's configuration
 
+NODES_PARTITION = "nodes"  # recorded partition of a run whose nodes have their own data
+
 NODE_KEYS = ("client", "state", "folder", "table", "label", "index", "code", "base")  # keys of a node-config
 
 

@@ -1,6 +1,7 @@
-"""Flower app of a configuration (`fedrecall flower new`): two files from templates, without code."""
+"""Flower app of a configuration (`fedrecall flower new`): files from templates, and modules of the user's own."""
 
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from fedrecall.config.choices import OwnCode, PythonObject
 from fedrecall.config.experiment import Experiment
-from fedrecall.errors import UserError
+from fedrecall.config.sources import own_code
+from fedrecall.errors import UserError, unknown_name
 from fedrecall.files import write_atomic
-from fedrecall.flower.app_config import EXPERIMENT_KEY, OUT_KEY, OVERRIDES_KEY
+from fedrecall.flower.app_config import EXPERIMENT_KEY, NODES_PARTITION, OUT_KEY, OVERRIDES_KEY
 from fedrecall.models.huggingface import HuggingFace
 
 APP_NAME_PATTERN = re.compile(r"[a-z][a-z0-9-]{0,39}")
@@ -21,10 +23,38 @@ SHOWN_NODES = 3  # nodes whose command is in the README
 
 APP_TEMPLATES = {"pyproject.toml": "pyproject.toml.j2", "README.md": "README.md.j2"}
 
+# files that are written on request, by the name of the request
+OPERATION_TEMPLATES = {
+    "systemd": {
+        "operation/fedrecall-superlink.service": "fedrecall-superlink.service.j2",
+        "operation/fedrecall-supernode@.service": "fedrecall-supernode@.service.j2",
+        "operation/node.env": "node.env.j2",
+    },
+    "compose": {"operation/compose.yaml": "compose.yaml.j2", "operation/Dockerfile": "Dockerfile.j2"},
+    "nginx": {"operation/nginx.conf": "nginx.conf.j2"},
+}
 
-def write_app(folder: Path, config: Path | None, overrides: Sequence[str] = ()) -> Experiment:
-    """Write the app to a folder that is empty or does not exist."""
+# top-level names that no packed module may have: Flower leaves most of these folders out of an app
+RESERVED_NAMES = ("operation", "fedrecall", "build", "dist", "eggs", "env", "lib", "lib64", "parts", "venv")
+
+
+def write_app(
+    folder: Path,
+    config: Path | None,
+    overrides: Sequence[str] = (),
+    modules: Sequence[Path] = (),
+    operation: Sequence[str] = (),
+) -> Experiment:
+    """Write the app to a folder that is empty or does not exist.
+
+    `modules` are Python files and packages that the app brings to all machines. `operation` are keys of
+    OPERATION_TEMPLATES: files to run the daemons with.
+    """
     experiment = with_flower_engine(Experiment.load(config, overrides))
+    packed = packed_files(modules)
+    for name in operation:
+        if name not in OPERATION_TEMPLATES:
+            raise unknown_name("kind of files", name, OPERATION_TEMPLATES, "cli.invalid_option", "--with")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(
             "flower.directory_not_empty",
@@ -61,13 +91,23 @@ def write_app(folder: Path, config: Path | None, overrides: Sequence[str] = ()) 
         "experiment_key": EXPERIMENT_KEY,
         "overrides_key": OVERRIDES_KEY,
         "out_key": OUT_KEY,
+        "code": own_code(experiment),
+        "modules": sorted({target.parts[0] for target in packed}),
+        "operation": {name: list(OPERATION_TEMPLATES[name]) for name in operation},
     }
+    files = dict(APP_TEMPLATES)
+    for name in operation:
+        files |= OPERATION_TEMPLATES[name]
     loader = PackageLoader("fedrecall.flower")
     templates = Environment(loader=loader, undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for file, template in APP_TEMPLATES.items():
+        for file, template in files.items():
+            (folder / file).parent.mkdir(exist_ok=True)
             write_atomic(folder / file, templates.get_template(template).render(values).encode())
+        for target, source in packed.items():
+            (folder / target).parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(folder / target, source.read_bytes())
     except OSError as error:
         raise UserError(
             "flower.cannot_write",
@@ -78,8 +118,40 @@ def write_app(folder: Path, config: Path | None, overrides: Sequence[str] = ()) 
     return experiment
 
 
+def packed_files(modules: Sequence[Path]) -> dict[Path, Path]:
+    """Return the Python files of modules and packages, by their path in the app."""
+    out: dict[Path, Path] = {}
+
+    def is_test(path: Path) -> bool:  # Flower leaves these files out of an app
+        return path.stem.startswith("test_") or path.stem.endswith("_test")
+
+    for path in modules:
+        is_package = (path / "__init__.py").is_file()
+        name = path.resolve().name if is_package else path.stem
+        if not is_package and (path.suffix != ".py" or not path.is_file()):
+            problem = "neither a Python file nor a folder with __init__.py"
+        elif not name.isidentifier() or name in {*RESERVED_NAMES, *sys.stdlib_module_names} or is_test(path):
+            problem = f'"{name}" cannot be the name of a packed module'
+        elif any(file.parts[0] in (name, f"{name}.py") for file in out):
+            problem = f'two modules have the name "{name}"'
+        else:
+            sources = sorted(s for s in path.rglob("*.py") if not is_test(s)) if is_package else [path]
+            out |= {Path(name) / s.relative_to(path) if is_package else Path(s.name): s for s in sources}
+            continue
+        raise UserError("flower.invalid_module", f"--module = {path}: {problem}", "--module", "name another one")
+    return out
+
+
 def with_flower_engine(experiment: Experiment) -> Experiment:
-    """Return the experiment with the engine `flower`. Raises an error for objects passed in Python."""
+    """Return the experiment with the engine `flower`. Raises an error for objects passed in Python.
+
+    The partition of a run on nodes with their own data is left out: the nodes have it.
+    """
+    tables: dict[str, Any] = experiment.to_tables()
+    if experiment.federation.partition == PythonObject("partition", NODES_PARTITION):
+        federation = {key: value for key, value in tables["federation"].items() if key != "partition"}
+        tables |= {"federation": federation}
+        experiment = Experiment(**tables)
     chosen = {
         "method": experiment.method,
         "model": experiment.model,
@@ -94,6 +166,5 @@ def with_flower_engine(experiment: Experiment) -> Experiment:
                 key,
                 "use a name and settings that the configuration has",
             )
-    tables: dict[str, Any] = experiment.to_tables()
     engine = {key: value for key, value in tables["engine"].items() if key in ("min_replies", "timeout")}
     return Experiment(**tables | {"engine": engine | {"name": "flower"}})

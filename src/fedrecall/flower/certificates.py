@@ -16,6 +16,7 @@ from fedrecall.files import write_atomic
 
 try:
     from cryptography import x509
+    from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives import serialization as form
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -26,6 +27,8 @@ except ImportError as error:
 AUTHORITY_DAYS = 3650  # validity of the authority's certificate
 
 SERVER_DAYS = 365  # validity of the server's certificate
+
+WARNING_DAYS = 30  # days before the end of a certificate's validity at which it is warned of
 
 
 def make_certificates(folder: Path, hosts: Sequence[str], nodes: int) -> list[Path]:
@@ -61,6 +64,36 @@ def make_certificates(folder: Path, hosts: Sequence[str], nodes: int) -> list[Pa
             "choose another folder, or change its permissions",
         ) from None
     return made
+
+
+def check_certificates(folder: Path, hosts: Sequence[str] = ()) -> list[str]:
+    """Return a warning for each certificate in a folder that expires within WARNING_DAYS.
+
+    A certificate that has expired, is for another host or is of another authority is an error. A node's folder has
+    only ca.crt.
+    """
+    found = [path for path in (folder / "ca.crt", folder / "server.pem") if path.exists()]
+    if not found:
+        message = f"{folder}: there is neither ca.crt nor server.pem"
+        raise UserError("flower.invalid_certificate", message, str(folder), "name the folder of the certificates")
+    certificates = {path.name: _valid_certificate(path) for path in found}
+    if "server.pem" in certificates:
+        _check_server(folder / "server.pem", {host: _host(host) for host in hosts})
+        if "ca.crt" in certificates:
+            try:
+                certificates["server.pem"].verify_directly_issued_by(certificates["ca.crt"])
+            except (ValueError, TypeError, InvalidSignature):
+                reason = f"{folder / 'server.pem'}: it is not signed by the authority of {folder / 'ca.crt'}"
+                hint = "use the files that one call of fedrecall flower certs made"
+                raise UserError("flower.invalid_certificate", reason, str(folder / "server.pem"), hint) from None
+    soon = datetime.now(UTC) + timedelta(days=WARNING_DAYS)
+    ends = {path: certificates[path.name].not_valid_after_utc for path in found}
+    return [
+        f"{path}: expires on {end:%Y-%m-%d}, in {(end - datetime.now(UTC)).days} days: remove it"
+        f"{' and server.key' if path.name == 'server.pem' else ''}, and run fedrecall flower certs again"
+        for path, end in ends.items()
+        if end < soon
+    ]
 
 
 def _authority(folder: Path) -> list[Path]:
@@ -106,19 +139,30 @@ def _server(folder: Path, hosts: Sequence[str]) -> list[Path]:
 
 def _check_server(path: Path, names: dict[str, x509.GeneralName]) -> None:
     """Raise an error if the server's certificate has expired, or is not for all of these hosts."""
-    hint = f"remove {path.name} and server.key, then run the command again"
+    hint = f"remove {path.name} and server.key, then run fedrecall flower certs"
+    certificate = _valid_certificate(path)
+    try:
+        covered = list(certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+    except x509.ExtensionNotFound as error:
+        reason = f"{path}: not a server's certificate ({first_line(error)})"
+        raise UserError("flower.invalid_certificate", reason, str(path), hint) from None
+    if others := [host for host, name in names.items() if name not in covered]:
+        reason = f"{path}: the certificate is not for {', '.join(others)}"
+        raise UserError("flower.invalid_certificate", reason, str(path), hint)
+
+
+def _valid_certificate(path: Path) -> x509.Certificate:
+    """Read a certificate; raise an error if it is none, or has expired."""
+    hint = f"remove {path.name} and its key, then run fedrecall flower certs"
     try:
         certificate = x509.load_pem_x509_certificate(path.read_bytes())
-        covered = list(certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
-    except (ValueError, x509.ExtensionNotFound) as error:
-        reason = f"{path}: not a server's certificate ({first_line(error)})"
+    except (ValueError, OSError) as error:
+        reason = f"{path}: not a certificate ({first_line(error)})"
         raise UserError("flower.invalid_certificate", reason, str(path), hint) from None
     if certificate.not_valid_after_utc < datetime.now(UTC):
         reason = f"{path}: the certificate expired on {certificate.not_valid_after_utc:%Y-%m-%d}"
         raise UserError("flower.invalid_certificate", reason, str(path), hint)
-    if others := [host for host, name in names.items() if name not in covered]:
-        reason = f"{path}: the certificate is not for {', '.join(others)}"
-        raise UserError("flower.invalid_certificate", reason, str(path), hint)
+    return certificate
 
 
 def _node(path: Path) -> list[Path]:

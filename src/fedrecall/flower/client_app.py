@@ -4,6 +4,7 @@ The only tasks are registration, "train", "evaluate" and the tasks that the meth
 """
 
 import logging
+import time
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
@@ -29,7 +30,14 @@ from fedrecall.flower.messages import (
     parse_request,
     reply_message,
 )
-from fedrecall.flower.node_data import load_node_data, make_client_runner, with_base_of_node
+from fedrecall.flower.node_data import (
+    check_own_code,
+    load_node_data,
+    make_client_runner,
+    public_reason,
+    with_base_of_node,
+    without_paths,
+)
 from fedrecall.simulation.devices import make_deterministic, worker_device
 
 log = logging.getLogger("flwr.fedrecall")
@@ -37,21 +45,27 @@ log = logging.getLogger("flwr.fedrecall")
 
 def handle_message(message: Message, context: Context) -> Message:
     """Run the requested task and return the reply. Errors are replies too; tracebacks stay in this node's log."""
-    request = None
+    request, node, started = None, None, time.perf_counter()
     try:
         request, down = parse_request(message)
         node = NodeConfig.from_node_config(context.node_config)
         experiment = with_base_of_node(read_experiment(context.run_config), node)
+        check_own_code(experiment, node, request.code)
         experiment = import_own_code(experiment, allowed=node.code)
-        return reply_message(run_request(request, down, node, experiment), message)
+        reply = run_request(request, down, node, experiment)
+        seconds = time.perf_counter() - started
+        log.info("node %d, client %d: %s: %d examples, %.2f s", context.node_id, node.client, request, reply.n, seconds)
+        return reply_message(reply, message)
     except (UserError, InvalidMessage) as error:
-        reason, code, key = str(error), error.code, error.key
+        text, code, key = str(error), error.code, without_paths(error.key or "", node)
+        reason = public_reason(error, node)
     except Exception as error:
-        (reason, text), code, key = format_exception(error), TASK_FAILED, None
-        log.error("%s", text)
-    task = "invalid request" if request is None else f"round {request.version.t + 1}, task {request.task}"
-    log.error("node %d: %s failed: %s [%s]", context.node_id, task, reason, code)
-    return failure_message(reason, message, code, key)
+        text, code, key = format_exception(error)[1], TASK_FAILED, None
+        reason = public_reason(error, node)
+    task = "invalid request" if request is None else request
+    client = None if node is None else node.client
+    log.error("node %d, client %s: %s failed: %s [%s]", context.node_id, client, task, text, code)
+    return failure_message(reason, message, code, key, client)
 
 
 def run_request(request: TaskRequest, down: Payload, node: NodeConfig, experiment: Experiment) -> TaskReply:

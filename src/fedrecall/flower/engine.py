@@ -4,9 +4,11 @@ Client states stay on the nodes. In place of each state the server stores a rece
 belongs to the last accepted reply. Receipts are saved in checkpoints as client states are on other engines.
 """
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,12 +17,21 @@ from fedrecall.core.client_state_store import ClientStateStore
 from fedrecall.core.engine import SampledCohort, TaskEngine
 from fedrecall.core.failures import FailurePolicy, FailureTracker
 from fedrecall.core.flat_model import FlatModel
-from fedrecall.core.types import Payload, Reply, Score
+from fedrecall.core.types import Payload, Reply, Score, payload_bytes
 from fedrecall.flower.client_state import StateVersion
 from fedrecall.flower.codec import InvalidMessage
 from fedrecall.flower.messages import TaskFailed, TaskRequest, parse_reply, request_message, to_array_record
 from fedrecall.flower.nodes import NodeRegistry, RawReply, send_and_collect
 from fedrecall.simulation.clients import SimulatedClients
+
+
+@dataclass
+class NodeTransfer:
+    """Messages between the server and a client in one round."""
+
+    seconds: float = 0.0  # from sending the requests until the replies arrived
+    bytes_up: int = 0
+    bytes_down: int = 0
 
 
 @dataclass
@@ -36,6 +47,9 @@ class FlowerEngine(TaskEngine):
     failures: FailurePolicy = FailurePolicy()
     client_state: ClientStateStore = field(default_factory=ClientStateStore)  # receipts of the client states
     oldest_checkpoint_round: Callable[[], int] = lambda: 0  # round of the oldest checkpoint
+    watch: Callable[[int, str, Sequence[int]], None] | None = None  # called with the clients whose replies are awaited
+    record_nodes: bool = True  # False with server.privacy: nothing about single clients is recorded
+    _transfers: dict[int, NodeTransfer] = field(default_factory=dict)  # of this round, by client
     _exchanges: Iterator[int] = field(default_factory=count)  # numbers of the exchanges of this round
 
     @property
@@ -65,18 +79,28 @@ class FlowerEngine(TaskEngine):
                     self.oldest_checkpoint_round(),
                     self.run_id,
                     self.classes,
+                    self.nodes.code,
                 )
                 messages[client] = request_message(request, record, connected[client].node, self.timeout)
         received: dict[int, RawReply] = {client: None for client in order if client not in connected}
+        waiting, started, bytes_down = set(messages), time.monotonic(), payload_bytes(down)
+        if self.watch is not None:
+            self.watch(t, task, sorted(waiting))
         replies = send_and_collect(self.nodes.grid, messages, self.timeout)
         for client in order:
             while client not in received:
                 key, message = next(replies)
                 received[key] = message
+                waiting.discard(key)
+                if self.watch is not None:
+                    self.watch(t, task, sorted(waiting))
+                transfer = self._transfers.setdefault(key, NodeTransfer())
+                transfer.seconds += time.monotonic() - started
+                transfer.bytes_down += bytes_down
             message = received.pop(client)
             try:
                 if client not in connected:
-                    raise TaskFailed("reply.not_connected", "its node is not connected")
+                    raise self.nodes.problem(client)
                 if message is None:
                     text = f"engine.timeout = {self.timeout:g}: no reply within {self.timeout:g} s"
                     raise TaskFailed("reply.timeout", text, "engine.timeout")
@@ -89,13 +113,24 @@ class FlowerEngine(TaskEngine):
                     text = f"number of examples = {reply.n}: the client registered with {connected[client].n}"
                     raise InvalidMessage("reply.invalid_example_count", text)
             except (TaskFailed, InvalidMessage) as error:
-                reason = f"{error} (task {task})"
+                sender = f"node {connected[client].node}: " if client in connected else ""
+                reason = f"{sender}{error} (task {task})"
                 failures.record(
                     client, reason, f"{error.code}: {reason}\n", cause=error, code=error.code, key=error.key
                 )
                 continue
+            self._transfers[client].bytes_up += payload_bytes(reply.up) + payload_bytes(reply.report)
             receipt = {"version": torch.tensor(version)} if reply.saved_state else {}
             yield Reply(reply.up, reply.n, receipt, reply.report, client)
+
+    def round_details(self) -> dict[str, Any]:
+        """Return the time and the bytes of each client's messages in the last round, and forget them."""
+        nodes = {
+            str(client): {**vars(transfer), "seconds": round(transfer.seconds, 2)}
+            for client, transfer in sorted(self._transfers.items())
+        }
+        self._transfers.clear()
+        return {"nodes": nodes} if self.record_nodes else {}
 
     def _acknowledged_version(self, client: int) -> StateVersion | None:
         receipt = self.client_state.get(client)

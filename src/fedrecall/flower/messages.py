@@ -11,7 +11,7 @@ from fedrecall.errors import printable
 from fedrecall.flower.client_state import StateVersion
 from fedrecall.flower.codec import EncodedTensor, InvalidMessage, decode, encode
 
-PROTOCOL_VERSION = 1  # version of the messages: server and nodes must have the same
+PROTOCOL_VERSION = 2  # version of the messages: server and nodes must have the same
 
 ARRAY_FORMAT = "fedrecall.little-endian"  # serialisation type of the arrays
 
@@ -36,6 +36,10 @@ class TaskRequest(NamedTuple):
     oldest: int = 0  # round of the oldest checkpoint that the server may resume from
     run: str = ""  # key of the run, the same after every restart
     classes: tuple[str, ...] = ()  # class names, for a node with its own data
+    code: tuple[str, ...] = ()  # own code of the experiment, each "package.module:Class=HASH"
+
+    def __str__(self) -> str:
+        return "registration" if self.task == REGISTER else f"round {self.version.t + 1}, task {self.task}"
 
 
 class TaskReply(NamedTuple):
@@ -52,12 +56,14 @@ class TaskReply(NamedTuple):
 class TaskFailed(Exception):
     """Error of a client that could not run its task, with the message, code and key of the node's error.
 
-    Message and key are texts of the node: each becomes one printable line.
+    Message and key are texts of the node: each becomes one printable line. `client` is the number in the node-config
+    of the node, or None if it has none.
     """
 
-    def __init__(self, code: str, message: str, key: str | None = None) -> None:
-        super().__init__(code, message, key)
+    def __init__(self, code: str, message: str, key: str | None = None, client: int | None = None) -> None:
+        super().__init__(code, message, key, client)
         self.code, self.message, self.key = code, printable(message), printable(key, 200) if key else None
+        self.client = client
 
     def __str__(self) -> str:
         return self.message
@@ -94,6 +100,7 @@ def request_message(request: TaskRequest, down: ArrayRecord, node: int, timeout:
         "oldest": request.oldest,
         "run": request.run,
         "classes": list(request.classes),
+        "code": list(request.code),
     }
     content = RecordDict({"order": ConfigRecord(fields), "down": down})
     return Message(content=content, dst_node_id=node, message_type=MESSAGE_TYPE, ttl=timeout)
@@ -111,6 +118,7 @@ def parse_request(message: Message) -> tuple[TaskRequest, Payload]:
         oldest=_field(fields, "oldest", int),
         run=_field(fields, "run", str),
         classes=tuple(map(str, _field(fields, "classes", list))),
+        code=tuple(map(str, _field(fields, "code", list))),
     )
     return request, from_array_record(message.content, "down")
 
@@ -123,9 +131,17 @@ def reply_message(reply: TaskReply, request: Message) -> Message:
     return Message(content=content, reply_to=request)
 
 
-def failure_message(reason: str, request: Message, code: str = TASK_FAILED, key: str | None = None) -> Message:
+def failure_message(
+    reason: str, request: Message, code: str = TASK_FAILED, key: str | None = None, client: int | None = None
+) -> Message:
     """Build the reply of a client that could not run its task, with the code and the key of its error."""
-    fields = {"protocol": PROTOCOL_VERSION, "declined": reason, "code": code, "key": key or ""}
+    fields = {
+        "protocol": PROTOCOL_VERSION,
+        "declined": printable(reason),
+        "code": code,
+        "key": key or "",
+        "client": -1 if client is None else client,
+    }
     return Message(content=RecordDict({"answer": ConfigRecord(fields)}), reply_to=request)
 
 
@@ -177,11 +193,12 @@ def _config(message: Message, name: str) -> dict[str, Any]:
 
 def _failure(fields: dict[str, Any]) -> TaskFailed:
     """Return the error that a node sent. A code that is not a dotted name is ignored."""
-    code, key = fields.get("code"), fields.get("key")
+    code, key, client = fields.get("code"), fields.get("key"), fields.get("client")
     return TaskFailed(
         code if isinstance(code, str) and CODE.fullmatch(code) else TASK_FAILED,
         _field(fields, "declined", str),
         key if isinstance(key, str) else None,
+        client if type(client) is int and client >= 0 else None,
     )
 
 

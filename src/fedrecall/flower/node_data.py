@@ -1,17 +1,24 @@
 """The data of a Flower node: its share of a partition, or a folder, table or index file of its own. Needs no Flower."""
 
+import re
+import traceback
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
 
 from fedrecall.config.experiment import Experiment
+from fedrecall.config.own_code import code_hash
+from fedrecall.config.sources import own_code
 from fedrecall.core.flat_model import FlatModel
 from fedrecall.data.dataset import Dataset
 from fedrecall.data.partition import Partition
 from fedrecall.data.tabular import read_table
 from fedrecall.errors import UserError, first_line
 from fedrecall.flower.app_config import NodeConfig
+from fedrecall.flower.codec import InvalidMessage
 from fedrecall.models.huggingface import HuggingFace
 from fedrecall.runs.setup import (
     FederatedData,
@@ -22,6 +29,8 @@ from fedrecall.runs.setup import (
     with_resolved_choices,
 )
 from fedrecall.simulation.clients import SimulatedClients
+
+HASH_DIGITS = 16  # digits of a hash in messages
 
 
 def load_node_data(node: NodeConfig, experiment: Experiment, classes: tuple[str, ...] = ()) -> FederatedData:
@@ -58,6 +67,47 @@ def with_base_of_node(experiment: Experiment, node: NodeConfig) -> Experiment:
         message = f"node-config.base = {node.base}: the model of the experiment has no pretrained base"
         raise UserError("flower.invalid_node_config", message, "node-config.base", "remove base")
     return experiment.model_copy(update={"model": replace(experiment.model, path=str(node.base))})
+
+
+def public_reason(error: Exception, node: NodeConfig | None) -> str:
+    """Return one line about an error for the server, without names of the node's files and without their contents.
+
+    Of an error of the library the message is sent, without the text of the exception that caused it: a reader of
+    tables quotes the row that it could not read. Of any other exception only the class and the place are sent.
+    """
+    if not isinstance(error, UserError | InvalidMessage):
+        frames = traceback.extract_tb(error.__traceback__)
+        place = f" in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
+        what = f" ({error.strerror})" if isinstance(error, OSError) and error.strerror else ""
+        return f"{type(error).__name__}{what}{place}; the log of the node has the traceback"
+    text, cause = str(error), error.__cause__ or error.__context__
+    if cause is not None and not isinstance(cause, OSError | UserError) and len(quoted := first_line(cause)) > 3:
+        text = text.replace(quoted, type(cause).__name__)
+    return without_paths(text, node)
+
+
+def without_paths(text: str, node: NodeConfig | None) -> str:
+    """Return a text with the keys of the node-config in place of the paths of the node's data."""
+    for key in ("folder", "table", "index") if node is not None else ():
+        if (path := getattr(node, key)) is not None:
+            text = re.sub(rf"{re.escape(str(path))}(/.*?(?=: | and |, |$))?", f"node-config.{key}", text)
+            text = text.replace(f'"{path.stem}"', f"node-config.{key}")  # the name of the data
+    return text
+
+
+def check_own_code(experiment: Experiment, node: NodeConfig, expected: Sequence[str]) -> None:
+    """Raise an error if own code that this node lists differs from the coordinator's; it is not imported before."""
+    hashes = dict(entry.rpartition("=")[::2] for entry in expected)
+    for name in own_code(experiment):
+        theirs = hashes.get(name, "")
+        if name in node.code and (mine := code_hash(name, "node-config.code")) != theirs:
+            raise UserError(
+                "flower.other_code",
+                f"{name}: the source on this node has the hash {mine[:HASH_DIGITS]}, that of the coordinator "
+                f"{theirs[:HASH_DIGITS] or 'none'}",
+                "node-config.code",
+                "install the same source, or pack it into the app with fedrecall flower new --module",
+            )
 
 
 def make_client_runner(experiment: Experiment, data: FederatedData) -> tuple[SimulatedClients, FlatModel]:

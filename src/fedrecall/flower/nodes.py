@@ -1,7 +1,8 @@
 """Registry of nodes: which node runs which client. Clients have numbers; node ids are for transport only."""
 
+import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -24,6 +25,7 @@ NODE_POLL_INTERVAL = 0.25  # seconds between two requests for replies
 
 HELLO_TIMEOUT = 120.0  # seconds to wait for registrations, so that a node that hangs does not block a round
 
+log = logging.getLogger("flwr.fedrecall")
 
 RawReply: TypeAlias = Message | InvalidMessage | None  # None: no reply in time. InvalidMessage: it cannot be read
 
@@ -43,40 +45,61 @@ class NodeRegistry:
     grid: Grid
     population: int
     timeout: float  # seconds to wait for clients
+    changed: Callable[["NodeRegistry"], None] | None = None  # called after each look at the connected nodes
+    code: tuple[str, ...] = ()  # own code of the experiment, for `TaskRequest.code`
+    online: set[int] = field(default_factory=set)  # nodes at the last look
     members: dict[int, RegisteredClient] = field(default_factory=dict)
     _registered: set[int] = field(default_factory=set)
     _contested: set[int] = field(default_factory=set)  # clients that several nodes claimed to be at the same time
-    _problems: dict[int, str] = field(default_factory=dict)  # nodes that are not registered, and the reason
+    _problems: dict[int, TaskFailed] = field(default_factory=dict)  # nodes that are not registered, and the reason
 
     def connected_clients(self) -> dict[int, RegisteredClient]:
         """Return the clients whose nodes are connected. New and reconnected nodes are registered first."""
-        online = set(self.grid.get_node_ids())
+        self.online = online = set(self.grid.get_node_ids())
         self._registered &= online  # a node that reconnects is registered again
+        self._problems = {node: problem for node, problem in self._problems.items() if node in online}
         new = sorted(online - self._registered)
         if new:
             claims: dict[int, list[RegisteredClient]] = {}
             timeout = min(self.timeout / 3, HELLO_TIMEOUT)  # leaves time for a retry: Flower can lose a message
             requests = {
-                node: request_message(TaskRequest(REGISTER), to_array_record({}), node, timeout) for node in new
+                node: request_message(TaskRequest(REGISTER, code=self.code), to_array_record({}), node, timeout)
+                for node in new
             }
             for node, message in send_and_collect(self.grid, requests, timeout):
                 self._read_claim(node, message, claims)
             for client, claimants in claims.items():
                 self._register(client, claimants, online)
+        if self.changed is not None:
+            self.changed(self)
         return {client: member for client, member in self.members.items() if member.node in online}
 
+    def problem(self, client: int) -> TaskFailed:
+        """Return the reason why a client takes no part: that of its node, or that no node of it is connected."""
+        for node, problem in self._problems.items():
+            if problem.client == client:
+                return TaskFailed(problem.code, f"node {node}: {problem}", problem.key, client)
+        return TaskFailed("reply.not_connected", "its node is not connected", client=client)
+
     def wait_for_clients(self, least: int) -> None:
-        """Wait until all clients are connected. After the timeout, `least` clients are enough; fewer are an error."""
+        """Wait until all clients are connected, but for those whose nodes have declined.
+
+        After the timeout, or if all others have declined, `least` clients are enough; fewer are an error.
+        """
         deadline = time.monotonic() + self.timeout
-        while len(connected := self.connected_clients()) < self.population and time.monotonic() < deadline:
+        while True:
+            connected = self.connected_clients()
             if self._contested:
                 text = f"client = {min(self._contested)}: two nodes have registered as this client"
                 hint = "give each node its own client=NUMBER in the node-config"
                 raise UserError("flower.duplicate_client", text, "node-config", hint)
+            declined = {problem.client for problem in self._problems.values() if problem.code != "reply.timeout"}
+            if set(range(self.population)) <= {*connected, *declined} or time.monotonic() >= deadline:
+                break
             time.sleep(NODE_POLL_INTERVAL)
         if len(connected) < least:
             missing = sorted(set(range(self.population)) - set(connected))
-            problems = "".join(f"; node {node}: {reason}" for node, reason in self._problems.items())
+            problems = "".join(f"; node {node}: {reason} ({reason.code})" for node, reason in self._problems.items())
             raise UserError(
                 "flower.too_few_clients",
                 f"engine.timeout = {self.timeout:g}: {len(connected)} of {self.population} clients connected within "
@@ -96,9 +119,8 @@ class NodeRegistry:
 
     def _read_claim(self, node: int, message: RawReply, claims: dict[int, list[RegisteredClient]]) -> None:
         """Add the client that a node claims to be; a node whose hello is invalid gets a problem instead."""
-        self._problems.pop(node, None)
         if message is None:  # `connected_clients` tries again
-            self._problems[node] = "it did not register in time"
+            self._problems[node] = TaskFailed("reply.timeout", "it did not register in time")
             return
         self._registered.add(node)
         try:
@@ -111,7 +133,8 @@ class NodeRegistry:
                 text = f"client = {reply.client}: the clients are 0 to {self.population - 1}"
                 raise TaskFailed("reply.wrong_client", text, "node-config")
         except (TaskFailed, InvalidMessage) as error:
-            self._problems[node] = f"{error} ({error.code})"
+            client = getattr(error, "client", None)
+            self._decline(node, TaskFailed(error.code, str(error), error.key, client))
             return
         claims.setdefault(reply.client, []).append(RegisteredClient(node, reply.n, reply.has_own_data))
 
@@ -125,17 +148,28 @@ class NodeRegistry:
         if len(claims) > 1:
             self._contested.add(client)
         for claim in claims:
+            code = "flower.duplicate_client"
             if member is not None and taken:
                 problem = f"client = {client}: node {member.node} has registered as this client"
             elif len(claims) > 1:
                 problem = f"client = {client}: several nodes have registered as this client"
             elif member is not None and claim.n != member.n:
+                code = "reply.invalid_example_count"
                 problem = f"client = {client}: it registered with {member.n} examples before, and now has {claim.n}"
             else:
                 self.members[client] = claim
+                self._problems.pop(claim.node, None)
+                log.info("client %d: node %d, %d examples", client, claim.node, claim.n)
                 continue
-            self._problems[claim.node] = problem
+            self._decline(claim.node, TaskFailed(code, problem, "node-config", client))
             self._registered.discard(claim.node)  # the next round tries again
+
+    def _decline(self, node: int, problem: TaskFailed) -> None:
+        """Store the reason why a node is not registered, and log it once."""
+        if str(self._problems.get(node)) != str(problem):
+            sender = "unknown client" if problem.client is None else f"client {problem.client}"
+            log.warning("%s (node %d) is not registered: %s [%s]", sender, node, problem, problem.code)
+        self._problems[node] = problem
 
 
 def send_and_collect(grid: Grid, requests: Mapping[int, Message], timeout: float) -> Iterator[tuple[int, RawReply]]:

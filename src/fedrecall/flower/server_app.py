@@ -4,6 +4,7 @@ import json
 import logging
 import secrets
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,14 +13,15 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedrecall.config.choices import PythonObject, require
 from fedrecall.config.experiment import Experiment
-from fedrecall.config.sources import import_own_code
+from fedrecall.config.sources import import_own_code, own_code_hashes
 from fedrecall.data.partition import Partition
 from fedrecall.data.partitioners import PARTITIONERS
 from fedrecall.errors import UserError
 from fedrecall.files import parse_json, write_atomic
-from fedrecall.flower.app_config import OUT_KEY, read_experiment
+from fedrecall.flower.app_config import NODES_PARTITION, OUT_KEY, read_experiment
 from fedrecall.flower.engine import FlowerEngine
 from fedrecall.flower.nodes import NodeRegistry
+from fedrecall.flower.status import StatusFile
 from fedrecall.runs.directory import RunDirectory
 from fedrecall.runs.engine import EngineFactory
 from fedrecall.runs.notices import warn_of_no_effect
@@ -37,8 +39,11 @@ log = logging.getLogger("flwr.fedrecall")
 
 def main(grid: Grid, context: Context) -> None:
     """Run the experiment of the app's configuration, or resume it from its last checkpoint."""
+    status = None
     try:
-        experiment = import_own_code(read_experiment(context.run_config))
+        experiment = read_experiment(context.run_config)
+        code = tuple(f"{name}={digest}" for name, digest in own_code_hashes(experiment).items())
+        experiment = import_own_code(experiment)
         engine, federation = experiment.engine, experiment.federation
         if experiment.run.start is not None and require(experiment.method).traits.personalised:
             raise UserError(
@@ -47,18 +52,23 @@ def main(grid: Grid, context: Context) -> None:
                 "run.start",
                 "remove run.start",
             )
-        nodes = NodeRegistry(grid, federation.clients, engine.timeout or DEFAULT_TASK_TIMEOUT)
+        out = Path(str(context.run_config.get(OUT_KEY) or "run")).expanduser().absolute()
+        log.info("run directory: %s", out)
+        status = StatusFile(out, experiment.run.rounds, show_sizes=experiment.server.privacy is None)
+        timeout = engine.timeout or DEFAULT_TASK_TIMEOUT
+        nodes = NodeRegistry(grid, federation.clients, timeout, status.registry_changed, code)
         nodes.wait_for_clients(engine.min_replies or federation.clients)
         have_own_data = any(member.has_own_data for member in nodes.members.values())
         setup = setup_without_client_data(experiment) if have_own_data else prepare_run(experiment)
-        out = Path(str(context.run_config.get(OUT_KEY) or "run")).expanduser().absolute()
-        log.info("run directory: %s", out)
         resume = (out / "config.toml").exists()
-        with Run(setup, out, resume=resume, engine=engine_factory(nodes, RunDirectory(out))) as run:
+        with Run(setup, out, resume=resume, engine=engine_factory(nodes, RunDirectory(out), status)) as run:
             for record in run:
                 _log_round(experiment, record)
+        status.end()
     except UserError as error:
         log.error("error: %s [%s]", error, error.code)
+        if status is not None and error.code != "run.finished":
+            status.end(error)
         raise
     warn_of_no_effect(run.result)
     summary = run.result.summary
@@ -66,7 +76,7 @@ def main(grid: Grid, context: Context) -> None:
     log.info("finished: %s rounds%s", summary["rounds"], accuracy)
 
 
-def engine_factory(nodes: NodeRegistry, directory: RunDirectory) -> EngineFactory:
+def engine_factory(nodes: NodeRegistry, directory: RunDirectory, status: StatusFile) -> EngineFactory:
     """Return the function that makes the engine of a run on these nodes, in this run directory."""
 
     def make_engine(setup: Setup, failures: FailurePolicy, client_state: ClientStateStore) -> FlowerEngine:
@@ -78,14 +88,17 @@ def engine_factory(nodes: NodeRegistry, directory: RunDirectory) -> EngineFactor
             run_id=_run_id(directory.path / RUN_ID_FILE),
             timeout=timeout,
             classes=setup.data.dataset.classes,
-            failures=replace(failures, save_traceback=save_traceback),
+            failures=replace(failures, save_traceback=partial(log_failure, failures)),
+            watch=status.exchange,
+            record_nodes=status.show_sizes,
             client_state=client_state,
             oldest_checkpoint_round=directory.checkpoints.oldest_round,
         )
 
-    def save_traceback(failure: ClientFailure) -> str:
+    def log_failure(failures: FailurePolicy, failure: ClientFailure) -> str | None:
         log.warning("round %d: client %d failed: %s [%s]", failure.t + 1, failure.client, failure.error, failure.code)
-        return directory.save_traceback(failure)
+        status.failed(failure)
+        return None if failures.save_traceback is None else failures.save_traceback(failure)
 
     return make_engine
 
@@ -95,8 +108,8 @@ def setup_without_client_data(experiment: Experiment) -> Setup:
     nominal = experiment.federation.model_copy(update={"partition": PARTITIONERS["iid"]()})
     setup = prepare_run(experiment.model_copy(update={"federation": nominal}))
     offsets = np.zeros(len(setup.data.partition) + 1, dtype=np.int64)
-    empty = Partition(offsets[:0], offsets, setup.data.partition.samples, {"name": "nodes"}, 0)
-    recorded = nominal.model_copy(update={"partition": PythonObject("partition", "nodes")})
+    empty = Partition(offsets[:0], offsets, setup.data.partition.samples, {"name": NODES_PARTITION}, 0)
+    recorded = nominal.model_copy(update={"partition": PythonObject("partition", NODES_PARTITION)})
     return replace(
         setup,
         experiment=setup.experiment.model_copy(update={"federation": recorded}),

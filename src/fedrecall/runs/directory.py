@@ -48,6 +48,8 @@ STATE_FILES = (None, MODEL_FILE, CHECKPOINT_FOLDER)  # what may have the complet
 
 LOCK_FILE = "run.lock"
 
+STATUS_FILE = "status.json"  # state of a federation on Flower, written since before its first round
+
 RUN_LOCK_TIMEOUT = 3.0  # seconds: the workers of a killed process hold its lock until they exit
 
 ENVIRONMENT_KEYS = ("fedrecall", "torch", "numpy", "data", "partition", "parameters", "start")  # of the environment
@@ -97,7 +99,7 @@ def require_empty(path: Path) -> None:
         ) from None
     except OSError as error:
         raise cannot_write(path, error) from None
-    if not all(name in {LOCK_FILE, *START_FILES[:-1]} or TEMPORARY_NAME.fullmatch(name) for name in names):
+    if not all(name in {LOCK_FILE, STATUS_FILE, *START_FILES[:-1]} or TEMPORARY_NAME.fullmatch(name) for name in names):
         what = "holds another run" if CONFIG_FILE in names else "is not empty"
         how = f"resume its run: --resume {path}" if (path / CHECKPOINT_FOLDER).exists() else "remove it first"
         message = f"{path}: the output directory {what}"

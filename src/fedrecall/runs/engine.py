@@ -1,7 +1,7 @@
 """From a setup to its engine, and what surrounds it: availability of clients, validation of replies, privacy."""
 
 from collections.abc import Callable
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from fedrecall.core.client_state_store import ClientStateStore
 from fedrecall.core.dry_run import DryRun
@@ -27,6 +27,10 @@ class ManagedEngine(Engine, Protocol):
     @property
     def client_state(self) -> ClientStateStore:
         """Client states, as checkpoints store them."""
+        ...
+
+    def round_details(self) -> dict[str, Any]:
+        """Return what the engine adds to the record of the last round, and forget it."""
         ...
 
     def __enter__(self) -> Self: ...

@@ -6,18 +6,26 @@ from typing import Any
 
 import numpy as np
 
+from fedrecall.core.failures import ClientFailure
 from fedrecall.core.rounds import RoundResult
 from fedrecall.data.dataset import Dataset
+from fedrecall.errors import printable
 
 RoundRecord = dict[str, Any]  # a line of rounds.jsonl
+
+MAX_REASON = 500  # characters of the reason of a lost reply; failures/ has the whole text
 
 MAX_REPORTED_GROUPS = 20  # groups with an accuracy of their own: domains are few, writers are thousands
 
 
 def make_record(
-    r: RoundResult, dataset: Dataset, epsilon: float | None = None, evaluation: RoundRecord | None = None
+    r: RoundResult,
+    dataset: Dataset,
+    epsilon: float | None = None,
+    evaluation: RoundRecord | None = None,
+    lost: Sequence[ClientFailure] = (),
 ) -> RoundRecord:
-    """Return the record of a round.
+    """Return the record of a round. `lost` are the clients without a reply.
 
     `epsilon` is the privacy loss of all rounds so far; JSON has null for infinity. `evaluation` has entries beside the
     accuracy on the test set; if the server has no test set, the accuracy is that on the clients' test examples.
@@ -42,6 +50,11 @@ def make_record(
     out |= evaluation
     if r.rejected:
         out["refused"] = [reply._asdict() for reply in r.rejected]
+    if lost:
+        out["lost"] = [
+            {"client": failure.client, "code": failure.code, "reason": printable(failure.error, MAX_REASON)}
+            for failure in lost
+        ]
     if epsilon is not None:
         out["epsilon"] = epsilon if math.isfinite(epsilon) else None
     if r.score is not None and dataset.test_groups is not None and len(dataset.group_names) <= MAX_REPORTED_GROUPS:

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedrecall.core.client_report import has_global_model
 from fedrecall.core.client_state_store import ClientStateStore
 from fedrecall.core.exchange import Diverged
-from fedrecall.core.failures import FailurePolicy
+from fedrecall.core.failures import ClientFailure, FailurePolicy
 from fedrecall.core.rounds import RoundResult, run_rounds
 from fedrecall.core.seeds import single_threaded
 from fedrecall.core.types import Payload, Score
@@ -93,6 +93,7 @@ class Run:
         self._stopped: str | None = None
         data = setup.data
         self._monitor = Monitor(setup.experiment, monitored_part(tuple(data.held_out), len(data.test) > 0))
+        self._lost: list[ClientFailure] = []  # since the last record
         self._best: Payload = {}  # the model of the best round so far, if there are validation examples
         self._recent = deque[Tensor](maxlen=10)  # right predictions of the last evaluations: bool [n]
         self._probe_context = ProbeContext(data.client_examples, data.test, data.partition, setup.clients.classes)
@@ -240,7 +241,7 @@ class Run:
     def _make_engine(self, checkpoint: Checkpoint | None) -> ManagedEngine:
         """Make the engine, which stores client states and tracebacks in the run directory."""
         directory, min_replies = self._directory, self._setup.experiment.engine.min_replies
-        failures = FailurePolicy(min_replies, directory.save_traceback if directory else None)
+        failures = FailurePolicy(min_replies, self._record_failure)
         client_state = ClientStateStore(
             directory.checkpoints.client_state_folder if directory else None,
             files=checkpoint.client_state_files if checkpoint else None,
@@ -252,6 +253,11 @@ class Run:
                 directory.clear()
             raise
 
+    def _record_failure(self, failure: ClientFailure) -> str | None:
+        """Keep a failure for the record of the round; write its traceback, if there is a directory."""
+        self._lost.append(failure)
+        return None if self._directory is None else self._directory.save_traceback(failure)
+
     def _log_round(self, round_result: RoundResult) -> RoundRecord:
         """Append a round to the logs, save a checkpoint if one is due, and inform the tracker."""
         setup, directory, run = self._setup, self._directory, self._setup.experiment.run
@@ -262,7 +268,9 @@ class Run:
         evaluation = server_metrics(run, round_result.score, setup.clients.classes)
         if setup.data.held_out and setup.schedule.is_evaluated(round_result.number):
             evaluation |= evaluate_clients(self._engine, setup.clients, self._server)
-        record = make_record(round_result, setup.data.dataset, epsilon, evaluation)
+        record = make_record(round_result, setup.data.dataset, epsilon, evaluation, self._lost)
+        self._lost.clear()
+        record |= self._engine.round_details()
         probe_records = run_probes(run.probes, self._probe_context, round_result)
         if (forgotten := measure_forgotten(self._probe_context, round_result)) is not None:
             record |= forgotten.means()

@@ -301,6 +301,13 @@ def _without_seed(config: Mapping[str, Any]) -> frozenset[tuple[str, Scalar]]:
 
 
 def _repeat_run(folder: Path) -> str:
+    if read_toml(folder / "config.toml").get("engine", {}).get("name") == "flower":
+        app = _new_folder(folder)
+        new = shlex.join(["fedrecall", "flower", "new"])
+        return (
+            f"{new} {app} --config {shlex.quote(str(folder / 'config.toml'))}\n"
+            f"flwr run {app} CONNECTION --stream  # CONNECTION: in $FLWR_HOME/config.toml; the nodes must be running"
+        )
     return f"{shlex.join(['fedrecall', 'run', str(folder / 'config.toml')])} --out {_new_folder(folder)}"
 
 

@@ -20,10 +20,12 @@ from fedrecall.reporting.figures.curves import curves, filter_rate
 from fedrecall.reporting.figures.drift import drift_accuracy, local_global, local_shift
 from fedrecall.reporting.figures.heatmaps import classwise, labels_over_rounds
 from fedrecall.reporting.figures.layout import save
-from fedrecall.reporting.figures.partition import partition
+from fedrecall.reporting.figures.partition import has_counts, partition
+from fedrecall.reporting.figures.presence import presence
 from fedrecall.reporting.figures.series import run_curve
 from fedrecall.reporting.figures.style import figure_style
 from fedrecall.reporting.figures.tsne import tsne
+from fedrecall.reporting.tables.federation import federated_runs
 from fedrecall.studies.results import StudyResults
 from fedrecall.studies.study import FigureSpec, slug
 
@@ -34,6 +36,7 @@ FIGURES: Mapping[str, Callable[..., Figure]] = {
     "against": accuracy_by_number,
     "bars": accuracy_bars,
     "partition": partition,
+    "presence": presence,
     "forgetting": forgetting,
     "local-global": local_global,
     "classwise": classwise,
@@ -111,7 +114,7 @@ def validated_options(spec: FigureSpec) -> dict[str, Any]:
 
 
 def default_figures(results: StudyResults) -> tuple[FigureSpec, ...]:
-    """Return the figures of a study that lists none: its curves and its partition."""
+    """Return the figures of a study that lists none: its curves, its partition, and the replies of a federation."""
     specs = [FigureSpec(form="curves", title="Test accuracy of the global model")]
     if any(run_curve(run, "local_accuracy") for run in results.finished_runs()):
         local = FigureSpec(
@@ -122,7 +125,11 @@ def default_figures(results: StudyResults) -> tuple[FigureSpec, ...]:
     if any(run_curve(run, "forgotten") for run in results.finished_runs()):
         keys = ["forgotten", "forgotten_absent"]
         specs.append(FigureSpec(form="curves", title="Forgotten by the clients in a round", options={"y": keys}))
-    return (*specs, FigureSpec(form="partition", title="Samples by client and class"))
+    if has_counts(results):
+        specs.append(FigureSpec(form="partition", title="Samples by client and class"))
+    if federated_runs(results):
+        specs.append(FigureSpec(form="presence", title="Replies by client and round"))
+    return tuple(specs)
 
 
 def figure_names(specs: tuple[FigureSpec, ...]) -> dict[str, FigureSpec]:

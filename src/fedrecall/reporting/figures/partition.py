@@ -15,7 +15,7 @@ from fedrecall.errors import UserError, first_line
 from fedrecall.reporting.figures.layout import add_title_legend_notes, new_figure, set_panel_title, text_width
 from fedrecall.reporting.figures.series import Ints, Selection, finished_runs, label_counts, partition_manifest
 from fedrecall.reporting.figures.style import NORMAL, PAGE_WIDTH, SMALL
-from fedrecall.studies.results import StudyResults
+from fedrecall.studies.results import StudyResults, read_json
 
 SUFFIXES = (".png", ".svg", ".pdf")
 
@@ -137,6 +137,12 @@ def _style_axes(axes: Axes) -> None:
     axes.xaxis.label.set_fontsize(9)
     axes.yaxis.label.set_fontsize(9)
     axes.spines[:].set_color(FRAME)
+
+
+def has_counts(results: StudyResults) -> bool:
+    """Return True if a partition of the study is known: data on nodes of a federation are not."""
+    runs = {run.path: run for run in results.finished_runs()}.values()
+    return any(read_json(run.path / "partition.json").get("law", {}).get("name") != "nodes" for run in runs)
 
 
 def partition(results: StudyResults, *, title: str = "", columns: Selection = None) -> Figure:

@@ -7,11 +7,13 @@ from typing import Any, NamedTuple
 import tomli_w
 
 from fedrecall.config.tables import Scalar, flatten, read_toml
+from fedrecall.reporting.figures.partition import has_counts
 from fedrecall.reporting.html.charts import chart_data
 from fedrecall.reporting.html.svg import PageFigure, inline_figure
 from fedrecall.reporting.tables import ReportTable, TableNote, comparison_table, paper_tables
 from fedrecall.reporting.tables.cells import failed_runs, scope_notes
 from fedrecall.reporting.tables.cost import cost_table
+from fedrecall.reporting.tables.federation import federated_runs, federation_tables
 from fedrecall.reporting.tables.forgetting import forgetting_table
 from fedrecall.studies.results import RunCollection, StudyResults, read_json
 from fedrecall.studies.study import FigureSpec
@@ -20,6 +22,8 @@ ACCURACY = FigureSpec(form="curves", title="Test accuracy by round")
 
 FORGOTTEN = FigureSpec(form="curves", title="Forgotten by round", options={"y": ["forgotten", "forgotten_absent"]})
 ACCURACY_GAP = FigureSpec(form="curves", title="Global minus local accuracy by round", options={"y": "forgetting"})
+
+PRESENCE = FigureSpec(form="presence", title="Replies by client and round")
 
 PARTITION = FigureSpec(form="partition", title="Samples by client and class")
 
@@ -142,7 +146,10 @@ def _sections(
         shown = FORGOTTEN if "forgotten" in forgetting.header else ACCURACY_GAP
         yield PageSection("forgetting", "Forgetting", (forgetting,), draw("forgetting", shown))
     if finished:
-        if "partition" not in forms:
+        if federated_runs(results):
+            figures = () if "presence" in forms else draw("federation", PRESENCE)
+            yield PageSection("federation", "Federation", tuple(federation_tables(results)), figures)
+        if "partition" not in forms and has_counts(results):
             yield PageSection("partition", "Partition", figures=draw("partition", PARTITION))
         yield PageSection("cost", "Cost", (cost_table(results),))
     yield PageSection("repeat", "Command")

@@ -3,11 +3,14 @@
 from collections.abc import Sequence
 from statistics import fmean
 
+import numpy as np
+
 from fedrecall.config.tables import read_toml
 from fedrecall.data.partition import Partition
 from fedrecall.errors import UserError
 from fedrecall.reporting.tables import ReportTable, TableNote
 from fedrecall.reporting.tables.cells import MILLION, number_cell
+from fedrecall.reporting.tables.federation import node_sizes
 from fedrecall.studies.results import FinishedRun, StudyResults
 
 
@@ -45,6 +48,11 @@ def passes_trained(run: FinishedRun) -> float | None:
     """Count the examples trained on, over rounds, participants and local epochs; None if a file is unreadable."""
     try:
         sizes = Partition.load(run.path).sizes
+        if not sizes.any():  # the data are on the nodes of a federation
+            nodes = node_sizes(run)
+            sizes = np.array([nodes.get(client, 0) for client in range(len(sizes))])
+            if not sizes.any():
+                return None
         epochs = read_toml(run.path / "config.toml")["local"]["epochs"]
     except (UserError, KeyError, IndexError):  # a report shows the other costs nevertheless
         return None
