@@ -97,7 +97,7 @@ def test_records_have_times_and_bytes_of_each_node_unless_privacy_forbids_it(con
     assert all(node["bytes_up"] > record["bytes_up"] for node in record["nodes"].values()), "and the report"
     assert {node["bytes_down"] for node in record["nodes"].values()} == {record["bytes_down"]}
     changes = "federation.clients=3 local.epochs=1 run.rounds=1"
-    changes += " server.weights=uniform server.privacy.clip=1 server.privacy.noise=1"
+    changes += " server.weights=uniform server.privacy.clip=1 server.privacy.noise=1 server.privacy.source=system"
     (tmp_path / "private").mkdir()
     federate(federation(tmp_path / "private", None, changes))
     assert "nodes" not in lines(tmp_path / "private")[0]

@@ -301,11 +301,13 @@ def _without_seed(config: Mapping[str, Any]) -> frozenset[tuple[str, Scalar]]:
 
 
 def _repeat_run(folder: Path) -> str:
-    if read_toml(folder / "config.toml").get("engine", {}).get("name") == "flower":
+    tables = read_toml(folder / "config.toml")
+    if tables.get("engine", {}).get("name") == "flower":
         app = _new_folder(folder)
-        new = shlex.join(["fedrecall", "flower", "new"])
+        code = {str(tables.get(key, {}).get("name", "")).partition(":") for key in ("method", "model", "data")}
+        modules = "".join(f" --module {module.partition('.')[0]}" for module, colon, _ in sorted(code) if colon)
         return (
-            f"{new} {app} --config {shlex.quote(str(folder / 'config.toml'))}\n"
+            f"fedrecall flower new {app} --config {shlex.quote(str(folder / 'config.toml'))}{modules}\n"
             f"flwr run {app} CONNECTION --stream  # CONNECTION: in $FLWR_HOME/config.toml; the nodes must be running"
         )
     return f"{shlex.join(['fedrecall', 'run', str(folder / 'config.toml')])} --out {_new_folder(folder)}"
