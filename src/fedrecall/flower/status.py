@@ -15,9 +15,8 @@ from fedrecall.core.failures import ClientFailure
 from fedrecall.errors import UserError, printable
 from fedrecall.files import parse_json, write_atomic
 from fedrecall.flower.nodes import NodeRegistry
-from fedrecall.runs.directory import ROUNDS_FILE, STATUS_FILE
+from fedrecall.runs.directory import STATUS_FILE, RunDirectory
 from fedrecall.runs.records import RoundRecord
-from fedrecall.studies.results import read_records
 
 WRITE_INTERVAL = 1.0  # seconds between two writes while replies arrive
 
@@ -193,8 +192,7 @@ def read_status(directory: Path) -> FederationStatus:
             str(directory),
             "name the run directory of a run on Flower, which is on the machine of the SuperLink",
         ) from None
-    rounds = directory / ROUNDS_FILE
-    return FederationStatus(directory.resolve().name, content, read_records(rounds) if rounds.exists() else [])
+    return FederationStatus(directory.resolve().name, content, RunDirectory(directory).records())
 
 
 def metrics_server(directory: Path, host: str, port: int) -> ThreadingHTTPServer:

@@ -221,6 +221,12 @@ class RunDirectory:
             path.parent.mkdir(exist_ok=True)
         return path
 
+    def records(self) -> list[RoundRecord]:
+        """Return the records of the rounds so far, without a last line that is being written."""
+        path = self.path / ROUNDS_FILE
+        lines = path.read_text(errors="replace").split("\n") if path.exists() else []
+        return [record for line in lines if (record := _parse_line(line)) is not None]
+
     def truncate_logs(self, rounds: int) -> dict[str, list[RoundRecord]]:
         """Remove the records of later rounds from the logs; return the others by file name."""
         remove_temporary_files(self.path)
