@@ -12,7 +12,6 @@ The first trial of every search has the defaults.
 """
 
 import argparse
-import json
 import shutil
 import sys
 from collections.abc import Sequence
@@ -37,7 +36,7 @@ from fedrecall.reporting.tables.cells import (
     spread_cell,
 )
 from fedrecall.reporting.tables.render import TableCell
-from fedrecall.studies.results import load_results
+from fedrecall.studies.results import StudyResults, load_results
 from fedrecall.studies.runner import run_study
 from fedrecall.studies.study import Study
 from fedrecall.studies.tuning.search import TuningResult
@@ -47,7 +46,10 @@ from fedrecall.studies.tuning.trials import Trial, best_trial, format_settings, 
 ROOT = Path(__file__).parent.parent
 RECORDS = ROOT / "results"
 PAGE = ROOT / "docs" / "equal-effort.md"
-RECORD_FILES = ("config.toml", "summary.json", "rounds.jsonl", "partition.json", "predictions.safetensors")
+RECORD_FILES = (
+    *("search.toml", "trials.jsonl", "study.toml"),
+    *("config.toml", "summary.json", "rounds.jsonl", "partition.json", "predictions.safetensors"),
+)
 TUNING_SEED = 1000  # of all searches; the compared runs have the seeds from 0
 LEARNING_RATE = "local.lr=0.01..0.2"  # of every method
 CONTROLS = ("fedavg-kd", "fedavg-ls", "grid")
@@ -104,7 +106,8 @@ def tasks() -> dict[str, Task]:
     everything = tuple(n for n, method in METHODS.items() if n not in CONTROLS and not method().traits.personalised)
     cifar10 = read_toml(ROOT / "examples" / "forgetting.toml")
     return {
-        "digits": Task("Digits, 40 clients with two classes each", COMPARE_DEFAULTS, everything, 20, 1.0, 10),
+        # what a core computes in an hour; --trials 20 --fraction 1 --seeds 10 is better, and takes several
+        "digits": Task("Digits, 40 clients with two classes each", COMPARE_DEFAULTS, everything, 6, 0.5, 5),
         "cifar10": Task("CIFAR-10, 20 clients, Dirichlet 0.1", cifar10, CIFAR_METHODS, 6, 0.5, 5),
     }
 
@@ -157,19 +160,21 @@ def make_study(name: str, task: Task, found: dict[str, TuningResult]) -> Study:
 
 
 def keep_records(name: str, out: Path) -> None:
-    """Copy the records of a finished task to results/: trials, configurations, rounds, predictions; no weights."""
+    """Copy the records of a task to results/: searches, configurations, rounds and predictions; no weights."""
     target = RECORDS / f"equal-effort-{name}"
-    for summary in (out / "study").glob("cells/**/summary.json"):
-        cell = target / summary.parent.relative_to(out / "study")
-        cell.mkdir(parents=True, exist_ok=True)
-        for file in RECORD_FILES:
-            shutil.copyfile(summary.parent / file, cell / file)
-    for trials in out.glob("tuning/*/trials.jsonl"):
-        kept = target / "tuning" / trials.parent.name
-        kept.mkdir(parents=True, exist_ok=True)
-        lines = [json.loads(line) | {"curve": {}} for line in trials.read_text().splitlines()]
-        (kept / "trials.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    shutil.copyfile(out / "study" / "study.toml", target / "study.toml")
+    for kept in [*out.glob("tuning/*/*"), *out.glob("study/cells/**/*"), out / "study" / "study.toml"]:
+        if kept.name in RECORD_FILES and kept.exists():
+            path = target / kept.relative_to(out if "tuning" in kept.relative_to(out).parts[:1] else out / "study")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(kept, path)
+
+
+def restore_searches(name: str, out: Path) -> None:
+    """Copy the searches in results/ to the folder of a task that does not have them, to be resumed there."""
+    for search_file in (RECORDS / f"equal-effort-{name}" / "tuning").glob("*/search.toml"):
+        folder = out / "tuning" / search_file.parent.name
+        if not folder.exists():
+            shutil.copytree(search_file.parent, folder)
 
 
 class Row(NamedTuple):
@@ -183,33 +188,46 @@ class Row(NamedTuple):
 def section(name: str, task: Task) -> str:
     """Return the section of a task, from its records."""
     folder = RECORDS / f"equal-effort-{name}"
-    results = load_results(folder)
+    searches = {method: read_trials(folder / "tuning" / method) for method in task.methods}
+    counts = sorted({len(trials) for trials in searches.values()})
+    rounds = read_toml(folder / "tuning" / "fedavg" / "search.toml")["config"]["run"]["rounds"]
+    effort = (
+        f"{len(searches)} methods with {' or '.join(map(str, counts))} trials each, of {rounds} of the "
+        f"{task.tables['run']['rounds']} rounds (seed {TUNING_SEED})."
+    )
+    parts = [f"## {task.title}", effort]
+    if (folder / "study.toml").exists():
+        parts += comparison(load_results(folder), name)
+    else:
+        parts.append(
+            "The best settings have not been run on fresh seeds yet: there is no comparison here, only what the "
+            f"searches found.\n\n```sh\npython docs/make_equal_effort.py {name}  # resumes from the trials below\n```"
+        )
+    lines = ["| method | defaults, % | best trial, % | settings of the best trial |", "|---|---:|---:|---|"]
+    for method, trials in sorted(searches.items(), key=lambda item: -_value(item[1])):
+        best = best_trial(trials)
+        settings = "" if best is None else f"`{format_settings(best.settings)}`"
+        lines.append(f"| `{method}` | {_score(trials[0])} | {100 * _value(trials):.1f} | {settings} |")
+    changed = (
+        "What the searches found: accuracy on the clients' held-out examples with the defaults and at best. It is of "
+        "one seed, and the best of several trials is too high: it chooses settings and compares no methods."
+    )
+    return "\n\n".join([*parts, changed, "\n".join(lines)])
+
+
+def comparison(results: StudyResults, name: str) -> list[str]:
+    """Return the paragraphs and the table of the runs on fresh seeds."""
     groups = {method: run_group(results, method, name) for method in results.study.rows}
     rows = [Row(method, g, fmean(g.accuracy("last10").values())) for method, g in groups.items() if g.completed]
     rows.sort(key=lambda row: -row.accuracy)
-    reference = groups["fedavg"]
-    lines = [
-        "| method | last 10, % | less FedAvg | forgotten, % | less FedAvg | absent, % | pull, % | MB up | MB down |"
-    ]
-    lines.append("|---|---:|---:|---:|---:|---:|---:|---:|---:|")
+    reference, seeds = groups["fedavg"], results.study.seeds
+    titles = ("method", "last 10, %", "less FedAvg", "forgotten, %", "less FedAvg", "absent, %", "pull, %")
+    lines = [f"| {' | '.join(titles)} | MB up | MB down |", "|---|" + "---:|" * (len(titles) + 1)]
     lines += [f"| {' | '.join(_cells(row, reference))} |" for row in rows]
-    searches = {method: _trials(folder, method) for method in groups}
-    found = ["| method | defaults, % | best trial, % | settings of the best trial |", "|---|---:|---:|---|"]
-    for row in rows:
-        trials = searches[row.method]
-        first, best = trials[0], best_trial(trials)
-        assert best is not None
-        found.append(f"| `{row.method}` | {_score(first)} | {_score(best)} | `{format_settings(best.settings)}` |")
-    seeds = results.study.seeds
-    effort = (
-        f"{len(rows)} methods; {max(map(len, searches.values()))} trials each (seed {TUNING_SEED}), then the best "
-        f"settings with the seeds {seeds[0]} to {seeds[-1]}. {verdicts(rows, reference)}"
-    )
     diverged = [method for method, group in groups.items() if not group.completed]
     notes = [f"No run of {', '.join(diverged)} was completed."] if diverged else []
-    changed = "What the searches found: accuracy on the clients' held-out examples, with the defaults and at best."
-    parts = [f"## {task.title}", effort, "\n".join(lines), *notes, changed, "\n".join(found)]
-    return "\n\n".join(parts)
+    which = f"The best settings were run with the seeds {', '.join(map(str, seeds))}. {verdicts(rows, reference)}"
+    return [which, "\n".join(lines), *notes]
 
 
 def verdicts(rows: Sequence[Row], reference: RunGroup) -> str:
@@ -251,8 +269,9 @@ def _cells(row: Row, reference: RunGroup) -> list[str]:
     ]
 
 
-def _trials(folder: Path, method: str) -> list[Trial]:
-    return read_trials(folder / "tuning" / method)
+def _value(trials: list[Trial]) -> float:
+    best = best_trial(trials)
+    return 0.0 if best is None or best.value is None else best.value
 
 
 def _score(trial: Trial) -> str:
@@ -288,6 +307,7 @@ def main() -> None:
     )
     methods = given.methods.split(",") if given.methods else list(task.methods)
     out = given.out / given.task
+    restore_searches(given.task, out)
     found = {method: search(method, task, out) for method in methods}
     folder = out / "study"
     for event in run_study(make_study(given.task, task, found), folder):

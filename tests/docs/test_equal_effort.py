@@ -1,0 +1,93 @@
+"""Comparison with equal effort: the page is that of the records, and every method had the same effort."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fedrecall.methods import METHODS
+from fedrecall.studies.tuning.trials import best_trial, read_trials
+from support.markdown import ROOT, script
+
+effort = script("make_equal_effort")
+TINY = {
+    "data": {"name": "digits"},
+    "federation": {"clients": 5, "sample": 2, "partition": {"name": "shards", "s": 2}},
+    "local": {"epochs": 1},
+    "engine": {"name": "serial"},
+    "run": {"rounds": 2},
+}
+TASKS = [name for name in effort.tasks() if (ROOT / "results" / f"equal-effort-{name}").exists()]
+
+
+def test_the_page_is_that_of_the_records() -> None:
+    assert "digits" in TASKS
+    assert effort.PAGE.read_text() == effort.page(), "python docs/make_equal_effort.py"
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_method_has_the_same_trials(name: str) -> None:
+    task, folder = effort.tasks()[name], effort.RECORDS / f"equal-effort-{name}"
+    trials = {method: read_trials(folder / "tuning" / method) for method in task.methods}
+    assert len(set(map(len, trials.values()))) == 1
+    assert len(trials["fedavg"]) == task.trials
+    for method, found in trials.items():
+        best = best_trial(found)
+        assert best is not None, method
+        assert "local.lr" in best.settings, "the learning rate of every method is tuned"
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in TASKS if (effort.RECORDS / f"equal-effort-{name}/study.toml").exists()]
+)
+def test_the_best_settings_were_run_on_fresh_seeds(name: str) -> None:
+    task, results = effort.tasks()[name], effort.load_results(effort.RECORDS / f"equal-effort-{name}")
+    assert set(results.study.rows) == set(task.methods)
+    assert effort.TUNING_SEED not in results.study.seeds
+    for method in task.methods:
+        best = best_trial(read_trials(results.folder / "tuning" / method))
+        assert best is not None
+        assert best.settings.items() <= effort.flatten(results.study.rows[method]).items()
+        assert {run.cell.seed for run in results.finished_runs(method)} == set(results.study.seeds)
+
+
+def test_a_task_is_resumed_from_its_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two methods, two trials, then one more trial and seed; the records are small, and the page has the table."""
+    monkeypatch.setattr(effort, "RECORDS", tmp_path / "results")
+    monkeypatch.setattr(effort, "PAGE", tmp_path / "page.md")
+    monkeypatch.setattr(effort, "COMPARE_DEFAULTS", TINY)
+    monkeypatch.setattr(effort, "METHODS", {name: METHODS[name] for name in ("fedavg", "fedlmd")})
+
+    def call(out: str, trials: int, seeds: int) -> None:
+        words = ["", "digits", "--out", str(tmp_path / out), "--trials", str(trials), "--seeds", str(seeds)]
+        monkeypatch.setattr("sys.argv", words)
+        effort.main()
+
+    call("a", 2, 1)
+    first = read_trials(tmp_path / "results" / "equal-effort-digits" / "tuning" / "fedlmd")
+    shutil.rmtree(tmp_path / "results" / "equal-effort-digits" / "cells")
+    call("b", 3, 2)  # in another folder: only the searches are those of the records
+    again = read_trials(tmp_path / "results" / "equal-effort-digits" / "tuning" / "fedlmd")
+    assert [(trial.settings, trial.value) for trial in again[:2]] == [(t.settings, t.value) for t in first]
+    assert len(again) == 3
+    page = (tmp_path / "page.md").read_text()
+    assert page == effort.page()
+    assert "seeds 0, 1" in page
+    assert sum(line.startswith("| `fedlmd` |") for line in page.splitlines()) == 2, "one row of each table"
+    kept = [path for path in (tmp_path / "results").rglob("*") if path.is_file()]
+    assert not [path for path in kept if path.name in ("model.safetensors", "environment.json")]
+
+
+def test_the_default_is_in_every_space() -> None:
+    """Otherwise the first trial would not be the default, and what tuning changed would not be known."""
+    for name in METHODS:
+        if name in effort.tasks()["digits"].methods:
+            start = {"method": effort.method_table(name)}
+            defaults = effort.Experiment(**effort.merge_tables(effort.COMPARE_DEFAULTS, start)).to_tables()
+            space = effort.search_texts(name, defaults)
+            assert space[-1] == effort.LEARNING_RATE
+            for key, _, values in (text.partition("=") for text in space):
+                value = effort.flatten(defaults)[key]
+                low, dots, high = values.partition("..")
+                inside = float(low) <= value <= float(high) if dots else value in map(float, values.split(","))
+                assert inside, (name, key)
