@@ -1,6 +1,7 @@
 """Cache of decoded data: written once, mapped afterwards, verified."""
 
 import logging
+import stat
 import subprocess
 import sys
 import textwrap
@@ -8,9 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
 from fedrecall.data import cache
-from fedrecall.data.cache import CachedTensors, cache_directory, cached, checksum
+from fedrecall.data.cache import CachedTensors, cache_directory, cached, checksum, private_cache
+from fedrecall.data.custom import from_folder
 from fedrecall.errors import UserError
 
 TENSORS = {"x": torch.arange(30_000, dtype=torch.int64).view(3, 10_000).to(torch.uint8), "y": torch.arange(3)}
@@ -162,3 +165,28 @@ def test_two_processes_at_once_decode_once(empty_cache: Path, tmp_path: Path) ->
     ]
     assert [p.communicate(timeout=60)[0].strip() for p in processes] == ["499500 v"] * 2
     assert len(list(tmp_path.glob("built*"))) == 1
+
+
+def test_images_of_a_folder_are_decoded_once_in_a_private_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, name in enumerate("aabb" * 3):
+        folder = tmp_path / "images" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8), (20 * number, 0, 0)).save(folder / f"{number}.png")
+    plain = from_folder(tmp_path / "images", test=0.0)
+    assert not list(tmp_path.rglob("*.safetensors")), "only a private cache has the user's own images"
+    cache_folder = tmp_path / "state" / "cache"
+    with private_cache(cache_folder):
+        first = from_folder(tmp_path / "images", test=0.0)
+        with monkeypatch.context() as patch:
+            patch.setattr("fedrecall.data.readers._pixels", None)  # decoding would raise an error
+            second = from_folder(tmp_path / "images", test=0.0)
+        for data in (first, second):
+            assert torch.equal(data.train_x, plain.train_x)
+            assert torch.equal(data.train_y, plain.train_y)
+            assert data.classes == plain.classes
+        Image.new("RGB", (8, 8), (255, 0, 0)).save(tmp_path / "images" / "a" / "0.png")
+        assert not torch.equal(from_folder(tmp_path / "images", test=0.0).train_x, plain.train_x), "a changed image"
+    assert stat.S_IMODE(cache_folder.stat().st_mode) == 0o700
+    assert cache_directory() != cache_folder

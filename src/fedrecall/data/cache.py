@@ -9,7 +9,9 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 
 from filelock import FileLock
@@ -25,8 +27,35 @@ CachedTensors = tuple[dict[str, Tensor], dict[str, str]]
 CACHE_VERSION = 1  # part of the key: increase it when decoding changes
 
 
+_private: ContextVar[Path | None] = ContextVar("private cache", default=None)
+
+
+@contextmanager
+def private_cache(folder: Path) -> Iterator[None]:
+    """Use this folder as the cache, and cache data of the user's own too; only its owner can read it."""
+    token = _private.set(folder)
+    try:
+        with suppress(OSError):  # `cached` warns of a folder that cannot be written
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        yield
+    finally:
+        _private.reset(token)
+
+
+def has_private_cache() -> bool:
+    """Return True inside `private_cache`."""
+    return _private.get() is not None
+
+
+def file_states(files: Iterable[Path]) -> list[list[str | int]]:
+    """Return path, size and modification time of every file: the cache is invalid when any of these changes."""
+    return [[str(file.resolve()), (state := file.stat()).st_size, state.st_mtime_ns] for file in files]
+
+
 def cache_directory() -> Path:
-    """Return $FEDRECALL_CACHE, else fedrecall in $XDG_CACHE_HOME, else ~/.cache/fedrecall."""
+    """Return the private cache, else $FEDRECALL_CACHE, else fedrecall in $XDG_CACHE_HOME, else ~/.cache/fedrecall."""
+    if (private := _private.get()) is not None:
+        return private
     if directory := os.environ.get("FEDRECALL_CACHE"):
         return Path(directory).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fedrecall"

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrecall.data.cache import CachedTensors, cached
+from fedrecall.data.cache import CachedTensors, cached, file_states
 from fedrecall.data.dataset import Dataset, encode_labels
 from fedrecall.data.readers import (
     ColumnNames,
@@ -305,9 +305,8 @@ def _locate_split(folder: Path, split: str, *, grouped: bool) -> SplitLocation:
 
 
 def _source_key(locations: dict[str, SplitLocation]) -> list[list[str | int]]:
-    """Return path, size and modification time of every file: the cache is invalid when any of these changes."""
-    files = [file for loc in locations.values() for file in (image_files(loc) if isinstance(loc, Path) else loc)]
-    return [[str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns] for file in files]
+    """Return the state of every file."""
+    return file_states(f for loc in locations.values() for f in (image_files(loc) if isinstance(loc, Path) else loc))
 
 
 def _read(name: str, spec: DatasetSpec, locations: dict[str, SplitLocation] | None, size: int | None) -> CachedTensors:

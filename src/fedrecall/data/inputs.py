@@ -1,5 +1,6 @@
 """Conversion of a user's inputs to tensors: arrays, dictionaries, items of torch datasets, Hugging Face columns."""
 
+import json
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 
+from fedrecall.data.cache import CachedTensors, cached, file_states, has_private_cache
 from fedrecall.data.readers import ColumnNames, RawSplit, decode_images, missing_column_error, read_dataset
 from fedrecall.errors import UserError, first_line
 from fedrecall.tensor_dict import Inputs, TensorDict
@@ -215,5 +217,14 @@ def _rows_of(values: Any) -> Any:
 
 
 def from_images(split: RawSplit, name: str, channels: int | None, size: int | None) -> RawExamples:
-    """Decode the images of a split."""
-    return RawExamples(*decode_images(split, name, channels, size))
+    """Decode the images of a split. In a private cache, as a Flower node has, those of a folder are decoded once."""
+    if not split.files or not has_private_cache():
+        return RawExamples(*decode_images(split, name, channels, size))
+
+    def decode() -> CachedTensors:
+        x, y, groups = decode_images(split, name, channels, size)
+        return {"x": x, "y": torch.tensor(y)}, {"groups": json.dumps(groups)}
+
+    key = {"files": file_states(split.files), "classes": split.classes, "channels": channels, "size": size}
+    tensors, about = cached("folder", key, decode)
+    return RawExamples(tensors["x"], tensors["y"].tolist(), json.loads(about["groups"]))

@@ -51,6 +51,7 @@ class RawSplit(NamedTuple):
     total: int | None  # number of examples, for the progress bar; None: unknown
     classes: tuple[str, ...] | None  # class names, if the labels are positions in them
     groups: tuple[str, ...] | None  # group names, if the groups are positions in them
+    files: tuple[Path, ...] = ()  # all files, in their order, if the split is a folder of images
 
 
 def read_parquet(files: Sequence[Path], columns: ColumnNames) -> RawSplit:
@@ -182,7 +183,7 @@ def read_image_folder(
                 raise unreadable_error(error.filename, error) from error
             yield RawBatch(images, [str(path) for path in paths], ids, list(members) if grouped else None)
 
-    return RawSplit(batches(), len(files), names, None)
+    return RawSplit(batches(), len(files), names, None, tuple(file for file, _, _ in files))
 
 
 def read_files(files: Sequence[Path]) -> RawSplit:

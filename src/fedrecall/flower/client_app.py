@@ -5,6 +5,7 @@ The only tasks are registration, "train", "evaluate" and the tasks that the meth
 
 import logging
 import time
+from contextlib import nullcontext
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
@@ -16,6 +17,7 @@ from fedrecall.core.failures import format_exception
 from fedrecall.core.precision import require_fast
 from fedrecall.core.seeds import single_threaded
 from fedrecall.core.types import Payload
+from fedrecall.data.cache import private_cache
 from fedrecall.errors import UserError
 from fedrecall.flower.app_config import NodeConfig, read_experiment
 from fedrecall.flower.client_state import NodeStateStore
@@ -70,7 +72,9 @@ def handle_message(message: Message, context: Context) -> Message:
 
 def run_request(request: TaskRequest, down: Payload, node: NodeConfig, experiment: Experiment) -> TaskReply:
     """Run a task. The new client state is on disk when this returns, before the reply is sent."""
-    data = load_node_data(node, experiment, request.classes)
+    # Every message has a process of its own: what was decoded for one is read from the disk for the next.
+    with private_cache(node.state / "cache") if node.has_own_data else nullcontext():
+        data = load_node_data(node, experiment, request.classes)
     if request.task == REGISTER:
         return TaskReply(node.client, len(data.partition.rows(node.client)), node.has_own_data, False, {}, {})
     if request.client != node.client:

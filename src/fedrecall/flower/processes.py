@@ -39,6 +39,7 @@ class LocalDeployment:
     def __init__(self, folder: Path, nodes: int, *, secure: bool = True, database: bool = False) -> None:
         self.folder, self.nodes, self.secure, self.database = folder.absolute(), nodes, secure, database
         self.port = free_port()
+        self.node_port = self.port  # at which nodes reach the SuperLink; a proxy has another one
         self.keys = self.folder / "keys"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -60,15 +61,16 @@ class LocalDeployment:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def start_superlink(self) -> None:
-        """Start the SuperLink, and wait until it accepts connections."""
+    def start_superlink(self, *more: object) -> None:
+        """Start the SuperLink, with more options, and wait until it accepts connections."""
         options: list[object] = ["--insecure"]
         if self.secure:
             options = ["--ssl-ca-certfile", self.keys / "ca.crt", "--ssl-certfile", self.keys / "server.pem"]
             options += ["--ssl-keyfile", self.keys / "server.key", "--enable-supernode-auth"]
         if self.database:
             options += ["--database", self.folder / "superlink.db"]
-        self._start("superlink", "flower-superlink", "--host", LOOPBACK, "--port", self.port, *options)
+        options += more
+        self.start("superlink", "flower-superlink", "--host", LOOPBACK, "--port", self.port, *options)
         deadline = time.monotonic() + START_TIMEOUT
         while not is_listening(self.port):
             self.check_alive("superlink")
@@ -91,8 +93,8 @@ class LocalDeployment:
             options += ["--auth-supernode-private-key", key or self.keys / f"node-{client}"]
         config = f'client={client} state="{self.folder / f"state-{client}"}" {settings}'.strip()
         name = f"supernode-{client}"
-        ports = ["--superlink", f"{LOOPBACK}:{self.port}", "--port", free_port()]
-        self._start(name, "flower-supernode", *ports, *options, "--node-config", config)
+        ports = ["--superlink", f"{LOOPBACK}:{self.node_port}", "--port", free_port()]
+        self.start(name, "flower-supernode", *ports, *options, "--node-config", config)
         return name
 
     def start_run(self, app: Path, run_config: str = "") -> subprocess.Popen[bytes]:
@@ -155,7 +157,8 @@ class LocalDeployment:
         """Return the path of a process's output."""
         return self.folder / f"{name}.log"
 
-    def _start(self, name: str, script: str, *args: object) -> None:
+    def start(self, name: str, script: str, *args: object) -> None:
+        """Start one of Flower's commands under a name; its output goes to the log of this name."""
         with self.log(name).open("ab") as out:
             self._spawn(name, [flower_executable(script), *map(str, args)], out)
 
