@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
 from fedrecall import UserError
-from fedrecall.flower.certificates import make_certificates
+from fedrecall.flower.certificates import check_certificates, make_certificates
 
 
 @pytest.fixture(scope="module")
@@ -117,3 +117,23 @@ def test_a_certificate_for_another_host_past_its_date_or_damaged_is_refused(
     with pytest.raises(UserError) as error:
         make_certificates(tmp_path, ["server.example"], 0)
     assert error.value.code == "flower.invalid_certificate"
+
+
+def test_certificates_that_expire_soon_are_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_certificates(tmp_path, ["server.example"], 0)
+    assert check_certificates(tmp_path, ["server.example"]) == []
+    with pytest.raises(UserError) as error:
+        check_certificates(tmp_path, ["other.example"])
+    assert (error.value.code, error.value.key) == ("flower.invalid_certificate", str(tmp_path / "server.pem"))
+    (tmp_path / "server.pem").unlink()
+    monkeypatch.setattr("fedrecall.flower.certificates.SERVER_DAYS", 20)
+    make_certificates(tmp_path, ["server.example"], 0)
+    (warning,) = check_certificates(tmp_path)
+    assert warning.startswith(f"{tmp_path / 'server.pem'}: expires on ")
+    make_certificates(tmp_path / "others", ["server.example"], 0)
+    (tmp_path / "ca.crt").write_bytes((tmp_path / "others" / "ca.crt").read_bytes())
+    with pytest.raises(UserError) as error:
+        check_certificates(tmp_path)
+    assert "is not signed by" in str(error.value)
+    with pytest.raises(UserError):
+        check_certificates(tmp_path / "nothing")
