@@ -112,6 +112,15 @@ def test_unset_weights_are_uniform_with_a_robust_rule_and_recorded(
             "server.preaggregation.size",
         ),
         ({"federation": {"max_examples_ratio": 0.5}}, "federation.max_examples_ratio"),
+        # A client that has its own reply rejected must not end the run by leaving too few for the rule.
+        ({"server": {"robust": {"name": "krum", "attackers": 2}}, "engine": {"min_replies": 6}}, "server.robust"),
+        (
+            {
+                "server": {"robust": "median", "preaggregation": {"name": "nearest-neighbours", "attackers": 2}},
+                "engine": {"min_replies": 4},
+            },
+            "server.preaggregation",
+        ),
     ],
 )
 def test_settings_that_contradict_each_other_are_errors(settings: dict[str, object], key: str) -> None:

@@ -35,19 +35,22 @@ def _conflicts(experiment: "Experiment") -> Iterator[UserError]:
     if experiment.ray.address is not None and (name := experiment.engine.name) != "ray":
         wrong = f'no effect with engine.name = "{name}"'
         yield _conflict("ray.address", experiment.ray.address, wrong, 'set engine.name = "ray", or remove ray.address')
-    mixing, received = experiment.server.preaggregation, per_round
+    # Replies that a round may be left with: a malicious client can have its own rejected.
+    mixing, fewest = experiment.server.preaggregation, min_replies or per_round
+    unit, more = "clients per round", "set a larger federation.sample, or fewer attackers"
+    if min_replies is not None:
+        unit, more = "valid replies (engine.min_replies)", "set a larger engine.min_replies, or fewer attackers"
     if mixing is not None and rule is None:
         hint = "set server.robust, or remove server.preaggregation"
         yield _conflict("server.preaggregation", mixing, "no effect without server.robust", hint)
-    if isinstance(mixing, NearestNeighbourMixing) and 2 * mixing.attackers >= per_round:
-        wrong = f"needs {2 * mixing.attackers + 1} clients per round, not {per_round}"
-        yield _conflict("server.preaggregation", mixing, wrong, "set a larger federation.sample, or fewer attackers")
+    if isinstance(mixing, NearestNeighbourMixing) and 2 * mixing.attackers >= fewest:
+        wrong = f"needs {2 * mixing.attackers + 1} {unit}, not {fewest}"
+        yield _conflict("server.preaggregation", mixing, wrong, more)
     if isinstance(mixing, Bucketing):
-        received = -(-per_round // mixing.size)
-    if isinstance(rule, Krum) and rule.min_replies > received:
-        unit = "clients per round" if received == per_round else "buckets of replies"
-        wrong = f"needs {rule.min_replies} {unit}, not {received}"
-        yield _conflict("server.robust", rule, wrong, "set a larger federation.sample, or fewer attackers")
+        fewest, unit = -(-fewest // mixing.size), "buckets of replies"
+    if isinstance(rule, Krum) and rule.min_replies > fewest:
+        wrong = f"needs {rule.min_replies} {unit}, not {fewest}"
+        yield _conflict("server.robust", rule, wrong, more)
     yield from _training_conflicts(experiment)
     attack = experiment.federation.attack
     if attack is not None and not num_malicious(attack, clients):
