@@ -61,7 +61,7 @@ def test_integers_stay_integers(dtype: type) -> None:
 
 def test_other_numbers_are_float32() -> None:
     sparse = pytest.importorskip("scipy.sparse").csr_matrix(IDS)
-    for x in (IDS.astype(np.float64), IDS % 2 == 0, sparse):
+    for x in (IDS.astype(np.float64), IDS % 2 == 0, sparse, torch.from_numpy(IDS.astype(np.float64)).to_sparse()):
         data = from_arrays(x, Y)
         assert data.train_x.dtype == torch.float32
         assert data.num_values == {}

@@ -4,8 +4,8 @@ import errno
 import resource
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import fedrecall as fr
 from fedrecall.config.tables import MAX_CONFIG_BYTES
-from fedrecall.core.types import Local, Payload
+from fedrecall.core.types import Cohort, Local, Payload
 from fedrecall.errors import limit_reached
 from support.command import call
 
@@ -141,6 +141,26 @@ def test_weights_of_another_form_are_named(engine: str) -> None:
     assert error.value.code == "method.no_weights"
 
 
+@dataclass(frozen=True)
+class WrongServer(fr.Method):
+    """Aggregates to something else than a server with the weights of the model."""
+
+    how: str = "float64"
+
+    def aggregate(self, server: fr.Server, replies: Iterable[fr.Reply], cohort: Cohort) -> fr.Server:
+        after = super().aggregate(server, replies, cohort)
+        w = {"float64": after.w.double(), "complex64": after.w + 0j, "meta": after.w.to("meta"), "[3]": after.w[:3]}
+        return replace(after, w=w[self.how]) if self.how in w else None
+
+
+def test_a_server_of_another_form_is_named() -> None:
+    for how in ("float64", "complex64", "meta", "[3]", "NoneType"):
+        with pytest.raises(fr.UserError) as error:
+            fr.run({"engine": {"name": "serial"}, "local": {"epochs": 1}}, method=WrongServer(how), rounds=1)
+        assert (error.value.code, error.value.key) == ("method.invalid_weights", "method")
+        assert how in str(error.value)
+
+
 def test_the_root_of_the_file_system_is_no_folder_of_images() -> None:
     with pytest.raises(fr.UserError) as error:
         fr.run({"data": {"name": "folder", "path": "/"}}, rounds=1)
@@ -173,6 +193,7 @@ def test_logits_that_are_no_real_numbers(how: str) -> None:
         (torch.randn(6, 4), None, "data.invalid_labels"),
         (torch.randn(6, 4), torch.zeros(6, device="meta"), "data.invalid_labels"),
         (torch.randn(6, 4, device="meta"), [0, 1] * 3, "data.invalid_inputs"),
+        (torch.randn(6, 0), [0, 1] * 3, "data.empty"),
     ],
 )
 def test_data_without_values(x: Any, y: Any, code: str) -> None:

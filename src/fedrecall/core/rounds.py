@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from torch import Tensor
+
 from fedrecall.core import seeds
 from fedrecall.core.client_report import has_global_model
 from fedrecall.core.exchange import ACCEPT_ALL, Diverged, Exchange, ReplyPolicy
 from fedrecall.core.method import Method
 from fedrecall.core.reply_validation import RejectedReply
 from fedrecall.core.types import Engine, Payload, Score, Server
+from fedrecall.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,9 @@ def run_rounds(
         started = time.perf_counter()
         clients = sample_clients(schedule, t)
         exchange = Exchange(server, engine.cohort(t, clients), policy)
-        server = replace(exchange.with_averaged_buffers(method.round(server, exchange)), t=t + 1)
+        after = method.round(server, exchange)
+        _require_weights(after, server, method)
+        server = replace(exchange.with_averaged_buffers(after), t=t + 1)
         last = None
         if server.t == schedule.rounds and type(method).finish is not Method.finish:
             last = Exchange(server, engine.cohort(server.t, range(schedule.population)), policy)
@@ -103,3 +108,21 @@ def run_rounds(
             exchange.tensors_sent,
             exchange.rejected,
         )
+
+
+def _require_weights(after: object, before: Server, method: Method) -> None:
+    """Raise an error if a user's method returns no server, or one whose weights have another type or shape."""
+    w = getattr(after, "w", None)
+    if isinstance(after, Server) and isinstance(w, Tensor):
+        if (w.dtype, w.shape, w.device) == (before.w.dtype, before.w.shape, before.w.device):
+            return
+        found = f"weights {w.dtype} {list(w.shape)} on {w.device}"
+    else:
+        found = f"a {type(after).__name__}"
+    raise UserError(
+        "method.invalid_weights",
+        f"method = {type(method).__name__}: its aggregation returns {found}, not a server with weights "
+        f"{before.w.dtype} {list(before.w.shape)} on {before.w.device}",
+        "method",
+        "return server.step(w), or a copy of the server with weights of this form",
+    )

@@ -60,6 +60,8 @@ def to_input_tensor(x: Any, name: str, key: str | None = None) -> Tensor:
     if isinstance(x, Tensor) and x.is_meta:
         message = f"{where} are a tensor on the meta device, which has no values"
         raise UserError("data.invalid_inputs", message, key or "inputs", "pass a tensor with values")
+    if isinstance(x, Tensor) and x.layout is not torch.strided:
+        x = x.to_dense()
     is_sparse = hasattr(x, "toarray")  # a sparse matrix, as of scikit-learn's text vectorizers
     try:
         array = x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x.toarray() if is_sparse else x)
@@ -84,6 +86,9 @@ def to_input_tensor(x: Any, name: str, key: str | None = None) -> Tensor:
             key or "inputs",
             "pass numbers of shape [examples, ...]",
         )
+    if 0 in array.shape[1:]:
+        message = f"{where} have shape {list(array.shape)}: an example has no number"
+        raise UserError("data.empty", message, key or "inputs", "pass at least one feature")
     if array.dtype != np.uint8 or (key is not None and array.ndim not in (3, 4)):
         is_feature = array.dtype.kind == "f" or is_sparse or (array.dtype.kind == "b" and key is None)
         kind = np.float32 if is_feature else np.bool_ if array.dtype.kind == "b" else np.int64
