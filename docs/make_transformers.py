@@ -33,9 +33,9 @@ DATA = Path(os.environ.get("FEDRECALL_DATA", DOCS.parent.parent / "shared" / "da
 TOKENS = {"heads": 64, "lora": 32}  # tokens of a text: a step of LoRA on 64 costs 1.7 s of one AVX2 core
 MIN_TEXTS = 8  # of a maintainer that is a client
 TUNING_SEED = 1000  # of all searches; the compared runs have the seeds from 0
-TRIALS = 4
+TRIALS = 5
 SEEDS = {"heads": 5, "lora": 3}
-RATES = "local.lr=0.1,0.3,1,3"  # of methods that have nothing else to tune
+RATES = "local.lr=0.1,0.3,1,3,10"  # of methods that have nothing else to tune
 LORA_METHODS = ("fedavg", "fedlmd", "fedcad")
 CONTROLS = ("fedavg-kd", "fedavg-ls", "grid")
 FIRST = ("fedavg", "fedlmd", "fedcad", "fedntd", "fedssd", "fedcsd", "fedgkd", "fedlsd", "fedlmd-tf")

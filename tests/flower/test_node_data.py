@@ -11,6 +11,7 @@ from fedrecall.errors import UserError
 from fedrecall.flower.app_config import NodeConfig
 from fedrecall.flower.app_template import write_app
 from fedrecall.flower.node_data import load_node_data, make_client_runner, with_base_of_node
+from fedrecall.runs.setup import prepare_run
 from support.tiny_transformer import make_texts, save_transformer
 
 pytest.importorskip("peft", reason="needs the extra text")
@@ -52,6 +53,20 @@ def test_a_node_trains_adapters_on_its_own_texts_and_its_own_copy_of_the_base(tm
     reply = clients.run_task(f, "train", 1, 0, {"w": f.w}, None)
     assert reply.up["w"].shape == f.w.shape
     assert not torch.equal(reply.up["w"], f.w)
+
+
+def test_a_node_with_its_own_copy_of_the_base_has_the_reply_of_serial(tmp_path: Path) -> None:
+    base, copy = (save_transformer(tmp_path / name) for name in ("base", "copy"))
+    app = write_app(tmp_path / "app", write_config(tmp_path, base))
+    experiment = fr.Experiment(**app.to_tables())
+    setup = prepare_run(experiment)
+    expected = setup.clients.run_task(setup.server.f, "train", 1, 0, {"w": setup.server.w}, None)
+    node = NodeConfig(1, tmp_path / "state", base=copy)
+    experiment = with_base_of_node(experiment, node)
+    clients, f = make_client_runner(experiment, load_node_data(node, experiment, ()))
+    reply = clients.run_task(f, "train", 1, 0, {"w": setup.server.w}, None)
+    assert torch.equal(reply.up["w"], expected.up["w"])
+    assert reply.n == expected.n
 
 
 def test_a_node_with_another_base_is_refused(tmp_path: Path) -> None:
