@@ -1,7 +1,7 @@
 """The section [data]: which data, and which of them are held out."""
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 
@@ -13,6 +13,7 @@ from fedrecall.data.catalog import DATASETS, load_named
 from fedrecall.data.custom import as_dataset, from_folder
 from fedrecall.data.dataset import Dataset
 from fedrecall.data.imbalance import IMBALANCES, Imbalance
+from fedrecall.data.preprocessing import Categorical, MissingRule
 from fedrecall.data.tabular import from_table
 from fedrecall.data.text import MAX_TOKENS
 from fedrecall.errors import UserError, unknown_name
@@ -20,7 +21,11 @@ from fedrecall.models.huggingface import HuggingFace
 
 DATA_KINDS = (*DATASETS, "folder", "table", "own")
 # keys of [data] that depend on data.name
-SOURCE_KEYS = ("root", "path", "label", "client", "classes", "size", "limit", "group")
+SOURCE_KEYS = (
+    *("root", "path", "test_path", "label", "client", "classes", "size", "limit", "group", "time", "drop"),
+    *("missing", "categorical"),
+)
+TABLE_KEYS = ("group", "time", "drop", "missing", "categorical", "test_path", "label")  # of a table only
 DataName = Annotated[str, Field(json_schema_extra={"enum": list(DATA_KINDS)})]
 
 IMBALANCE_CHOICE = NamedChoice("imbalance", IMBALANCES, Imbalance, default="exponential", section="data")
@@ -40,10 +45,19 @@ class DataSection(Section):
     """Folder of the named data sets, to work offline. None: the environment variable FEDRECALL_DATA."""
     path: LaxPath | None = None
     """Path of the folder of images or of the table."""
+    test_path: LaxPath | None = None
+    """Path of a table with the test rows. None: data.test holds out rows of data.path."""
     label: str | None = None
     """Label column of the table."""
     client: str | None = None
     """Client column of the table. For a folder, any value means the layout <client>/<class>/<image>."""
+    drop: Annotated[tuple[str, ...], Field(strict=False)] | None = None
+    """Columns of the table that are not used, such as identifiers. None: none."""
+    missing: MissingRule | None = None
+    """Missing values of the table's features: "refuse"; "mean": the mean of the training rows, or no category;
+    "category": a category of their own, of numbers the mean and a feature that marks them. None: "refuse"."""
+    categorical: Categorical | None = None
+    """Text columns of the table: "one-hot", or "integers" for the model tabular. None: "one-hot"."""
     text: str | None = None
     """Text column of the table: the inputs are its texts, and other columns are ignored."""
     tokenizer: str | None = None
@@ -66,6 +80,8 @@ class DataSection(Section):
     """Seed that draws the test set, if the data has none of its own. "run": run.seed. None: 0."""
     group: str | None = None
     """Column of the table with the group of each row, such as a patient. No split divides a group."""
+    time: str | None = None
+    """Column of the table with the time of each row: the last rows are the test set. None: a random one."""
     client_test: BelowOne = 0.0
     """Fraction of every client's examples held out for testing on the client. 0: none."""
     validation: BelowOne = 0.0
@@ -91,16 +107,19 @@ class DataSection(Section):
             raise unknown_name("data set", self.name, DATA_KINDS[:-1], key="data.name")
         text = ("text", "tokenizer", "max_tokens")
         unused = {
-            "folder": ("root", "label", "classes", "limit", "writers", "group", *text),
+            "folder": ("root", "classes", "limit", "writers", *TABLE_KEYS, *text),
             "table": ("root", "classes", "size", "limit", "writers"),
         }
-        for key in unused.get(self.name, ("path", "label", "client", "group", *text)):
+        for key in unused.get(self.name, ("path", "client", *TABLE_KEYS, *text)):
             if getattr(self, key) is not None:
                 raise unused_key(f"data.{key}", getattr(self, key), "data.name", self.name)
         if self.text is None and (self.tokenizer is not None or self.max_tokens is not None):
             key = "tokenizer" if self.tokenizer is not None else "max_tokens"
             message = f"data.{key} = {getattr(self, key)}: it is for texts, and data.text is not set"
             raise UserError("config.conflict", message, f"data.{key}", f"set data.text, or remove data.{key}")
+        if self.test_path is not None and self.time is not None:
+            message = f"data.time = {self.time}: data.test_path has the test rows, so none are held out by time"
+            raise UserError("config.conflict", message, "data.time", "remove data.time or data.test_path")
         if self.partial and self.name not in DATASETS:
             raise unused_key("data.partial", "true", "data.name", self.name)
         return self
@@ -113,7 +132,7 @@ class DataSection(Section):
     @property
     def draws_test_set(self) -> bool:
         """True if the named data may have no test set of its own, so that one is drawn."""
-        return self.name in ("folder", "table", "femnist")
+        return self.name in ("folder", "table", "femnist") and self.test_path is None and self.time is None
 
     def split_again(self, dataset: Dataset, run_seed: int) -> Dataset:
         """Draw the test set of a user's data again, if a seed for it is set."""
@@ -145,9 +164,20 @@ class DataSection(Section):
             return from_folder(path, size=self.size, client=self.client is not None, test=self.test, seed=seed)
         if self.name == "table":
             path, label = self._required("path", self.path), self._required("label", self.label)
-            options: dict[str, Any] = {"client": self.client, "group": self.group, "test": self.test, "text": self.text}
             return from_table(
-                path, label, tokenizer=tokenizer, max_tokens=self.max_tokens or MAX_TOKENS, seed=seed, **options
+                path,
+                label,
+                client=self.client,
+                group=self.group,
+                time=self.time,
+                drop=self.drop or (),
+                missing=self.missing or "refuse",
+                categorical=self.categorical or "one-hot",
+                text=self.text,
+                tokenizer=tokenizer,
+                max_tokens=self.max_tokens or MAX_TOKENS,
+                test=self.test if self.test_path is None else self.test_path,
+                seed=seed,
             )
         return load_named(
             self.name,

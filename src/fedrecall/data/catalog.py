@@ -18,8 +18,10 @@ from fedrecall.data.readers import (
     ColumnNames,
     SplitLocation,
     decode_images,
+    find_idx_files,
     image_files,
     read_hub,
+    read_idx,
     read_image_folder,
     read_parquet,
     subfolders,
@@ -60,7 +62,7 @@ DATASETS: dict[str, DatasetSpec] = {
     ),
     "mnist": DatasetSpec(
         about="28 x 28 grey handwritten digits",
-        folders=("mnist",),
+        folders=("mnist", "MNIST"),
         repo="ylecun/mnist",
         sizes=(60_000, 10_000),
         num_classes=10,
@@ -69,7 +71,7 @@ DATASETS: dict[str, DatasetSpec] = {
     ),
     "fashion-mnist": DatasetSpec(
         about="28 x 28 grey images of clothes",
-        folders=("fashion-mnist", "fashion_mnist"),
+        folders=("fashion-mnist", "fashion_mnist", "FashionMNIST"),
         repo="zalando-datasets/fashion_mnist",
         sizes=(60_000, 10_000),
         num_classes=10,
@@ -291,6 +293,8 @@ def _locate_split(folder: Path, split: str, *, grouped: bool) -> SplitLocation:
     for pattern in (f"{below}{name}{end}.parquet" for below in ("", "data/") for name in names for end in ("-*", "")):
         if files := sorted(folder.glob(pattern)):
             return tuple(files)
+    if idx := find_idx_files(folder, split):
+        return idx
     for name in names:
         if (folder / name).is_dir():
             return folder / name
@@ -298,7 +302,8 @@ def _locate_split(folder: Path, split: str, *, grouped: bool) -> SplitLocation:
         return folder
     raise UserError(
         "data.not_found",
-        f"{folder}: the data set is incomplete: there is neither {split}-*.parquet nor a folder {split}/ of images",
+        f"{folder}: the data set is incomplete: there is no {split}-*.parquet, no IDX file and no folder {split}/ of "
+        "images",
         str(folder),
         "download the data set again",
     )
@@ -328,6 +333,8 @@ def _read(name: str, spec: DatasetSpec, locations: dict[str, SplitLocation] | No
             raw = read_hub(spec.repo, split, columns)
         elif isinstance(location, Path):
             raw = read_image_folder(location, classes, grouped=spec.group is not None)
+        elif "idx" in location[0].name:
+            raw = read_idx(*location)
         else:
             raw = read_parquet(location, columns)
         classes = classes or raw.classes

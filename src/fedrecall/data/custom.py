@@ -18,8 +18,9 @@ from torch.utils.data import Dataset as TorchDataset
 from fedrecall.data.catalog import DATASETS
 from fedrecall.data.dataset import Dataset, encode_labels, input_forms
 from fedrecall.data.inputs import RawExamples, from_images, read_columns, read_items, read_texts, to_inputs
-from fedrecall.data.readers import read_image_folder, subfolders
-from fedrecall.data.splits import holdout_rows
+from fedrecall.data.preprocessing import NUMBERS
+from fedrecall.data.readers import find_idx_files, read_idx, read_image_folder, subfolders
+from fedrecall.data.splits import holdout_rows, last_rows
 from fedrecall.data.text import MAX_TOKENS, Tokenizer, encode_texts
 from fedrecall.data.transforms import Transform
 from fedrecall.errors import UserError, unknown_name
@@ -197,7 +198,7 @@ def from_folder(
     """Build a data set from images in path/<class>/, or in path/train/<class>/ and path/test/<class>/.
 
     With `client` there is a folder per client above the classes: path/<client>/<class>/. `size` resizes all images to a
-    square of so many pixels; without it all images must have one size.
+    square of so many pixels; without it all images must have one size. Files in MNIST's own format are read, too.
 
     >>> from_folder("no/such/folder")
     Traceback (most recent call last):
@@ -212,6 +213,12 @@ def from_folder(
             str(folder),
             "use one that has a folder of images per class",
         )
+    again = partial(from_folder, path, size=size, client=client, test=test)
+    if idx := find_idx_files(folder, "train"):
+        train, idx_test = from_images(read_idx(*idx), folder.name, 1, size), find_idx_files(folder, "test")
+        if idx_test is not None:
+            return make_dataset(folder.name, train, from_images(read_idx(*idx_test), folder.name, 1, size), None, seed)
+        return replace(make_dataset(folder.name, train, test, None, seed), split_again=again)
     below = subfolders(folder)
     train_folder, test_folder = below.get("train"), next((below[key] for key in _TEST_NAMES if key in below), None)
     if train_folder is None or test_folder is None:
@@ -222,7 +229,6 @@ def from_folder(
         raw_test = read_image_folder(test_folder, raw.classes, grouped=client, within=folder)
         test_part = from_images(raw_test, folder.name, cast(Tensor, train.x).shape[1], size)
         return make_dataset(folder.name, train, test_part, raw.classes, seed)
-    again = partial(from_folder, path, size=size, client=client, test=test)
     return replace(make_dataset(folder.name, train, test, raw.classes, seed), split_again=again)
 
 
@@ -323,7 +329,13 @@ def make_dataset(
             "test",
             "use a value from 0 to less than 1; 0 means no test set",
         )
-    train_rows, test_rows = holdout_rows(y, test, seed, units)
+    if train.times is not None:
+        train_rows, test_rows = last_rows(train.times, test, units)
+    else:
+        train_rows, test_rows = holdout_rows(y, test, seed, units)
+    if train.times is not None and len(train_rows) == 0:
+        message = f'data "{name}": all examples have the same time, so none can be held out by it'
+        raise UserError("data.cannot_hold_out", message, "time", "name another column")
     if test and len(test_rows) == 0:
         raise UserError(
             "data.cannot_hold_out",
@@ -334,11 +346,30 @@ def make_dataset(
     train_groups, test_groups = (None, None) if g is None else (g[train_rows], g[test_rows])
     train_xy, test_xy = (x[train_rows], y[train_rows]), (x[test_rows], y[test_rows])
     train_units = None if units is None else units[train_rows]
-    return Dataset(name, *train_xy, *test_xy, names, train_groups, test_groups, group_names, train_units=train_units)
+    data = Dataset(name, *train_xy, *test_xy, names, train_groups, test_groups, group_names, train_units=train_units)
+    return replace(data, test_split=_describe_split(train, test, seed))
+
+
+def _describe_split(train: RawExamples, share: float, seed: int) -> str:
+    """Describe how the test set was drawn."""
+    if not share:
+        return "none"
+    of = "examples" if train.groups is None else "groups"
+    if train.times is not None:
+        return f"the last {100 * share:g} % by time" + (", whole groups" if train.groups is not None else "")
+    return f"{100 * share:g} % of the {of} of every class, drawn by seed {seed}"
 
 
 def standardise_inputs(data: Dataset, numeric: Tensor | None = None) -> Dataset:
-    """Scale features to mean 0 and standard deviation 1 in the training part: all, or those where `numeric` is True."""
+    """Scale features to mean 0 and standard deviation 1 in the training part: all, or those where `numeric` is True.
+
+    Of several inputs, those named "numbers" are scaled.
+    """
+    if isinstance(data.train_x, TensorDict) and isinstance(data.test_x, TensorDict):
+        both = data.train_x.tensors, data.test_x.tensors
+        part = standardise_inputs(replace(data, train_x=both[0][NUMBERS], test_x=both[1][NUMBERS]), numeric)
+        train_x, test_x = TensorDict({**both[0], NUMBERS: part.train_x}), TensorDict({**both[1], NUMBERS: part.test_x})
+        return replace(data, train_x=train_x, test_x=test_x, scaling=part.scaling)
     train, test = (cast(Tensor, x).float() for x in (data.train_x, data.test_x))
     unchanged = torch.zeros(train.shape[1:], dtype=torch.bool) if numeric is None else ~numeric
     std, mean = torch.std_mean(train, dim=0, correction=0)

@@ -3,7 +3,7 @@
 import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 INPUT_TYPES = (torch.uint8, torch.float32, torch.int64, torch.bool)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
     """Training and test examples of a classification task. The constructor validates all fields.
 
@@ -49,8 +49,9 @@ class Dataset:
     scaling: tuple[Tensor, Tensor] | None = None  # mean and standard deviation removed from the inputs
     vocabulary: int | None = None  # number of token ids, of texts
     train_units: Tensor | None = None  # unit of each example (patient, session) that no split divides: int64 [N]
+    test_split: str = ""  # how the test set was chosen, for reports
     # makes the data set again with another test set: split_again(seed=1); None if the test set is not drawn
-    split_again: "Callable[..., Dataset] | None" = field(default=None, repr=False)
+    split_again: "Callable[..., Dataset] | None" = None
 
     def __post_init__(self) -> None:
         self._check("training", self.train_x, self.train_y, self.train_groups)
@@ -111,6 +112,14 @@ class Dataset:
     def _invalid(self, code: str, message: str, key: str, hint: str) -> UserError:
         return UserError(code, f'data "{self.name}": {message}', key, hint)
 
+    def __repr__(self) -> str:
+        clients = f", {len(self.group_names)} groups ({list_names(self.group_names)})" if self.group_names else ""
+        split = f"; test set: {self.test_split}" if self.test_split else ""
+        return (
+            f'Dataset("{self.name}": {len(self.train_y)} training and {len(self.test_y)} test examples of shape '
+            f"{self.shape}, {self.num_classes} classes ({list_names(self.classes)}){clients}{split})"
+        )
+
     @property
     def shape(self) -> tuple[int, ...] | dict[str, tuple[int, ...]]:
         """Shape of one example; of several inputs, their shapes by name."""
@@ -159,6 +168,15 @@ class Dataset:
         tensors = {part: getattr(self, part) for part in parts if getattr(self, part) is not None}
         tensors |= named_tensors(self.train_x, "train_x") | named_tensors(self.test_x, "test_x")
         return checksum(tensors, {"classes": json.dumps(self.classes), "groups": json.dumps(self.group_names)})
+
+
+def list_names(names: Sequence[str], limit: int = 5) -> str:
+    """Join the first names; an ellipsis stands for the others.
+
+    >>> list_names("abcdefg", 3)
+    'a, b, c, ...'
+    """
+    return ", ".join([*names[:limit], *(["..."] if len(names) > limit else [])])
 
 
 def input_forms(x: Inputs) -> dict[str, str]:

@@ -31,6 +31,8 @@ class RawExamples:
     clients: Sequence[Any] | None = None
     groups: Sequence[Any] | None = None
     """Group of each example, such as a patient, that no split divides."""
+    times: Sequence[Any] | None = None
+    """Time of each example, by which the last ones are held out."""
 
 
 def to_inputs(x: Any, name: str) -> Inputs:

@@ -4,7 +4,7 @@ import hashlib
 import json
 import logging
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -107,12 +107,18 @@ class Partition:
             "counts": counts,
         }
 
-    def save(self, directory: Path, labels: Ints, classes: int) -> None:
-        """Write `partition.safetensors` (the rows) and `partition.json` (the manifest), each atomically."""
+    def save(
+        self, directory: Path, labels: Ints, classes: int, names: Mapping[str, Sequence[str]] | None = None
+    ) -> None:
+        """Write `partition.safetensors` (the rows) and `partition.json` (the manifest), each atomically.
+
+        `names` are entries of the manifest: names of classes and clients.
+        """
         directory.mkdir(parents=True, exist_ok=True)
         arrays = {"indices": self.indices, "offsets": self.offsets}
         write_atomic(directory / "partition.safetensors", dump_tensors(arrays))
-        write_atomic(directory / "partition.json", json.dumps(self.manifest(labels, classes), indent=1).encode())
+        manifest = self.manifest(labels, classes) | {key: list(found) for key, found in (names or {}).items()}
+        write_atomic(directory / "partition.json", json.dumps(manifest, indent=1).encode())
 
     @classmethod
     def load(cls, directory: Path) -> Self:

@@ -4,16 +4,19 @@ It contains the names of features and classes, and no names of clients.
 """
 
 import logging
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedrecall.data.transforms import Transform
-from fedrecall.errors import UserError
+from fedrecall.errors import UserError, warn_once
 from fedrecall.tensor_dict import Inputs, TensorDict
 
 if TYPE_CHECKING:
@@ -21,9 +24,28 @@ if TYPE_CHECKING:
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 
-MAX_COLUMN_CATEGORIES = (
-    50  # distinct values of a text column; one with more is an identifier or free text, not a feature
-)
+# distinct values of a text column; one with more is an identifier or free text, not a feature
+MAX_COLUMN_CATEGORIES = 50
+
+MISSING_CATEGORY = "(missing)"  # category of the rows that have no value in a column of text
+
+MissingRule = Literal["refuse", "mean", "category"]
+"""What to do with missing values of features.
+
+"mean": a number becomes the mean of the training rows, a text has no category. "category": a missing text is a category
+of its own, and a missing number is the mean, with a further feature that is 1 where the number is missing.
+"""
+
+Categorical = Literal["one-hot", "integers"]
+"""Form of columns of text: one feature per category, or one whole number per column, 0 for an unknown category."""
+
+FILL_HINT = 'fill or drop the rows, or set data.missing to "mean" or "category"'
+
+ID_NAME = re.compile(r"(^|[^A-Za-z])([Ii][Dd]|uuid|guid)$|[a-z]I[Dd]$")
+
+MIN_ROWS_FOR_IDENTIFIER = 20  # in a smaller table the values of a feature may all differ by chance
+
+NUMBERS, CATEGORIES = "numbers", "categories"  # names of the two inputs of a table with categories as integers
 
 MAX_INPUT_SIZE = 2**28  # numbers of one example, in a file that another process wrote
 
@@ -32,54 +54,165 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ColumnEncoding:
-    """Encoding of one column of a table: numbers are centred and scaled, categories are encoded one-hot."""
+    """Encoding of one column of a table: numbers are centred and scaled, categories one-hot or whole numbers."""
 
     name: str
     categories: tuple[str, ...] | None = None  # None: a column of numbers
     center: float = 0.0
     scale: float = 1.0
+    missing: MissingRule = "refuse"
+    fill: float | None = None  # value of a missing number: the mean of the training rows
+    flag: bool = False  # True if a further feature is 1 where the number is missing
+    integers: bool = False  # True if the category is one whole number
 
     @classmethod
-    def fit(cls, values: "ChunkedArray", name: str, file: str) -> Self:
-        """Return the encoding of a column, from its values."""
+    def fit(
+        cls,
+        values: "ChunkedArray",
+        name: str,
+        file: str,
+        train: np.ndarray[Any, Any] | slice = slice(None),
+        missing: MissingRule = "refuse",
+        categorical: Categorical = "one-hot",
+    ) -> Self:
+        """Return the encoding of a column, from its values; what replaces a missing number is fitted on `train`."""
         if _is_numeric(values):
             # Values such as timestamps are too large for float32 unless centred. Standardising by the training part
             # later removes the effect of this step.
-            numbers = _numbers(values, name, file)
-            return cls(name, center=float(numbers.mean()), scale=float(numbers.std()) or 1.0)
+            numbers = _numbers(values, name, file, missing)
+            is_missing = np.isnan(numbers)
+            known = numbers[~is_missing]
+            if len(known) == 0:
+                message = f'{file}: column "{name}" has no value in any row'
+                raise UserError("data.missing_value", message, file, _drop_hint(name))
+            fill = None
+            if missing != "refuse":
+                in_train = numbers[train][~is_missing[train]]
+                fill = float((in_train if len(in_train) else known).mean())
+            flag = missing == "category" and bool(is_missing.any())
+            return cls(name, None, float(known.mean()), float(known.std()) or 1.0, missing, fill, flag)
         if not _is_text(values):
             message = f'{file}: column "{name}" has values of type {values.type}, neither numbers nor text'
-            raise UserError("data.unsupported_type", message, file, "convert or drop the column")
-        categories = np.unique(_texts(values))
+            raise UserError("data.unsupported_type", message, file, _drop_hint(name))
+        _require_no_missing(values, name, file, missing)
+        texts = _texts(values)
+        categories = np.unique(texts[texts != MISSING_CATEGORY] if missing == "mean" else texts)
         if len(categories) > MAX_COLUMN_CATEGORIES:
             raise UserError(
                 "data.text_column",
-                f'{file}: column "{name}" has {len(categories)} different values, more than {MAX_COLUMN_CATEGORIES}',
+                f'{file}: column "{name}" has {len(categories)} different values, more than {MAX_COLUMN_CATEGORIES}: '
+                "it looks like an identifier or free text",
                 file,
-                "drop it, or turn it into numbers",
+                f"{_drop_hint(name)}, or turn it into numbers",
             )
-        return cls(name, tuple(categories.tolist()))
+        return cls(name, tuple(categories.tolist()), missing=missing, integers=categorical == "integers")
 
     @property
     def width(self) -> int:
         """Number of features."""
-        return 1 if self.categories is None else len(self.categories)
-
-    def encode(self, values: "ChunkedArray", file: str) -> Floats:
-        """Return the features of a column, float32 [n, width]. A category that was not fitted has no feature."""
         if self.categories is None:
-            if not _is_numeric(values):
+            return 1 + self.flag
+        return 1 if self.integers else len(self.categories)
+
+    @property
+    def is_scaled(self) -> tuple[bool, ...]:
+        """For each feature, True if it is a number to standardise."""
+        return (True, False)[: self.width] if self.categories is None else (False,) * self.width
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the features."""
+        if self.categories is None:
+            return (self.name, f"{self.name} {MISSING_CATEGORY}")[: self.width]
+        return (self.name,) if self.integers else tuple(f"{self.name} = {value}" for value in self.categories)
+
+    def encode(self, values: "ChunkedArray", file: str) -> np.ndarray[Any, Any]:
+        """Return the features of a column [n, width], float32 or, of a category as a whole number, int64.
+
+        A category that was not fitted has no feature, or the number 0.
+        """
+        if self.categories is None:
+            if not _is_numeric(values) and values.null_count < len(values):
                 message = f'{file}: column "{self.name}" is text, and was numbers in training'
                 raise UserError("data.invalid_inputs", message, file, "pass numbers")
-            return ((_numbers(values, self.name, file) - self.center) / self.scale).astype(np.float32)[:, None]
+            numbers = _numbers(values, self.name, file, self.missing)
+            is_missing = np.isnan(numbers)
+            if self.fill is not None:
+                numbers = np.where(is_missing, self.fill, numbers)
+            scaled = ((numbers - self.center) / self.scale).astype(np.float32)[:, None]
+            return np.concatenate([scaled, is_missing.astype(np.float32)[:, None]], axis=1) if self.flag else scaled
+        _require_no_missing(values, self.name, file, self.missing)
         texts, known = _texts(values), np.asarray(self.categories)
         position = np.searchsorted(known, texts).clip(max=len(known) - 1)
         is_known = known[position] == texts
         if not is_known.all():
-            missing = ", ".join(np.unique(texts[~is_known])[:5].tolist())
-            log.warning('%s: column "%s": training data has no %s: encoded as no category', file, self.name, missing)
+            unknown = [text for text in np.unique(texts[~is_known]).tolist() if text != MISSING_CATEGORY]
+            if unknown:
+                first = ", ".join(unknown[:5])
+                log.warning('%s: column "%s": training data has no %s: encoded as no category', file, self.name, first)
+        if self.integers:
+            return np.where(is_known, position + 1, 0)[:, None]
         one_hot: Floats = np.eye(len(known), dtype=np.float32)[position]
         return np.where(is_known[:, None], one_hot, np.float32(0))
+
+
+def encode_columns(encodings: Sequence[ColumnEncoding], columns: "Mapping[str, ChunkedArray]", file: str) -> Inputs:
+    """Return the inputs of a table, before standardising: one tensor, or numbers and categories by name.
+
+    All problems of the columns are reported in one error.
+    """
+    blocks: dict[bool, list[np.ndarray[Any, Any]]] = {False: [], True: []}
+    with Problems(file) as problems:
+        for encoding in encodings:
+            with problems.collected():
+                blocks[encoding.integers].append(encoding.encode(columns[encoding.name], file))
+    numbers, categories = (
+        torch.from_numpy(np.concatenate(found, axis=1)) if found else None for found in blocks.values()
+    )
+    if numbers is None or categories is None:
+        only = categories if numbers is None else numbers
+        assert only is not None
+        return only
+    return TensorDict({NUMBERS: numbers, CATEGORIES: categories})
+
+
+class Problems:
+    """Collects the errors of a file; on exit they are raised, several as one error that lists all of them."""
+
+    def __init__(self, file: str) -> None:
+        self._file, self._found = file, list[UserError]()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None or not self._found:
+            return
+        if len(self._found) == 1:
+            raise self._found[0]
+        texts = [str(error).removeprefix(f"{self._file}: ") for error in self._found]
+        message = f"{self._file}: {len(texts)} problems: {'; '.join(texts)}"
+        raise UserError("data.several_problems", message, self._file)
+
+    @contextmanager
+    def collected(self) -> Iterator[None]:
+        """Keep an error of the block for the end."""
+        try:
+            yield
+        except UserError as error:
+            self._found.append(error)
+
+
+def warn_of_identifier(values: "ChunkedArray", name: str, file: str) -> None:
+    """Warn of a feature that looks like an identifier: by its name, or a whole number that differs in every row."""
+    from pyarrow import types
+
+    is_whole = types.is_integer(values.type)
+    is_unique = is_whole and len(values) >= MIN_ROWS_FOR_IDENTIFIER and len(values.unique()) == len(values)
+    if is_unique or ID_NAME.search(name):
+        why = "differs in every row" if is_unique else "is named so"
+        text = f'{file}: column "{name}" looks like an identifier ({why}), and is used as a feature'
+        warn_once(log, f"{text}: {_drop_hint(name)} if it is one")
 
 
 @dataclass(frozen=True)
@@ -105,18 +238,17 @@ class Preprocessing:
         if missing := [column.name for column in self.columns if column.name not in columns]:
             hint = f"the model needs the columns {', '.join(column.name for column in self.columns)}"
             raise UserError("data.missing_column", f"{file}: there is no column {', '.join(missing)}", file, hint)
-        for column in self.columns:
-            if nulls := columns[column.name].null_count:
-                message = f'{file}: column "{column.name}" has no value in {nulls} rows'
-                raise UserError("data.missing_value", message, file, "fill or drop them")
-        blocks = [column.encode(columns[column.name], file) for column in self.columns]
-        return self.standardise(torch.from_numpy(np.concatenate(blocks, axis=1)))
+        return self.standardise(encode_columns(self.columns, columns, file))
 
     def standardise(self, x: Inputs) -> Inputs:
         """Return inputs with the mean and standard deviation of the training data removed, where it was fitted."""
-        if self.feature_mean is None or isinstance(x, TensorDict):
+        if self.feature_mean is None:
             return x
-        shape = self.shapes[""]
+        if isinstance(x, TensorDict):  # of a table with categories as integers
+            return TensorDict({**x.tensors, NUMBERS: self._standardise(x.tensors[NUMBERS], self.shapes[NUMBERS])})
+        return self._standardise(x, self.shapes[""])
+
+    def _standardise(self, x: Tensor, shape: tuple[int, ...]) -> Tensor:
         return (x.float() - torch.tensor(self.feature_mean).view(shape)) / torch.tensor(self.feature_std).view(shape)
 
     def zeros(self, n: int = 2) -> Inputs:
@@ -163,19 +295,38 @@ def _is_text(values: "ChunkedArray") -> bool:
     return not any(check(values.type) for check in checks)
 
 
-def _numbers(values: "ChunkedArray", name: str, file: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _numbers(
+    values: "ChunkedArray", name: str, file: str, missing: MissingRule
+) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return a column of numbers; NaN where one is missing."""
+    _require_no_missing(values, name, file, missing)
     # By DLPack, because `to_numpy` of pyarrow imports pandas, which costs a node half a second in every message.
-    chunks = values.cast("float64", safe=False).chunks
+    chunks = values.cast("float64", safe=False).fill_null(float("nan")).chunks
     numbers = np.concatenate([np.from_dlpack(chunk) for chunk in chunks])
-    if not np.isfinite(numbers).all():
+    if not np.isfinite(numbers if missing == "refuse" else numbers[~np.isnan(numbers)]).all():
         raise UserError(
             "data.not_finite",
             f'{file}: column "{name}" has values that are not finite (NaN or infinity)',
             file,
-            "fill or drop them",
+            "replace them, or drop the rows",
         )
     return numbers
 
 
+def _require_no_missing(values: "ChunkedArray", name: str, file: str, missing: MissingRule) -> None:
+    if values.null_count and missing == "refuse":
+        raise missing_value_error(values, name, file, FILL_HINT)
+
+
+def missing_value_error(values: "ChunkedArray", name: str, file: str, hint: str) -> UserError:
+    """Return the error for a column with missing values."""
+    message = f'{file}: column "{name}" has no value in {values.null_count} of {len(values)} rows'
+    return UserError("data.missing_value", message, file, hint)
+
+
+def _drop_hint(name: str) -> str:
+    return f'drop it (data.drop = ["{name}"])'
+
+
 def _texts(values: "ChunkedArray") -> np.ndarray[Any, Any]:
-    return np.asarray(values.to_pylist()).astype(str)
+    return np.asarray([MISSING_CATEGORY if value is None else value for value in values.to_pylist()]).astype(str)

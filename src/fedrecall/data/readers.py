@@ -1,7 +1,11 @@
 """Readers of stored examples (Parquet files, the Hugging Face hub, folders of images) and the decoding of images."""
 
+import gzip
 import io
+import math
+import struct
 import warnings
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,7 +28,7 @@ READ_BATCH = 1000  # images decoded at a time, and between two steps of the prog
 IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
 
 SplitLocation = tuple[Path, ...] | Path
-"""A split on disk: its Parquet files, or the folder that contains its class (or group) folders."""
+"""A split on disk: its Parquet or IDX files, or the folder that contains its class (or group) folders."""
 
 
 class ColumnNames(NamedTuple):
@@ -184,6 +188,49 @@ def read_image_folder(
             yield RawBatch(images, [str(path) for path in paths], ids, list(members) if grouped else None)
 
     return RawSplit(batches(), len(files), names, None, tuple(file for file, _, _ in files))
+
+
+def find_idx_files(folder: Path, split: str) -> tuple[Path, Path] | None:
+    """Return the files of images and labels in MNIST's own format, packed or not; None if the folder has none."""
+    name = {"test": "t10k"}.get(split, split)
+    for below in ("", "raw/", "MNIST/raw/", "FashionMNIST/raw/"):  # as published, and as torchvision stores them
+        found = [
+            sorted(folder.glob(f"{below}{name}-{kind}?idx{n}-ubyte*")) for kind, n in (("images", 3), ("labels", 1))
+        ]
+        if all(found):
+            return found[0][0], found[1][0]
+    return None
+
+
+def read_idx(images: Path, labels: Path) -> RawSplit:
+    """Read images and labels in MNIST's own format (IDX)."""
+    pixels, classes = _read_idx_file(images, 3), _read_idx_file(labels, 1)
+    if len(pixels) != len(classes):
+        message = f"{images}: {len(pixels)} images, but {labels.name} has {len(classes)} labels"
+        raise UserError("data.length_mismatch", message, str(images), "download both files again")
+    head = f"P5 {pixels.shape[2]} {pixels.shape[1]} 255\n".encode()  # of a PGM image, which the decoder reads
+
+    def batches() -> Iterator[RawBatch]:
+        for start in range(0, len(pixels), READ_BATCH):
+            rows = range(start, min(start + READ_BATCH, len(pixels)))
+            encoded = [head + pixels[i].tobytes() for i in rows]
+            yield RawBatch(encoded, [f"{images}, image {i}" for i in rows], classes[start : rows.stop].tolist(), None)
+
+    return RawSplit(batches(), len(pixels), None, None)
+
+
+def _read_idx_file(file: Path, dimensions: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Return the bytes of an IDX file: a magic number with the type and the number of dimensions, the sizes, values."""
+    try:
+        content = file.read_bytes()
+        content = gzip.decompress(content) if file.suffix == ".gz" else content
+    except (OSError, EOFError, zlib.error) as error:
+        raise unreadable_error(file, error) from error
+    start = 4 + 4 * dimensions
+    sizes = struct.unpack(f">{dimensions}I", content[4:start]) if len(content) >= start else ()
+    if content[:4] != bytes([0, 0, 8, dimensions]) or len(content) - start != math.prod(sizes):
+        raise unreadable_error(file, ValueError(f"not an IDX file of bytes with {dimensions} dimensions"))
+    return np.frombuffer(content, np.uint8, offset=start).reshape(sizes)
 
 
 def read_files(files: Sequence[Path]) -> RawSplit:

@@ -1,6 +1,6 @@
 """Splits of a data set: stratified hold-out, the server's auxiliary set, examples held out from the clients."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import ceil
 from typing import Any
@@ -81,6 +81,22 @@ def holdout_rows(labels: Tensor, share: float, seed: int, units: Tensor | None =
     np.add.at(counts, (unit_of_row, labels.numpy()), 1)
     _, drawn = stratified_holdout(torch.from_numpy(counts.argmax(1)), share, seed)
     is_held_out = np.isin(unit_of_row, drawn.numpy())
+    return torch.from_numpy(np.flatnonzero(~is_held_out)), torch.from_numpy(np.flatnonzero(is_held_out))
+
+
+def last_rows(times: Sequence[Any], share: float, units: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Hold out the last rows by time, at least the share; returns remaining rows and held-out rows, both ascending.
+
+    Rows of one time are on one side. With `units`, whole units are held out, by the time of their last row.
+    """
+    _, rank = np.unique(np.asarray(times), return_inverse=True)
+    if units is not None:
+        _, unit = np.unique(units.numpy(), return_inverse=True)
+        last = np.zeros(unit.max() + 1, dtype=np.int64)
+        np.maximum.at(last, unit, rank)
+        rank = last[unit]
+    number = ceil(share * len(rank) - 1e-9)
+    is_held_out = rank >= np.sort(rank)[-number] if number else np.zeros(len(rank), dtype=bool)
     return torch.from_numpy(np.flatnonzero(~is_held_out)), torch.from_numpy(np.flatnonzero(is_held_out))
 
 

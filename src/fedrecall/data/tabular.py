@@ -1,20 +1,30 @@
 """User-defined tables of features: a CSV or Parquet file or a pandas DataFrame, converted to a `Dataset`."""
 
 import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
 import torch
+from torch import Tensor
 
-from fedrecall.data.custom import from_text, make_dataset, standardise_inputs
-from fedrecall.data.dataset import Dataset
+from fedrecall.data.custom import make_dataset, standardise_inputs
+from fedrecall.data.dataset import Dataset, list_names
 from fedrecall.data.inputs import RawExamples
-from fedrecall.data.preprocessing import ColumnEncoding
+from fedrecall.data.preprocessing import (
+    Categorical,
+    ColumnEncoding,
+    MissingRule,
+    Problems,
+    encode_columns,
+    missing_value_error,
+    warn_of_identifier,
+)
 from fedrecall.data.readers import missing_column_error
-from fedrecall.data.text import MAX_TOKENS, Tokenizer
+from fedrecall.data.text import MAX_TOKENS, Tokenizer, encode_texts
+from fedrecall.data.transforms import Transform
 from fedrecall.errors import UserError, first_line
 
 if TYPE_CHECKING:
@@ -22,27 +32,37 @@ if TYPE_CHECKING:
     from pyarrow import ChunkedArray
     from pyarrow import Table as ArrowTable
 
+    TableLike = str | Path | DataFrame
+
 
 def from_table(
-    table: "str | Path | DataFrame",
+    table: "TableLike",
     label: str,
     *,
     client: str | None = None,
     group: str | None = None,
+    time: str | None = None,
+    drop: Sequence[str] = (),
+    missing: MissingRule = "refuse",
+    categorical: Categorical = "one-hot",
     text: str | None = None,
     tokenizer: Tokenizer | None = None,
     max_tokens: int = MAX_TOKENS,
-    test: float = 0.2,
+    test: "float | TableLike" = 0.2,
     seed: int = 0,
 ) -> Dataset:
     """Build a data set from a CSV or Parquet file or a DataFrame. All columns but those named are features.
 
-    The share `test` of the rows is held out as the test set, drawn by `seed`. Rows with the same value in the column
-    `group`, such as a patient, are never on both sides of a split.
+    `test` is the share of the rows to hold out, or a table with the test rows. The share is held out of every class,
+    drawn by `seed`. Rows with the same value in the column `group`, such as a patient, are never on both sides of a
+    split. With `time`, the test set has the last rows by this column instead. Columns in `drop` are ignored.
 
     Columns of numbers are standardised by the training part's mean and standard deviation. Columns of text are encoded
-    one-hot. With a `client` column, each example belongs to the client in its row. With `text`, the texts of this
-    column are the inputs, and other columns are ignored; `tokenizer` and `max_tokens` are those of `from_text`.
+    one-hot; with `categorical = "integers"` they are one whole number each, for the embeddings of the model "tabular",
+    which is then the default. Missing values
+    are refused, or with `missing = "mean"` or "category" filled. With a `client` column, each example belongs to the
+    client in its row. With `text`, the texts of this column are the inputs, and other columns are ignored; `tokenizer`
+    and `max_tokens` are those of `from_text`.
 
     >>> import pandas as pd
     >>> patients = pd.DataFrame({"age": [61, 35, 48, 70] * 5, "smoker": ["yes", "no"] * 10, "ill": [1, 0] * 10})
@@ -51,45 +71,104 @@ def from_table(
     >>> data.shape, data.classes, data.group_names
     ((3,), ('0', '1'), ('north', 'south'))
     """
+    roles = [name for name in (label, client, group, time) if name is not None]
     file, columns = table_columns(table)
     name = Path(file).stem
-    for column in (label, client, group, text):
-        if column is not None and column not in columns:
-            raise missing_column_error(file, column, columns)
     if text is not None:
-        columns = {column: columns[column] for column in (label, client, text) if column is not None}
-    for column, values in columns.items():
-        if values.null_count:
-            raise UserError(
-                "data.missing_value",
-                f'{file}: column "{column}" has no value in {values.null_count} of {len(values)} rows',
-                file,
-                "fill or drop them",
-            )
-    clients, groups = (None if key is None else columns[key].to_pylist() for key in (client, group))
-    again = partial(from_table, table, label, client=client, group=group, test=test)
+        columns = _required(file, columns, [*roles, text])
+        columns = {column: columns[column] for column in dict.fromkeys([*roles, text])}
+    features = [column for column in columns if column not in (*roles, *drop, text)]
+    _check_columns(file, columns, [*roles, *([] if text is None else [text])], () if text else drop, features, missing)
+    if not features and text is None:
+        message = f"{file}: the table has no columns besides label, client, group and time"
+        raise UserError("data.empty", message, file, "add columns of features")
+    parts = {file: columns}
+    share = test if isinstance(test, float | int) else 0.0
+    if not isinstance(test, float | int):
+        test_file, test_columns = table_columns(test)
+        test_file = "test table" if test_file in parts else test_file
+        needed = [column for column in (label, *features, text) if column is not None]
+        parts[test_file] = _required(test_file, test_columns, dict.fromkeys(needed))
+        if test_columns[label].null_count:
+            raise missing_value_error(test_columns[label], label, test_file, "fill them or drop the rows")
+        _require_other_groups(columns, test_columns, group, test_file)
+    values = {file: _values(columns, label, client, group, time) for file, columns in parts.items()}
+    options = {"client": client, "group": group, "time": time, "drop": drop, "missing": missing}
+    texts: dict[str, Any] = {"tokenizer": tokenizer, "max_tokens": max_tokens}
+    again = None
+    if len(parts) == 1 and time is None:
+        again = partial(from_table, table, label, test=share, categorical=categorical, text=text, **options, **texts)
+    # The split comes first, as a data set of row numbers: what replaces a missing number is fitted on training rows.
+    rows = [replace(raw, x=torch.arange(len(raw.y))[:, None]) for raw in values.values()]
+    split = make_dataset(name, rows[0], share if len(rows) == 1 else rows[1], None, seed)
+    if len(rows) > 1:
+        split = replace(split, test_split=f"all rows of {Path(list(parts)[1]).name}")
+    train, held_out = (cast(Tensor, x)[:, 0] for x in (split.train_x, split.test_x))
     if text is not None:
-        texts, labels = columns[text].to_pylist(), columns[label].to_pylist()
-        shared: dict[str, Any] = {"clients": clients, "groups": groups, "test": test, "name": name, "seed": seed}
-        options: dict[str, Any] = {"tokenizer": tokenizer, "max_tokens": max_tokens}
-        return replace(from_text(texts, labels, **options, **shared), split_again=partial(again, text=text, **options))
-    features = {column: values for column, values in columns.items() if column not in (label, client, group)}
-    if not features:
-        raise UserError(
-            "data.empty",
-            f"{file}: the table has no columns besides label, client and group",
-            file,
-            "add columns of features",
-        )
-    encodings = tuple(ColumnEncoding.fit(values, column, file) for column, values in features.items())
-    blocks = [encoding.encode(features[encoding.name], file) for encoding in encodings]
-    numeric = [encoding.categories is None for encoding in encodings for _ in range(encoding.width)]
-    x = torch.from_numpy(np.concatenate(blocks, axis=1))
-    data = make_dataset(name, RawExamples(x, columns[label].to_pylist(), clients, groups), test, None, seed)
-    return replace(standardise_inputs(data, torch.tensor(numeric)), columns=encodings, split_again=again)
+        found = [columns[text].to_pylist() for columns in parts.values()]
+        inputs, vocabulary = encode_texts(found, tokenizer, max_tokens, name)
+        split = replace(split, train_x=inputs[0][train], test_x=inputs[-1][held_out], split_again=again)
+        return replace(split, vocabulary=vocabulary, test_transform=Transform(trim=True))
+    encodings = tuple(
+        ColumnEncoding.fit(columns[column], column, file, train.numpy(), missing, categorical) for column in features
+    )
+    x = [encode_columns(encodings, columns, file) for file, columns in parts.items()]
+    is_scaled = [scaled for encoding in encodings if not encoding.integers for scaled in encoding.is_scaled]
+    data = replace(split, train_x=x[0][train], test_x=x[-1][held_out], columns=encodings, split_again=again)
+    return standardise_inputs(data, torch.tensor(is_scaled)) if is_scaled else data
 
 
-def table_columns(table: "str | Path | DataFrame") -> "tuple[str, dict[str, ChunkedArray]]":
+def _check_columns(
+    file: str,
+    columns: "dict[str, ChunkedArray]",
+    roles: Sequence[str],
+    drop: Sequence[str],
+    features: Sequence[str],
+    missing: MissingRule,
+) -> None:
+    """Raise one error that lists all problems of a table: columns that lack, missing values, unusable features."""
+    with Problems(file) as problems:
+        for column in (*roles, *drop):
+            with problems.collected():
+                _required(file, columns, [column])
+                if column in roles and (values := columns[column]).null_count:
+                    raise missing_value_error(values, column, file, "fill them or drop the rows")
+        for column in features:
+            with problems.collected():
+                warn_of_identifier(columns[column], column, file)
+                ColumnEncoding.fit(columns[column], column, file, missing=missing)
+
+
+def _require_other_groups(
+    train: "dict[str, ChunkedArray]", test: "dict[str, ChunkedArray]", group: str | None, file: str
+) -> None:
+    """Raise an error if a group of the test table is in the training table, too."""
+    if group is None or group not in test:
+        return
+    if shared := sorted({str(v) for v in train[group].to_pylist()} & {str(v) for v in test[group].to_pylist()}):
+        message = f'{file}: {len(shared)} values of "{group}" are in the training table, too ({list_names(shared)})'
+        raise UserError("data.divided_group", message, file, "remove their rows from one of the tables")
+
+
+def _values(
+    columns: "Mapping[str, ChunkedArray]", label: str, client: str | None, group: str | None, time: str | None
+) -> RawExamples:
+    """Return labels, clients, groups and times of a table's rows; the inputs follow once the rows are split."""
+    others = (columns[key].to_pylist() if key in columns else None for key in (client, group, time))
+    return RawExamples(torch.empty(0), columns[label].to_pylist(), *others)
+
+
+def _required(file: str, columns: "dict[str, ChunkedArray]", names: Iterable[str]) -> "dict[str, ChunkedArray]":
+    """Return the columns; raise one error for all that lack."""
+    with Problems(file) as problems:
+        for name in names:
+            with problems.collected():
+                if name not in columns:
+                    raise missing_column_error(file, name, columns)
+    return columns
+
+
+def table_columns(table: "TableLike") -> "tuple[str, dict[str, ChunkedArray]]":
     """Return the name of a CSV or Parquet file or of a DataFrame for messages, and its columns by name."""
     pandas = sys.modules.get("pandas")  # not imported: then `table` is no DataFrame
     if pandas is not None and isinstance(table, pandas.DataFrame):

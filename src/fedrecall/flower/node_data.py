@@ -136,7 +136,8 @@ def relabel(dataset: Dataset, classes: tuple[str, ...]) -> Dataset:
 def _data_keys(node: NodeConfig, experiment: Experiment) -> dict[str, object]:
     """Return the keys of the data section for a node with a folder or a table."""
     # All examples of the node are its client's: it holds out data.client_test and data.validation, not data.test.
-    unset = {"root": None, "classes": None, "limit": None, "client": None, "label": None, "group": None, "test": 0.0}
+    keys = ("root", "classes", "limit", "client", "label", "group", "time", "test_path")
+    unset: dict[str, object] = dict.fromkeys(keys) | {"test": 0.0}
     if node.folder is not None:
         return unset | {"name": "folder", "path": node.folder}
     label = node.label or experiment.data.label

@@ -146,9 +146,10 @@ class RunDirectory:
         """Write the configuration, the partition and the environment."""
         remove_temporary_files(self.path)
         write_atomic(self.path / CONFIG_FILE, _toml(setup).encode())
-        setup.data.partition.save(
-            self.path, setup.data.client_examples.example_labels.numpy(), setup.data.dataset.num_classes
-        )
+        data = setup.data
+        names = {"class_names": data.dataset.classes, "client_names": data.client_names or ()}
+        labels = data.client_examples.example_labels.numpy()
+        data.partition.save(self.path, labels, data.dataset.num_classes, names)
         self.write_json(ENVIRONMENT_FILE, describe_environment(setup))  # last: it marks the start as complete
 
     @property

@@ -26,7 +26,7 @@ from fedrecall.data.custom import as_dataset
 from fedrecall.data.dataset import Dataset
 from fedrecall.data.examples import Examples
 from fedrecall.data.imbalance import with_imbalance
-from fedrecall.data.partition import Partition, from_flower_partitioner, make_partition
+from fedrecall.data.partition import MAX_LISTED_CLIENTS, Partition, from_flower_partitioner, make_partition
 from fedrecall.data.partitioners import Groups, Ints, Partitioner
 from fedrecall.data.splits import hold_out_of_clients, split_auxiliary
 from fedrecall.data.token_labels import label_per_example
@@ -59,6 +59,16 @@ class FederatedData(NamedTuple):
     test: Examples  # on the server; empty if it has none
     partition: Partition  # rows that the clients train on
     held_out: dict[HeldOutPart, Partition]  # rows held out from the clients, by part; without parts of share 0
+
+    @property
+    def client_names(self) -> tuple[str, ...] | None:
+        """Names of the clients, if each of them is a group of the data; None if they have no names."""
+        dataset = self.dataset
+        if dataset.train_groups is None or self.partition.partitioner.get("name") != "groups":
+            return None
+        present = np.unique(dataset.train_groups.numpy())
+        is_same = len(present) == len(self.partition) <= MAX_LISTED_CLIENTS
+        return tuple(dataset.group_names[group] for group in present) if is_same else None
 
     @property
     def sample(self) -> Examples:
@@ -282,7 +292,8 @@ def with_resolved_choices(
 ) -> Experiment:
     """Return the experiment with Python objects named, and with defaults that depend on other settings.
 
-    The default model is a small CNN for images of at least 16 x 16 pixels, otherwise an MLP.
+    The default model is a small CNN for images of at least 16 x 16 pixels, otherwise an MLP, with embeddings for tables
+    whose categories are integers.
     """
     experiment = with_clients_of_data(experiment, federated.dataset, data, partition)
     server = experiment.server.model_copy(update={"weights": experiment.server.reply_weighting})
@@ -301,6 +312,8 @@ def with_resolved_choices(
 
 def _resolved_model(model: Model | PythonObject | None, dataset: Dataset) -> Model | PythonObject:
     shape = dataset.shape
+    if model is None and any(column.integers for column in dataset.columns):
+        model = MODELS["tabular"]()
     if isinstance(shape, dict) and not getattr(model, "takes_names", isinstance(model, PythonObject)):
         raise UserError(
             "model.unsupported_input",
