@@ -141,6 +141,7 @@ def compare(
     epochs: int | None = None,
     batch: int | None = None,
     overrides: Sequence[str] = (),
+    baselines: Sequence[str] | None = None,
     out: StudyFolder = None,
     progress: bool | Console | None = None,
     partial: bool = False,
@@ -152,9 +153,13 @@ def compare(
     Every method has `seeds` runs, the first of them with `seed`.
 
     `config` is a file, tables or an `Experiment` with all other settings. Without `config` and `data` the federation
-    shows forgetting: 40 clients with two digits each, three of them in each of 60 rounds. The other keywords are those
+    shows forgetting: 40 clients with two digits each, four of them in each of 30 rounds. The other keywords are those
     of `run`. A module passed as `model` gives all runs its weights; with a class or function each seed has its own
     weights.
+
+    `baselines` are yardsticks in the same tables and figures: "central" (the same model trained on the pooled data,
+    on as many examples as in FedAvg's run), "local" (each client alone) and "majority" (always the most frequent
+    class). None: "central" and "majority" for your own data, none for named data sets.
 
     `out` is the folder of the run directories, in which an interrupted or smaller comparison is resumed. Without it
     the folder is temporary and removed with the returned object. `progress` is True, False or a rich console; None
@@ -169,7 +174,7 @@ def compare(
     ['final', 'best', 'last 10']
     """
     keywords = Keywords(data, model, partition, clients, sample, alpha, rounds, seed, lr, epochs, batch)
-    study, objects = comparison_study(methods, config, overrides, seeds, keywords)
+    study, objects = comparison_study(methods, config, overrides, seeds, keywords, baselines)
     return _run_study(study, objects, out, progress, partial=partial)
 
 

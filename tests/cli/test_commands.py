@@ -121,7 +121,7 @@ def test_the_list_of_options_is_frozen() -> None:
         "": ["--install-completion", "--show-completion", "--version"],
         "init": ["--client", "--data", "--label", "--method", "--size"],
         "run": sorted(FEDERATION | {"--force", "--json", "--method", "--out", "--resume", "--set", "--trust-code"}),
-        "compare": sorted(FEDERATION | {"--config", "--json", "--out", "--seeds", "--set"}),
+        "compare": sorted(FEDERATION | {"--baselines", "--config", "--json", "--out", "--seeds", "--set"}),
         "reproduce": [
             "--cells",
             "--fraction",

@@ -147,3 +147,12 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
         write_template(file)
     assert (error.value.code, error.value.key) == ("cli.file_exists", str(file))
     assert file.read_text() == "mine"
+
+
+def test_a_table_with_gaps_and_identifiers_gets_the_keys_for_them(tmp_path: Path) -> None:
+    file = tmp_path / "patients.csv"
+    rows = (f"P{i},{i % 7 if i % 9 else ''},{'ab'[i % 2]},site-{i % 3}" for i in range(90))
+    file.write_text("\n".join(["patient,score,ill,hospital", *rows]) + "\n")
+    written = write_template(tmp_path / "e.toml", data=str(file), label="ill", client="hospital")
+    assert (written.data.drop, written.data.missing) == (("patient",), "category")
+    assert fr.Experiment.load(tmp_path / "e.toml") == written

@@ -201,3 +201,21 @@ def test_a_comparison_predicts(tmp_path: Path) -> None:
     side = fr.compare(["fedavg", "fedprox"], data=data, config=QUICK, seeds=1, out=tmp_path / "s")
     again = fr.load(tmp_path / "s")
     assert again.predict(frame, "fedprox").equals(side.predict(frame, "fedprox"))
+
+
+def test_texts_are_encoded_as_in_training(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"note": ["a red rose in may", "two blue skies", "rose", "the sky is blue"] * 20})
+    frame["topic"], frame["site"] = ["flower", "sky"] * 40, ["a", "b", "c", "d"] * 20
+    data = fr.from_table(frame, "topic", client="site", text="note", max_tokens=4)
+    result = fr.run(QUICK, data=data, model="rnn", rounds=1, out=tmp_path / "run", progress=False)
+    stored = json.loads((tmp_path / "run" / "preprocess.json").read_text())["text"]
+    assert (stored["max_tokens"], stored["column"], stored["tokenizer"]) == (4, "note", None)
+    loaded = fr.load(tmp_path / "run")
+    by_table, by_list = loaded.predict(frame[["note"]]), loaded.predict(frame["note"].tolist())
+    assert by_table.equals(by_list)
+    right = dict(zip(frame["note"], frame["topic"], strict=True))
+    share = np.mean([right[text] == found for text, found in zip(frame["note"], by_list["prediction"], strict=True)])
+    assert share == pytest.approx(result.summary["final"], abs=0.3)
+    with pytest.raises(fr.UserError) as error:
+        loaded.predict(frame[["topic"]])
+    assert error.value.code == "data.missing_column"

@@ -49,7 +49,7 @@ def test_methods_and_their_settings() -> None:
         "fedlmd:tau=3,beta=0.5": {"method": {"name": "fedlmd", "tau": 3, "beta": 0.5}},
         "fedprox:local.prox=1.0,local.epochs=2": {"method": {"name": "fedprox"}, "local": {"prox": 1.0, "epochs": 2}},
     }
-    assert study.target == Target(of="fedavg", measure="best")
+    assert study.target == Target(of="fedavg", measure="last10")
     assert len({cell.folder for cell in study.cells()}) == 15
 
 

@@ -88,7 +88,7 @@ def test_everything_public_has_an_example(name: str) -> None:
 @pytest.fixture(scope="module")
 def side() -> fr.Comparison:
     methods = ["fedavg", "fedlmd:tau=3", {"name": "fedprox", "mu": 0.1}, Mine(), Mine(weight=2.0)]
-    return fr.compare(methods, data=(X, Y), clients=4, alpha=0.5, seeds=2, config=QUICK)
+    return fr.compare(methods, data=(X, Y), clients=4, alpha=0.5, seeds=2, config=QUICK, baselines=[])
 
 
 def test_it_prints_as_a_table(side: fr.Comparison) -> None:
@@ -337,7 +337,7 @@ def test_worker_processes_from_standard_input(interactive: bool, tmp_path: Path)
 
 
 def test_progress_if_set(capfd: pytest.CaptureFixture[str]) -> None:
-    fr.compare(["fedavg"], data=(X, Y), clients=4, seeds=1, config=QUICK, progress=True)
+    fr.compare(["fedavg"], data=(X, Y), clients=4, seeds=1, config=QUICK, progress=True, baselines=[])
     fr.run(QUICK, data=(X, Y), progress=True)
     output = capfd.readouterr()
     assert output.out == ""

@@ -43,7 +43,7 @@ def compare(
         Path | None,
         typer.Option(
             metavar="CONFIG.toml",
-            help="Configuration. Default: 40 clients with two digits each, three per round.",
+            help="Configuration. Default: 40 clients with two digits each, four per round.",
         ),
     ] = None,
     data: DataOption = None,
@@ -54,6 +54,13 @@ def compare(
     rounds: RoundsOption = None,
     seed: SeedOption = None,
     seeds: Annotated[int | None, typer.Option(metavar="N", help="Repetitions of every method. Default: 5.")] = None,
+    baselines: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B",
+            help="Yardsticks: central, local, majority; none. Default: central,majority for your own data.",
+        ),
+    ] = None,
     overrides: SetOption = None,
     out: OutOption = None,
     as_json: JsonOption = False,
@@ -65,7 +72,7 @@ def compare(
     from fedrecall import api
     from fedrecall.cli import output
     from fedrecall.runs.directory import new_run_directory
-    from fedrecall.studies.compare import DEFAULT_SEEDS
+    from fedrecall.studies.compare import DEFAULT_SEEDS, NO_BASELINES
 
     console = output.make_console(as_json)
     try:
@@ -81,6 +88,7 @@ def compare(
             seed=seed,
             overrides=overrides or [],
             seeds=DEFAULT_SEEDS if seeds is None else seeds,
+            baselines=None if baselines is None else [n for n in baselines.split(",") if n not in ("", NO_BASELINES)],
             out=out or (lambda study: new_run_directory(study.id)),
             progress=console,
             partial=True,

@@ -130,6 +130,11 @@ class DataSection(Section):
         return self.name in ("table", "folder", "own") or is_code_path(self.name)
 
     @property
+    def title(self) -> str:
+        """Name of the data for titles: that of the file or folder, if the data is one."""
+        return self.name if self.path is None else self.path.name
+
+    @property
     def draws_test_set(self) -> bool:
         """True if the named data may have no test set of its own, so that one is drawn."""
         return self.name in ("folder", "table", "femnist") and self.test_path is None and self.time is None

@@ -22,6 +22,7 @@ from fedrecall.config.schema import (
 )
 from fedrecall.config.tables import Tables
 from fedrecall.data.catalog import DATASETS
+from fedrecall.data.preprocessing import has_too_many_texts
 from fedrecall.data.tabular import read_table
 from fedrecall.errors import UserError, unknown_name
 from fedrecall.files import write_atomic
@@ -90,7 +91,7 @@ def data_tables_for(data: str, label: str | None, client: str | None, size: int 
             "remove --size",
         )
     if path.suffix.lower() in (".csv", ".parquet"):
-        columns = list(read_table(path))
+        columns = read_table(path)
         if label is None:
             raise UserError(
                 "cli.missing_option",
@@ -101,7 +102,11 @@ def data_tables_for(data: str, label: str | None, client: str | None, size: int 
         for option, column in (("--label", label), ("--client", client)):
             if column is not None and column not in columns:
                 raise unknown_name(f"column of {data}", column, columns, "data.missing_column", option)
-        return _with_num_clients({"name": "table", "path": data, "label": label, "client": client})
+        features = {name: values for name, values in columns.items() if name not in (label, client)}
+        drop = [name for name, values in features.items() if has_too_many_texts(values)]
+        has_gaps = any(values.null_count for name, values in features.items() if name not in drop)
+        found = {"name": "table", "path": data, "label": label, "client": client, "drop": drop or None}
+        return _with_num_clients(found | {"missing": "category" if has_gaps else None})
     near = unknown_name("data set", data, DATASETS, key="--data")
     other = "pass the path of a folder of images, or of a table (.csv, .parquet)"
     raise UserError(near.code, near.message, near.key, f"{near.hint} Or {other}" if near.hint else other)

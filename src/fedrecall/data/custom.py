@@ -21,7 +21,7 @@ from fedrecall.data.inputs import RawExamples, from_images, read_columns, read_i
 from fedrecall.data.preprocessing import NUMBERS
 from fedrecall.data.readers import find_idx_files, read_idx, read_image_folder, subfolders
 from fedrecall.data.splits import holdout_rows, last_rows
-from fedrecall.data.text import MAX_TOKENS, Tokenizer, encode_texts
+from fedrecall.data.text import MAX_TOKENS, Tokenizer, describe_encoding, encode_texts
 from fedrecall.data.transforms import Transform
 from fedrecall.errors import UserError, unknown_name
 from fedrecall.tensor_dict import TensorDict, concatenate
@@ -189,7 +189,8 @@ def from_text(
         options: dict[str, Any] = {"tokenizer": tokenizer, "clients": clients, "groups": groups, "classes": classes}
         again = partial(from_text, texts, labels, test=test, max_tokens=max_tokens, name=name, **options)
         data = replace(data, split_again=again)
-    return replace(data, vocabulary=vocabulary, test_transform=Transform(trim=True))
+    encoding = describe_encoding(tokenizer, max_tokens)
+    return replace(data, vocabulary=vocabulary, text=encoding, test_transform=Transform(trim=True))
 
 
 def from_folder(

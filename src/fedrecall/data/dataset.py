@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedrecall.data.cache import checksum
-from fedrecall.data.preprocessing import ColumnEncoding, Preprocessing
+from fedrecall.data.preprocessing import ColumnEncoding, Preprocessing, TextEncoding
 from fedrecall.data.token_labels import NO_LABEL
 from fedrecall.data.transforms import Transform
 from fedrecall.errors import UserError, warn_once
@@ -48,6 +48,7 @@ class Dataset:
     columns: tuple[ColumnEncoding, ...] = ()  # encoding of a table's columns
     scaling: tuple[Tensor, Tensor] | None = None  # mean and standard deviation removed from the inputs
     vocabulary: int | None = None  # number of token ids, of texts
+    text: TextEncoding | None = None  # encoding of texts
     train_units: Tensor | None = None  # unit of each example (patient, session) that no split divides: int64 [N]
     test_split: str = ""  # how the test set was chosen, for reports
     # makes the data set again with another test set: split_again(seed=1); None if the test set is not drawn
@@ -155,6 +156,7 @@ class Dataset:
             shapes={name: tuple(t.shape[1:]) for name, t in tensors.items()},
             types={name: str(t.dtype).removeprefix("torch.") for name, t in tensors.items()},
             columns=self.columns,
+            text=self.text,
             feature_mean=mean,
             feature_std=std,
             pixel_mean=transform.mean,

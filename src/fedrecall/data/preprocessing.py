@@ -203,6 +203,11 @@ class Problems:
             self._found.append(error)
 
 
+def has_too_many_texts(values: "ChunkedArray") -> bool:
+    """Return True if a column is an identifier or free text: text with too many different values for categories."""
+    return not _is_numeric(values) and _is_text(values) and len(values.unique()) > MAX_COLUMN_CATEGORIES
+
+
 def warn_of_identifier(values: "ChunkedArray", name: str, file: str) -> None:
     """Warn of a feature that looks like an identifier: by its name, or a whole number that differs in every row."""
     from pyarrow import types
@@ -216,6 +221,16 @@ def warn_of_identifier(values: "ChunkedArray", name: str, file: str) -> None:
 
 
 @dataclass(frozen=True)
+class TextEncoding:
+    """Encoding of texts as token ids."""
+
+    max_tokens: int
+    tokenizer: str | None = None  # folder or name of a tokenizer of transformers; None: words
+    size: int = 0  # number of token ids of the words
+    column: str | None = None  # of a table
+
+
+@dataclass(frozen=True)
 class Preprocessing:
     """Everything that turns raw examples into the inputs of a model, and its outputs into class names."""
 
@@ -223,6 +238,7 @@ class Preprocessing:
     shapes: Mapping[str, tuple[int, ...]]  # shape of one example by input name; "" for a single input
     types: Mapping[str, str]  # torch type by input name
     columns: tuple[ColumnEncoding, ...] = ()  # of a table
+    text: TextEncoding | None = None  # of texts
     feature_mean: tuple[float, ...] | None = None  # of standardised inputs
     feature_std: tuple[float, ...] | None = None
     pixel_mean: tuple[float, ...] | None = None  # per channel, of values in [0, 1]
@@ -230,8 +246,8 @@ class Preprocessing:
 
     @property
     def transform(self) -> Transform:
-        """Normalisation of images."""
-        return Transform(mean=self.pixel_mean, std=self.pixel_std)
+        """Normalisation of images; batches of texts have the length of their longest text."""
+        return Transform(mean=self.pixel_mean, std=self.pixel_std, trim=self.text is not None)
 
     def encode_table(self, columns: "Mapping[str, ChunkedArray]", file: str) -> Inputs:
         """Return the inputs of a table; columns that are no features are ignored."""
@@ -277,6 +293,7 @@ class Preprocessing:
             ColumnEncoding(**column | {"categories": tuple(column["categories"]) if column["categories"] else None})
             for column in content.get("columns", ())
         )
+        fields["text"] = None if content.get("text") is None else TextEncoding(**content["text"])
         return cls(**fields)
 
 

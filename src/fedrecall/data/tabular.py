@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from fedrecall.data.preprocessing import (
     warn_of_identifier,
 )
 from fedrecall.data.readers import missing_column_error
-from fedrecall.data.text import MAX_TOKENS, Tokenizer, encode_texts
+from fedrecall.data.text import MAX_TOKENS, Tokenizer, describe_encoding, encode_texts
 from fedrecall.data.transforms import Transform
 from fedrecall.errors import UserError, first_line
 
@@ -32,7 +32,14 @@ if TYPE_CHECKING:
     from pyarrow import ChunkedArray
     from pyarrow import Table as ArrowTable
 
-    TableLike = str | Path | DataFrame
+    TableLike = str | Path | DataFrame | "LoadedTable"
+
+
+class LoadedTable(NamedTuple):
+    """A table that was read: its name for messages and its columns."""
+
+    file: str
+    columns: "dict[str, ChunkedArray]"
 
 
 def from_table(
@@ -97,7 +104,8 @@ def from_table(
     texts: dict[str, Any] = {"tokenizer": tokenizer, "max_tokens": max_tokens}
     again = None
     if len(parts) == 1 and time is None:
-        again = partial(from_table, table, label, test=share, categorical=categorical, text=text, **options, **texts)
+        loaded = LoadedTable(file, columns)  # the file may be gone when the table is split again
+        again = partial(from_table, loaded, label, test=share, categorical=categorical, text=text, **options, **texts)
     # The split comes first, as a data set of row numbers: what replaces a missing number is fitted on training rows.
     rows = [replace(raw, x=torch.arange(len(raw.y))[:, None]) for raw in values.values()]
     split = make_dataset(name, rows[0], share if len(rows) == 1 else rows[1], None, seed)
@@ -108,7 +116,8 @@ def from_table(
         found = [columns[text].to_pylist() for columns in parts.values()]
         inputs, vocabulary = encode_texts(found, tokenizer, max_tokens, name)
         split = replace(split, train_x=inputs[0][train], test_x=inputs[-1][held_out], split_again=again)
-        return replace(split, vocabulary=vocabulary, test_transform=Transform(trim=True))
+        encoding = describe_encoding(tokenizer, max_tokens, text)
+        return replace(split, vocabulary=vocabulary, text=encoding, test_transform=Transform(trim=True))
     encodings = tuple(
         ColumnEncoding.fit(columns[column], column, file, train.numpy(), missing, categorical) for column in features
     )
@@ -170,6 +179,8 @@ def _required(file: str, columns: "dict[str, ChunkedArray]", names: Iterable[str
 
 def table_columns(table: "TableLike") -> "tuple[str, dict[str, ChunkedArray]]":
     """Return the name of a CSV or Parquet file or of a DataFrame for messages, and its columns by name."""
+    if isinstance(table, LoadedTable):
+        return table.file, table.columns
     pandas = sys.modules.get("pandas")  # not imported: then `table` is no DataFrame
     if pandas is not None and isinstance(table, pandas.DataFrame):
         return "table", _frame(table)

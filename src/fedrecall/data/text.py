@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fedrecall.data.cache import cached
+from fedrecall.data.preprocessing import TextEncoding
 from fedrecall.errors import UserError, first_line, missing_extra
 from fedrecall.tensor_dict import Inputs, TensorDict
 
@@ -75,6 +76,22 @@ def load_tokenizer(path: str | Path) -> HubTokenizer:
             "use a folder with tokenizer.json, such as that of the model",
         ) from None
     return tokenizer
+
+
+def describe_encoding(tokenizer: Tokenizer | None, max_tokens: int, column: str | None = None) -> TextEncoding:
+    """Return what inference needs to encode texts as in training."""
+    if tokenizer is None or isinstance(tokenizer, WordTokenizer):
+        return TextEncoding(max_tokens, size=(tokenizer or WordTokenizer()).size, column=column)
+    is_path = isinstance(tokenizer, str | Path)
+    return TextEncoding(
+        max_tokens, str(tokenizer if is_path else getattr(tokenizer, "name_or_path", "")), column=column
+    )
+
+
+def encode_as_in_training(texts: list[Any], encoding: TextEncoding, name: str) -> Inputs:
+    """Return the inputs of texts, by the encoding of the training data."""
+    tokenizer = encoding.tokenizer or WordTokenizer(encoding.size)
+    return encode_texts([texts], tokenizer, encoding.max_tokens, name)[0][0]
 
 
 def encode_texts(

@@ -59,10 +59,12 @@ def from_tokens(
     rows = TensorDict({**x[0].tensors, "labels": y[0]})
     held_out: float | RawExamples = 0.0
     if isinstance(test, tuple):
-        held_out = RawExamples(TensorDict({**x[1].tensors, "labels": y[1]}), label_per_example(y[1]))
+        held_out = RawExamples(TensorDict({**x[1].tensors, "labels": y[1]}), label_per_example(y[1]).tolist())
     else:
         held_out = test
-    data = make_dataset(name, RawExamples(rows, label_per_example(y[0]), clients, groups), held_out, names, seed)
+    data = make_dataset(
+        name, RawExamples(rows, label_per_example(y[0]).tolist(), clients, groups), held_out, names, seed
+    )
     data = _with_labels_of_tokens(data)
     if not isinstance(test, tuple):
         options: dict[str, Any] = {"tokenizer": tokenizer, "clients": clients, "groups": groups, "classes": classes}
@@ -71,7 +73,7 @@ def from_tokens(
     return replace(data, vocabulary=vocabulary, test_transform=Transform(trim=True))
 
 
-def _check(texts: Words, labels: Tags, name: str) -> None:
+def _check(texts: Sequence[Any], labels: Sequence[Any], name: str) -> None:
     if len(texts) != len(labels):
         message = f'data "{name}": {len(texts)} texts but {len(labels)} lists of labels'
         raise UserError("data.length_mismatch", message, "labels", "pass one list of labels for each text")
@@ -94,7 +96,7 @@ def _at_positions(numbers: Tensor, labels: Tags, places: Tensor) -> Tensor:
 
 def _with_labels_of_tokens(data: Dataset) -> Dataset:
     """Return the data with the labels of tokens, which are an input there, as its labels."""
-    parts = {}
+    parts: dict[str, Any] = {}
     for part, x in (("train", data.train_x), ("test", data.test_x)):
         assert isinstance(x, TensorDict)
         parts[f"{part}_x"] = TensorDict({name: t for name, t in x.tensors.items() if name != "labels"})

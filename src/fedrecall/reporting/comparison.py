@@ -61,8 +61,13 @@ class Comparison:
 
     @property
     def methods(self) -> list[str]:
-        """The names of the rows; the first one is the reference of the others."""
-        return list(self._results.study.rows)
+        """The names of the methods; the first one is the reference of the others."""
+        return self._results.study.methods
+
+    @property
+    def baselines(self) -> list[str]:
+        """The names of the rows that are yardsticks."""
+        return self._results.study.baselines
 
     @property
     def runs(self) -> list[FinishedRun]:
@@ -111,8 +116,8 @@ class Comparison:
     def _run(self, method: str | None, seed: int | None) -> FinishedRun:
         """Return the finished run of a method and a seed; raise an error if it has no global model."""
         method = self.methods[0] if method is None else method
-        if method not in self.methods:
-            raise unknown_name("method of this comparison", method, self.methods, key="method")
+        if method not in self._results.study.rows:
+            raise unknown_name("method of this comparison", method, self._results.study.rows, key="method")
         runs = [run for run in self._results.finished_runs(method) if seed is None or run.cell.seed == seed]
         if not runs or not (runs[0].path / MODEL_FILE).exists():
             which = method if seed is None else f"{method}, seed = {seed}"
@@ -166,7 +171,7 @@ class Comparison:
                 for title, entry in zip(table.header[1:], dict(table.rows)[row], strict=True)
             }
             for tables in [self.tables()]
-            for row in self.methods
+            for row in self._results.study.rows
         }
 
     def to_markdown(self) -> str:

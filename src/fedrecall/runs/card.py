@@ -1,6 +1,7 @@
 """The model card of a run: data, method, metrics by class and client, and limits, as Markdown."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 
@@ -26,6 +27,7 @@ def model_card(result: Result, dataset: Dataset, last: RoundResult | None) -> st
         "",
         f"- Data: {dataset.name}, {len(dataset.train_y)} training and {len(dataset.test_y)} test examples, "
         f"{dataset.num_classes} classes ({_listed(dataset.classes)}).",
+        *([f"- Test examples: {dataset.test_split}."] if dataset.test_split else []),
         f"- Clients: {federation.clients}, {federation.clients_per_round} per round; "
         f"partition {CHOICES['partition'].dump(federation.partition)['name']}.",
         f"- Method: {method.get('of', method['name'])}{f' ({settings})' if settings else ''}, "
@@ -36,13 +38,14 @@ def model_card(result: Result, dataset: Dataset, last: RoundResult | None) -> st
         "",
         f"After the last round: {_percent(summary['final'])}. "
         f"Best round ({summary['best_round']}), chosen on the test examples: {_percent(summary['best'])}.",
+        *_metrics(summary),
         *_by_class(dataset, last),
         *([] if privacy else _by_client(dataset, last)),  # nothing of a single client beside a private model
         "",
         "## Limits",
         "",
         "- The test examples come from the same source as the training examples. Accuracy elsewhere is not measured.",
-        "- Seeds vary weights, batches and cohorts: one run says little about the difference of two methods.",
+        "- This is one run: it says little about the difference of two methods.",
         "- Probabilities are not calibrated.",
     ]
     if privacy is not None:
@@ -52,6 +55,12 @@ def model_card(result: Result, dataset: Dataset, last: RoundResult | None) -> st
     if "failed" in summary:
         lines.append(f"- The run failed: {summary['failed']}")
     return "\n".join(lines) + "\n"
+
+
+def _metrics(summary: Mapping[str, Any]) -> list[str]:
+    found = {name: values["final"] for name, values in summary.get("metrics", {}).items()}
+    texts = [f"{name} {'undefined' if value is None else f'{value:.4f}'}" for name, value in found.items()]
+    return ["", f"Metrics after the last round: {', '.join(texts)}."] if texts else []
 
 
 def _by_class(dataset: Dataset, last: RoundResult | None) -> list[str]:

@@ -202,7 +202,8 @@ class RunDirectory:
                 str(self.path),
                 "give the directory of one",
             ) from None
-        return found
+        content: dict[str, Any] = found
+        return content
 
     @property
     def log_files(self) -> list[Path]:

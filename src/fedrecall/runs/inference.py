@@ -18,8 +18,9 @@ from fedrecall.data.dataset import Dataset
 from fedrecall.data.examples import Examples
 from fedrecall.data.inputs import to_inputs
 from fedrecall.data.preprocessing import Preprocessing
-from fedrecall.data.readers import decode_images, image_files, read_files
+from fedrecall.data.readers import decode_images, image_files, missing_column_error, read_files
 from fedrecall.data.tabular import table_columns
+from fedrecall.data.text import encode_as_in_training
 from fedrecall.errors import UserError, missing_extra, unknown_name
 from fedrecall.files import parse_json, write_atomic
 from fedrecall.models.adapt import without_hooks
@@ -92,8 +93,8 @@ class DeployedModel:
     def predict(self, data: Any) -> "DataFrame":
         """Return the predicted class of every example and the probability of each class.
 
-        `data` is a table (a DataFrame, a CSV or Parquet file) with the columns of the training data, a folder of
-        images or one image, or an array of inputs.
+        `data` is a table (a DataFrame, a CSV or Parquet file) with the columns of the training data, a list of texts, a
+        folder of images or one image, or an array of inputs.
         """
         from pandas import DataFrame
 
@@ -111,6 +112,8 @@ class DeployedModel:
         """Return raw examples as inputs, and the names of their files."""
         spec = self.preprocessing
         is_path = isinstance(data, str | Path)
+        if spec.text is not None and isinstance(data, list | tuple):
+            return encode_as_in_training(list(data), spec.text, "data"), None
         if is_path and Path(data).suffix.lower() not in (".csv", ".parquet"):
             path, shape = Path(data).expanduser(), spec.shapes.get("", ())
             files = image_files(path) if path.is_dir() else [path]
@@ -121,6 +124,11 @@ class DeployedModel:
             return decode_images(read_files(files), path.name, shape[0], size)[0], [str(file) for file in files]
         if is_path or hasattr(data, "columns"):
             file, columns = table_columns(data)
+            if spec.text is not None:
+                name = spec.text.column or "text"
+                if name not in columns:
+                    raise missing_column_error(file, name, columns)
+                return encode_as_in_training(columns[name].to_pylist(), spec.text, file), None
             if not spec.columns:
                 message = f"{file}: the model was not trained on a table"
                 raise UserError("data.unsupported_type", message, file, "pass inputs as in training")

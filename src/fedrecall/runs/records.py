@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from fedrecall.core.failures import ClientFailure
 from fedrecall.core.rounds import RoundResult
@@ -57,11 +58,18 @@ def make_record(
         ]
     if epsilon is not None:
         out["epsilon"] = epsilon if math.isfinite(epsilon) else None
-    if r.score is not None and dataset.test_groups is not None and len(dataset.group_names) <= MAX_REPORTED_GROUPS:
-        correct = (r.score.predicted == r.score.y).double()
-        by_group = ((name, correct[dataset.test_groups == g]) for g, name in enumerate(dataset.group_names))
-        out["groups"] = {name: float(hits.mean()) for name, hits in by_group if len(hits)}
+    if r.score is not None and (groups := group_accuracies(r.score.predicted == r.score.y, dataset)) is not None:
+        out["groups"] = groups
     return out
+
+
+def group_accuracies(is_correct: Tensor, dataset: Dataset) -> dict[str, float] | None:
+    """Return the accuracy on each group of the test set by name; None if it has none, or too many."""
+    if dataset.test_groups is None or len(dataset.group_names) > MAX_REPORTED_GROUPS:
+        return None
+    correct = is_correct.double()
+    by_group = ((name, correct[dataset.test_groups == g]) for g, name in enumerate(dataset.group_names))
+    return {name: float(hits.mean()) for name, hits in by_group if len(hits)}
 
 
 MIN_PULL = 0.01  # share of the gradient at the logits below which a distillation has practically no effect

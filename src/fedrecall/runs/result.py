@@ -122,4 +122,4 @@ class Result:
 def run_title(experiment: Experiment) -> str:
     """Return the method and the data of an experiment as a title."""
     method = CHOICES["method"].dump(experiment.method)
-    return f"{method.get('of', method['name'])} on {experiment.data.name.replace('own', 'your data')}"
+    return f"{method.get('of', method['name'])} on {experiment.data.title.replace('own', 'your data')}"

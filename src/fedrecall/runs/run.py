@@ -152,6 +152,11 @@ class Run:
         self._stopped = self._stopped or "watch"
 
     @property
+    def score(self) -> Score | None:
+        """Score of the global model after the last round; None if the round was not evaluated."""
+        return self._score
+
+    @property
     def result(self) -> Result:
         """The result of the rounds so far."""
         summary = summarise(self._records, self._initial_accuracy, self._setup.experiment.run.targets)

@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import get_args
 
 from fedrecall.config.experiment import Experiment
 from fedrecall.config.sources import COMPARE_DEFAULTS, ConfigLike, import_own_code
@@ -11,11 +12,12 @@ from fedrecall.config.tables import Tables, merge_tables
 from fedrecall.core.method import Method
 from fedrecall.data.catalog import DATASETS
 from fedrecall.data.dataset import Dataset
-from fedrecall.errors import UserError
+from fedrecall.errors import UserError, unknown_name
 from fedrecall.methods import METHODS
 from fedrecall.runs.directory import RunDirectory
 from fedrecall.runs.keywords import Keywords, MethodLike, PythonObjects, name_method
 from fedrecall.runs.setup import FederatedData, Setup, build_setup, load_and_partition, with_resolved_choices
+from fedrecall.runs.yardsticks import Baseline
 from fedrecall.studies.study import Cell, Study, Target, slug
 
 DEFAULT_METHODS = ("fedavg", "fedprox", "fedntd", "fedlmd", "fedcad", "fedgkd")
@@ -23,6 +25,8 @@ DEFAULT_METHODS = ("fedavg", "fedprox", "fedntd", "fedlmd", "fedcad", "fedgkd")
 FURTHER_METHODS = ("fedlsd", "fedssd")  # in place of default methods that cannot act on the data
 
 DEFAULT_SEEDS = 5
+
+NO_BASELINES = "none"  # value of --baselines
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,8 +47,9 @@ class StudyObjects(PythonObjects):
         """Build the setup of a cell's run."""
         if cell.row in self.methods:
             experiment = experiment.model_copy(update={"method": self.methods[cell.row]})
-        federated = self._load(experiment)
-        experiment = with_resolved_choices(experiment, federated, self.data, self.model, self.partition)
+        partition = None if cell.baseline in ("central", "majority") else self.partition
+        federated = self._load(experiment, partition)
+        experiment = with_resolved_choices(experiment, federated, self.data, self.model, partition)
         return build_setup(experiment, federated, self.model)
 
     def require_unchanged(self, cell: Cell, experiment: Experiment, path: Path) -> None:
@@ -59,13 +64,13 @@ class StudyObjects(PythonObjects):
                 "set another out, or remove it",
             )
 
-    def _load(self, experiment: Experiment) -> FederatedData:
+    def _load(self, experiment: Experiment, partition: object) -> FederatedData:
         """Load and partition the data, or return those of the cell before if the configuration is the same."""
         run = experiment.run
         key = repr((experiment.data, experiment.federation, run.seed, run.partition_seed))
         if key not in self._federated:
             self._federated.clear()
-            self._federated[key] = load_and_partition(experiment, data=self.data, partition=self.partition)
+            self._federated[key] = load_and_partition(experiment, data=self.data, partition=partition)
         return self._federated[key]
 
 
@@ -75,10 +80,12 @@ def comparison_study(
     overrides: Sequence[str] = (),
     seeds: int = DEFAULT_SEEDS,
     keywords: Keywords | None = None,
+    baselines: Sequence[str] | None = None,
 ) -> tuple[Study, StudyObjects]:
     """Make the study of several methods with one configuration, and collect the objects that no table can hold.
 
-    The first method is the reference of the others.
+    The first method is the reference of the others. `baselines` are yardsticks below them; None: those of
+    `default_baselines`.
     """
     if seeds < 1:
         raise UserError("config.invalid_value", f"seeds = {seeds}: less than one", "seeds", "set at least 1")
@@ -100,17 +107,20 @@ def comparison_study(
         base = merge_tables(base, {"data": {"split_seed": "run"}})
         experiment = Experiment(**base)
     rows, user_methods = _method_rows(methods or default_methods(experiment, objects.data))
-    name = experiment.data.name if objects.data is None else objects.data.name
+    chosen = default_baselines(experiment, objects) if baselines is None else baselines
+    rows |= _baseline_rows(chosen, experiment, objects)
+    name = experiment.data.title if objects.data is None else objects.data.name
+    target_row = "fedavg" if "fedavg" in rows else next(iter(rows))
     study = Study(
         id=f"compare-{slug(name)}",
         title=f"Methods compared on {name}",
-        command=_command(methods, config, overrides, seeds, keywords),
+        command=_command(methods, config, overrides, seeds, keywords, baselines),
         base=base,
         rows=rows,
         columns={name: {}},
         seeds=tuple(range(experiment.run.seed, experiment.run.seed + seeds)),
         measure="last10",
-        target=experiment.run.targets[0] if experiment.run.targets else Target(of=next(iter(rows)), measure="last10"),
+        target=experiment.run.targets[0] if experiment.run.targets else Target(of=target_row, measure="last10"),
     )
     return study, StudyObjects(objects.data, objects.model, objects.partition, user_methods)
 
@@ -125,12 +135,54 @@ def default_methods(experiment: Experiment, data: Dataset | None = None) -> list
     return [name for name in names if METHODS[name]().inactive_reason(classes, None) is None][: len(DEFAULT_METHODS)]
 
 
+def default_baselines(experiment: Experiment, objects: PythonObjects) -> tuple[Baseline, ...]:
+    """Return the yardsticks of a comparison on the user's own data; none for named data sets, whose runs may be long.
+
+    "majority" needs no training, and "central" has the cost of FedAvg, the cheapest method. "local" is left out: with
+    many clients it has many small runs.
+    """
+    has_test = experiment.data.test > 0 if objects.data is None else len(objects.data.test_y) > 0
+    is_own = objects.data is not None or experiment.data.may_name_clients
+    return ("central", "majority") if is_own and has_test else ()
+
+
+def _baseline_rows(names: Sequence[str], experiment: Experiment, objects: PythonObjects) -> dict[str, Tables]:
+    """Return the rows of the yardsticks. "central" and "local" make as many sample passes as FedAvg's run."""
+    if isinstance(names, str) or (unknown := [name for name in names if name not in get_args(Baseline)]):
+        first = names if isinstance(names, str) else unknown[0]
+        raise unknown_name("baseline", first, get_args(Baseline), key="baselines")
+    run, local, rows = experiment.run, experiment.local, dict[str, Tables]()
+    share = _participation(experiment, objects) if names else 1.0
+    for name in names:
+        if name == "local":  # a client trains in the rounds in which it would participate
+            rounds, epochs = max(1, round(share * run.rounds)), local.epochs
+        else:
+            passes = max(1, round(share * run.rounds * local.epochs))
+            rounds = min(run.rounds, passes)
+            epochs = max(1, round(passes / rounds))
+        rows[name] = {"baseline": name, "run": {"rounds": rounds}, "local": {"epochs": epochs}}
+    return rows
+
+
+def _participation(experiment: Experiment, objects: PythonObjects) -> float:
+    """Return the share of the clients that train in a round."""
+    federation = experiment.federation
+    if federation.sample is None:
+        return federation.fraction or 1.0
+    clients = federation.clients
+    if "clients" not in federation.model_fields_set and experiment.data.may_name_clients:
+        data = objects.data or import_own_code(experiment).data.load()
+        clients = clients if data.train_groups is None else len(data.train_groups.unique())
+    return min(1.0, federation.sample / clients)
+
+
 def _command(
     methods: Sequence[MethodLike] | Mapping[str, MethodLike],
     config: ConfigLike | None,
     overrides: Sequence[str],
     seeds: int,
     keywords: Keywords,
+    baselines: Sequence[str] | None,
 ) -> str:
     """Return the command that makes the same study; empty if the command line cannot express it."""
     names = [] if isinstance(methods, Mapping) and methods else [name for name in methods if isinstance(name, str)]
@@ -140,6 +192,7 @@ def _command(
     options = ["--config", str(config)] if config is not None else []
     options += arguments
     options += [] if seeds == DEFAULT_SEEDS else ["--seeds", str(seeds)]
+    options += [] if baselines is None else ["--baselines", ",".join(baselines) or NO_BASELINES]
     options += [argument for text in overrides for argument in ("--set", text)]
     return shlex.join(["fedrecall", "compare", *names, *options])
 

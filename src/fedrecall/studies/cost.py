@@ -122,7 +122,9 @@ def describe_cost(study: Study) -> str:
     hours = estimated_hours(study)
     duration = f"{max(1, round(60 * hours))} min" if hours < 1 else f"{format_estimate(hours)} h"
     passes = format_estimate(cost(study).passes / 1e6)
-    return f"{passes} million sample passes, about {duration} on this machine for all runs"
+    return (
+        f"{passes} million examples to train on, counted in every epoch; about {duration} on this machine for all runs"
+    )
 
 
 def format_estimate(number: float) -> str:

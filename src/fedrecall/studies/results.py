@@ -38,6 +38,19 @@ class FinishedRun(NamedTuple):
         counts = read_json(self.path / "partition.json").get("counts")
         return len(counts[0]) if counts else None
 
+    @property
+    def class_names(self) -> list[str]:
+        """The names of the classes; their numbers if the run stored none."""
+        manifest = read_json(self.path / "partition.json")
+        counts = manifest.get("counts")
+        return [str(name) for name in manifest.get("class_names") or range(len(counts[0]) if counts else 0)]
+
+    @property
+    def client_names(self) -> list[str]:
+        """The names of the clients; their numbers if they have none."""
+        manifest = read_json(self.path / "partition.json")
+        return [str(name) for name in manifest.get("client_names") or range(len(manifest.get("counts") or ()))]
+
     def curve(self, key: str = "accuracy") -> Curve:
         """Return (round, value) of every round that has the value; the accuracy is that of the cell's group."""
         values = ((record["round"], self._value(record, key)) for record in self.records)
@@ -132,7 +145,7 @@ def load_results(folder: Path) -> StudyResults:
             str(folder),
         )
     tables = read_toml(folder / "config.toml")
-    method, data = tables.pop("method", {}).copy(), tables.get("data", {}).get("name", "data")
+    method, data = tables.pop("method", {}).copy(), _data_title(tables)
     seed = tables.get("run", {}).get("seed", 0)
     name = method.get("name", "fedavg")
     study = Study(
@@ -283,15 +296,21 @@ def runs_as_study(folders: Sequence[Path]) -> RunCollection:
                 text = f"{folder} and {paths[row, seed]} have the same configuration and seed"
                 raise UserError("report.duplicate_run", text, str(folder), "name only one of them")
             paths[row, seed] = folder
-    data = dict.fromkeys(str(config.get("data", {}).get("name")) for config in configs.values())
+    data = dict.fromkeys(map(_data_title, configs.values()))
     study = Study(
         id="runs",
-        title=f"{len(configs)} runs",
+        title=f"{len(configs)} runs on {', '.join(data)}",
         rows=rows,
         columns={", ".join(data): {}},
         seeds=tuple(sorted({seed for _, seed in paths})),
     )
     return RunCollection(study, Path(), folders=paths)
+
+
+def _data_title(config: Mapping[str, Any]) -> str:
+    """Return the name of the data, or of its file or folder."""
+    data = config.get("data", {})
+    return Path(data["path"]).name if "path" in data else str(data.get("name", "data"))
 
 
 def _without_seed(config: Mapping[str, Any]) -> frozenset[tuple[str, Scalar]]:

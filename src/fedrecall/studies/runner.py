@@ -22,6 +22,7 @@ from fedrecall.runs.directory import SUMMARY_FILE, RunDirectory
 from fedrecall.runs.records import RoundRecord
 from fedrecall.runs.run import Run
 from fedrecall.runs.setup import MODEL_FILE, Setup
+from fedrecall.runs.yardsticks import write_yardstick
 from fedrecall.studies.compare import StudyObjects
 from fedrecall.studies.extend import write_or_extend
 from fedrecall.studies.results import read_json
@@ -64,6 +65,7 @@ def run_study(
     objects = objects or StudyObjects()
     # the settings of the user's own code and objects do not determine the result
     private = {name for name, experiment in study.experiments.items() if not objects.is_empty or own_code(experiment)}
+    private |= {cell.folder for cell in study.cells() if cell.baseline is not None}
     runner, remaining = _CellRunner(experiments, folder, objects, store, private), study.cells()
     while remaining:
         before = len(remaining)
@@ -129,6 +131,12 @@ class _CellRunner:
             experiment = experiment.model_copy(update={"run": run_section})
         try:
             setup = self._objects.setup(cell, experiment)
+            if cell.baseline in ("local", "majority"):
+                yield StudyEvent("started", cell)
+                shutil.rmtree(path, ignore_errors=True)  # of a process that was killed
+                write_yardstick(cell.baseline, setup, path, self._objects.model)
+                yield StudyEvent("finished", cell, summary=read_json(path / SUMMARY_FILE))
+                return None
             store = None if cell.folder in self._private else self._store
             with nullcontext(True) if store is None else try_lock(store.path_of(setup)) as acquired:
                 if not acquired:

@@ -10,7 +10,7 @@ from functools import cached_property
 from itertools import product
 from math import ceil
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
 
 import tomli_w
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
@@ -22,13 +22,14 @@ from fedrecall.config.validation import to_user_error
 from fedrecall.errors import UserError, unknown_name
 from fedrecall.files import write_atomic
 from fedrecall.methods.presets import PRESETS
+from fedrecall.runs.yardsticks import Baseline
 
 STUDY_FILE = "study.toml"
 
 SCALED_KEYS = (("run", "rounds"), ("method", "switch"))  # numbers of rounds, multiplied by Study.fraction
 
 # keys of a row or a column that belong to the study, not to the configuration
-STUDY_KEYS: dict[str, type[Any]] = {"start": str, "once": bool, "columns": Mapping, "group": str}
+STUDY_KEYS: dict[str, type[Any]] = {"start": str, "once": bool, "columns": Mapping, "group": str, "baseline": str}
 
 Measure = Literal["final", "best", "last10", "rounds_to_target", "speedup"]
 
@@ -77,6 +78,8 @@ class Cell(NamedTuple):
     """Group of the test set that the column reports; None: the complete test set."""
     start_from: str | None
     """Run directory of the cell whose final model is the initial model."""
+    baseline: Baseline | None = None
+    """Yardstick that the row is; None: a method."""
 
 
 class Study(Section):
@@ -94,7 +97,8 @@ class Study(Section):
     base: Tables = Field(default_factory=dict)
     rows: Annotated[dict[str, Tables], Field(min_length=1)]
     """Tables by name. Keys of the study: `start` (row whose final model is the initial model), `once` (the row is run
-    once, without the tables of a column), `columns` (tables of this row in single columns)."""
+    once, without the tables of a column), `columns` (tables of this row in single columns), `baseline` (the row is this
+    yardstick)."""
     columns: Annotated[dict[str, Tables], Field(min_length=1)]
     """Tables by name. Key of the study: `group` (group of the test set that the column reports)."""
     seeds: Annotated[tuple[int, ...], Field(strict=False, min_length=1)] = (0,)
@@ -150,6 +154,9 @@ class Study(Section):
     @model_validator(mode="after")
     def _check_references(self) -> Self:
         for row, tables in self.rows.items():
+            if tables.get("baseline", "central") not in get_args(Baseline):
+                hint = f"use one of {', '.join(get_args(Baseline))}"
+                raise self._invalid(f"rows.{row}.baseline", f"unknown baseline {tables['baseline']!r}", hint)
             start = tables.get("start")
             if start is not None and (start not in self.rows or "start" in self.rows[start]):
                 wrong = f"{start!r} is not a row of the study, or has a start itself"
@@ -196,7 +203,20 @@ class Study(Section):
                 minimum = 1 if section == "run" else 0
                 tables[section][key] = max(minimum, ceil(self.fraction * tables[section][key] - 1e-9))
         start_from = None if start is None else self._cell_path(start, column, seed)
-        return Cell(row, column, seed, tables, self._cell_path(row, column, seed), group, start_from)
+        baseline = row_tables.get("baseline")
+        if baseline is not None:
+            tables = _without_federation(tables, pooled=baseline != "local")
+        return Cell(row, column, seed, tables, self._cell_path(row, column, seed), group, start_from, baseline)
+
+    @property
+    def methods(self) -> list[str]:
+        """The rows that are methods."""
+        return [row for row in self.rows if row not in self.baselines]
+
+    @property
+    def baselines(self) -> list[str]:
+        """The rows that are yardsticks."""
+        return [row for row, tables in self.rows.items() if "baseline" in tables]
 
     def _cell_path(self, row: str, column: str, seed: int) -> str:
         shared = "group" in self.columns[column] or self.rows[row].get("once")
@@ -264,6 +284,18 @@ class Study(Section):
     def load(cls, folder: Path) -> Self:
         """Read the study.toml of a folder."""
         return cls(**read_toml(folder / STUDY_FILE))
+
+
+def _without_federation(tables: Tables, *, pooled: bool) -> Tables:
+    """Return the tables of a yardstick: plain training without what methods add; `pooled`: of one client."""
+    run = {k: v for k, v in tables.get("run", {}).items() if k not in ("probes", "local_accuracy", "start", "track")}
+    local = {k: v for k, v in tables.get("local", {}).items() if k != "prox"}
+    federation = {k: v for k, v in tables.get("federation", {}).items() if k in ("clients", "partition")}
+    if pooled:
+        federation = {"clients": 1, "partition": {"name": "iid"}}
+    left_out = ("server", "method")
+    kept = {section: values for section, values in tables.items() if section not in left_out}
+    return kept | {"federation": federation, "local": local, "run": run, "method": {"name": "fedavg"}}
 
 
 def _require_tables(where: str, tables: Any) -> None:

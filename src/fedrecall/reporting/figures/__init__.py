@@ -18,7 +18,7 @@ from fedrecall.reporting.figures.before_after import confusion, forgetting
 from fedrecall.reporting.figures.by_setting import accuracy_bars, accuracy_by_number, accuracy_grid
 from fedrecall.reporting.figures.curves import curves, filter_rate
 from fedrecall.reporting.figures.drift import drift_accuracy, local_global, local_shift
-from fedrecall.reporting.figures.heatmaps import classwise, labels_over_rounds
+from fedrecall.reporting.figures.heatmaps import classwise, global_confusion, labels_over_rounds
 from fedrecall.reporting.figures.layout import save
 from fedrecall.reporting.figures.partition import has_counts, partition
 from fedrecall.reporting.figures.presence import presence
@@ -41,6 +41,7 @@ FIGURES: Mapping[str, Callable[..., Figure]] = {
     "local-global": local_global,
     "classwise": classwise,
     "confusion": confusion,
+    "global-confusion": global_confusion,
     "labels-over-rounds": labels_over_rounds,
     "shift": local_shift,
     "drift-accuracy": drift_accuracy,

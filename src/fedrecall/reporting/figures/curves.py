@@ -20,6 +20,7 @@ from fedrecall.reporting.figures.series import (
     MeanCurve,
     MissingData,
     Selection,
+    baseline_line,
     finished_runs,
     mean_over_seeds,
     probe_curve,
@@ -33,6 +34,8 @@ from fedrecall.studies.statistics import Curve
 
 MARKERS_PER_LINE = 8
 
+MIN_SPAN = 0.1  # smallest range of an axis of shares: ten points
+
 MEASURE_LABELS = {
     "accuracy": "test accuracy (%)",
     "local_accuracy": "mean local accuracy (%)",
@@ -43,6 +46,10 @@ MEASURE_LABELS = {
     "loss": "test loss",
     "train_loss": "training loss",
 }
+
+MEASURE_NAMES = {"final": "final accuracy", "best": "best accuracy", "last10": "mean of the last ten accuracies"}
+
+AXIS_NOTE = "the vertical axis does not start at 0"
 
 # recorded as shares, displayed in percent
 PERCENT_MEASURES = ("accuracy", "local_accuracy", "forgotten", "forgotten_absent", "forgetting", "pull")
@@ -97,9 +104,12 @@ def _draw(
     table: dict[tuple[str, str], dict[str, MeanCurve]] = {}
     for label, _, read in measures:
         for (row, column), runs in found.items():
+            if row in results.study.baselines:
+                continue
             line = mean_over_seeds([read(o) for o in runs_to_average(runs)], any(o.diverged for o in runs))
             if line is not None:
                 table.setdefault((label, column), {})[row] = line
+    _add_baselines(results, found, table)
     if not table:
         labels = " or ".join(label for label, _, _ in measures)
         raise MissingData("report.missing_measurement", f"no run has the measurement {labels}", "y")
@@ -120,14 +130,32 @@ def _draw(
             panel.set_ylabel(label)
     for panel in bottom_axes(axes):
         panel.set_xlabel("round")
+    levels = [row for row in names if row in results.study.baselines]
     diverged = any(line.diverged for lines in table.values() for line in lines.values())
     notes = [
         seeds_note(map(runs_to_average, found.values())),
         *results.study.scale_note(),
+        *([AXIS_NOTE] if any(panel.get_ylim()[0] > 0 for panel in axes) else []),
+        *([f"horizontal: {MEASURE_NAMES[results.study.measure]} of {', '.join(levels)}"] if levels else []),
         *(["x: a run diverged"] if diverged else []),
     ]
     legend = [(row, legend_handle(styles[row])) for row in names] if len(names) > 1 else []
     return add_title_legend_notes(figure, title=title, legend=legend, notes=notes)
+
+
+def _add_baselines(
+    results: StudyResults,
+    found: dict[tuple[str, str], list[FinishedRun]],
+    table: dict[tuple[str, str], dict[str, MeanCurve]],
+) -> None:
+    """Add the horizontal lines of the yardsticks to the panels of the accuracy."""
+    for (row, column), runs in found.items():
+        lines = table.get((MEASURE_LABELS["accuracy"], column))
+        if lines and row in results.study.baselines:
+            rounds = (number for line in lines.values() for number in line.rounds.tolist())
+            level = baseline_line(runs, results.study.measure, rounds)
+            if level is not None:
+                lines[row] = level
 
 
 def draw_line(axes: Axes, line: MeanCurve, style: LineStyle, *, offset: float = 0.0) -> None:
@@ -160,6 +188,11 @@ def format_axes(axes: Axes, *, share: bool, zero: bool) -> None:
     axes.yaxis.set_major_locator(MaxNLocator(5, steps=TICK_STEPS, min_n_ticks=3))
     axes.yaxis.set_major_formatter(PERCENT if share else ScalarFormatter())
     axes.margins(x=0.02)
+    low, high = axes.get_ylim()
+    if share and high - low < MIN_SPAN:  # a narrower axis would make noise look like a difference
+        middle = (low + high) / 2
+        low = max(0.0, middle - MIN_SPAN / 2) if low >= 0 else middle - MIN_SPAN / 2
+        axes.set_ylim(low, low + MIN_SPAN)
     if zero:
         axes.axhline(0, color=MUTED_COLOUR, linewidth=0.7)
 

@@ -17,6 +17,7 @@ from fedrecall.reporting.figures.layout import (
     set_panel_title,
     text_width,
     tick_positions,
+    truncate_text,
     wrap_text,
 )
 from fedrecall.reporting.figures.series import (
@@ -24,6 +25,7 @@ from fedrecall.reporting.figures.series import (
     Selection,
     finished_runs,
     label_counts,
+    missing_probe,
     participants,
     pick_client,
     probe_records,
@@ -40,11 +42,15 @@ from fedrecall.reporting.figures.style import (
     SMALL,
     text_colour_on,
 )
-from fedrecall.studies.results import StudyResults
+from fedrecall.studies.results import FinishedRun, StudyResults
 
 EMPTY_CELL_COLOUR = "#dfe3e8"  # a cell without a value
 
+MAX_NAME_WIDTH = 0.9  # inches of the name of a class; a longer one is truncated
+
 ROUNDS_HEIGHT = 2.1  # inches of a row of panels
+
+CONFUSION_HEIGHT = 2.4  # inches of a row of confusion matrices
 
 Limits = tuple[float, float]
 
@@ -117,15 +123,25 @@ def label_shares(axes: Axes, shares: Floats, length: float) -> None:
     label_classes(axes, classes, length, across=False)
 
 
-def label_classes(axes: Axes, classes: int, length: float, *, across: bool, name: str = "class") -> None:
-    """Label an axis of `length` inches with class numbers, skipping some where they would overlap."""
-    widest = text_width(str(classes - 1), SMALL)
+def label_classes(
+    axes: Axes,
+    classes: int,
+    length: float,
+    *,
+    across: bool,
+    name: str = "class",
+    names: Sequence[str] | None = None,
+) -> None:
+    """Label an axis of `length` inches with class names or numbers, skipping some where they would overlap."""
+    texts = [truncate_text(text, MAX_NAME_WIDTH, SMALL) for text in names or map(str, range(classes))]
+    widest = max(text_width(text, SMALL) for text in texts)
     ticks = list(tick_positions(classes, length, widest + 0.06 if across else 1.3 * SMALL / 72))
+    labels = None if names is None else [texts[i] for i in ticks]
     if across:
-        axes.set_xticks(ticks)
+        axes.set_xticks(ticks, labels)
         axes.set_xlabel(name)
     else:
-        axes.set_yticks(ticks)
+        axes.set_yticks(ticks, labels)
         axes.set_ylabel(name)
 
 
@@ -226,3 +242,47 @@ def labels_over_rounds(
         colour_bar(figure, image, list(axes[: len(shares)]), "share of the labels (%)", lines)
     seeds = dict.fromkeys(f"seed {runs[0].cell.seed}" for runs in found.values())
     return add_title_legend_notes(figure, title=title, notes=[*seeds, *results.study.scale_note()])
+
+
+def global_confusion(
+    results: StudyResults, *, title: str = "", rows: Selection = None, columns: Selection = None
+) -> Figure:
+    """Draw the confusion matrix of each final global model: of the test examples of a class, shares predicted as each.
+
+    The counts of all seeds are added. The matrix is that of the probe "confusion", or of the metric of this name.
+    """
+    chosen = results.study.methods if rows is None else rows
+    found = {key: _final_confusion(runs) for key, runs in finished_runs(results, chosen, columns).items()}
+    matrices = {key: matrix for key, matrix in found.items() if matrix is not None}
+    if not matrices:
+        raise missing_probe(", ".join(dict.fromkeys(row for row, _ in found)), "confusion")
+    across = min(3, len(matrices))
+    down = -(-len(matrices) // across)
+    figure = new_figure(PAGE_WIDTH, down * CONFUSION_HEIGHT)
+    grid = list(figure.subplots(down, across, squeeze=False).flat)
+    for spare in grid[len(matrices) :]:
+        spare.remove()
+    first = finished_runs(results, chosen, columns)[next(iter(matrices))][0]
+    names, length = first.class_names, CONFUSION_HEIGHT - 0.8
+    for number, (panel, ((row, column), matrix)) in enumerate(zip(grid, matrices.items(), strict=False)):
+        classes, side = len(matrix), (PAGE_WIDTH / across - 1.1, length)
+        cell = (side[0] / classes, side[1] / classes)
+        shares = safe_divide(matrix, matrix.sum(axis=1, keepdims=True))
+        image = heatmap(panel, shares, write=percent, cell=cell)
+        label_classes(panel, classes, side[0], across=True, name="predicted", names=names)
+        label_classes(panel, classes, side[1], across=False, name="true" if number % across == 0 else "", names=names)
+        set_panel_title(panel, row if len(results.study.columns) == 1 else f"{row}, {column}")
+    colour_bar(figure, image, grid[: len(matrices)], "share of the class (%)", down)
+    notes = ["test examples of all seeds", *results.study.scale_note()]
+    return add_title_legend_notes(figure, title=title, notes=notes)
+
+
+def _final_confusion(runs: Sequence[FinishedRun]) -> Floats | None:
+    """Return the counts [C, C] after the last evaluated round, added over the runs; None if no run has them."""
+    matrices = []
+    for run in runs:
+        recorded = [line["confusion"] for line in run.probe_records("confusion")]
+        recorded = recorded or [line["confusion"] for line in run.records if line.get("confusion") is not None]
+        if recorded:
+            matrices.append(np.asarray(recorded[-1], dtype=np.float64))
+    return np.sum(matrices, axis=0) if matrices else None

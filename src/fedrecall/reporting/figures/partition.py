@@ -12,10 +12,16 @@ from matplotlib.image import AxesImage
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from fedrecall.errors import UserError, first_line
-from fedrecall.reporting.figures.layout import add_title_legend_notes, new_figure, set_panel_title, text_width
+from fedrecall.reporting.figures.layout import (
+    add_title_legend_notes,
+    new_figure,
+    set_panel_title,
+    text_width,
+    truncate_text,
+)
 from fedrecall.reporting.figures.series import Ints, Selection, finished_runs, label_counts, partition_manifest
 from fedrecall.reporting.figures.style import NORMAL, PAGE_WIDTH, SMALL
-from fedrecall.studies.results import StudyResults, read_json
+from fedrecall.studies.results import FinishedRun, StudyResults, read_json
 
 SUFFIXES = (".png", ".svg", ".pdf")
 
@@ -28,6 +34,8 @@ MAX_CLIENTS_DRAWN = 1_000  # the columns of more clients would be narrower than 
 SAMPLES_COLORMAP = LinearSegmentedColormap.from_list("samples", colormaps["Blues"](np.linspace(0.14, 1.0, 256)))
 
 BAR, FRAME = "#4a6f9c", "#d5dae0"
+
+MAX_NAME_WIDTH = 0.9  # inches of the name of a client or class; a longer one is truncated
 
 THOUSANDS = FuncFormatter(lambda value, _: f"{value:,.0f}")
 
@@ -93,7 +101,13 @@ def save_partition_figure(
 
 
 def partition_heatmap(
-    axes: Axes, counts: Ints, class_names: Sequence[str], *, numbered: bool, labels: tuple[int, int] = (20, 25)
+    axes: Axes,
+    counts: Ints,
+    class_names: Sequence[str],
+    *,
+    numbered: bool,
+    labels: tuple[int, int] = (20, 25),
+    client_names: Sequence[str] | None = None,
 ) -> AxesImage:
     """Draw counts [N, K] with clients across and classes down; `labels` limits the labelled clients and classes."""
     # Square root: small counts stay visible beside large ones.
@@ -109,7 +123,8 @@ def partition_heatmap(
     _label_class_names(axes, class_names, labels[1])
     _style_axes(axes)
     axes.set(xlabel="client", ylabel="class")
-    axes.set_xticks(range(0, len(counts), -(-len(counts) // labels[0])))
+    ticks = range(0, len(counts), -(-len(counts) // labels[0]))
+    axes.set_xticks(ticks, None if client_names is None else [client_names[i] for i in ticks])
     return image
 
 
@@ -147,9 +162,9 @@ def has_counts(results: StudyResults) -> bool:
 
 def partition(results: StudyResults, *, title: str = "", columns: Selection = None) -> Figure:
     """Draw the sample counts of each column's first finished run; columns with the same partition share a panel."""
-    found: dict[str, tuple[list[str], Ints, int]] = {}
-    for (_, column), (first, *_) in finished_runs(results, None, columns).items():
-        names = found.setdefault(partition_manifest(first)["hash"], ([], label_counts(first), first.cell.seed))[0]
+    found: dict[str, tuple[list[str], Ints, FinishedRun]] = {}
+    for (_, column), (first, *_) in finished_runs(results, results.study.methods, columns).items():
+        names = found.setdefault(partition_manifest(first)["hash"], ([], label_counts(first), first))[0]
         if column not in names:
             names.append(column)
     across = {1: 1, 2: 2, 4: 2}.get(len(found), 3)
@@ -159,14 +174,18 @@ def partition(results: StudyResults, *, title: str = "", columns: Selection = No
     for spare in axes[len(found) :]:
         spare.remove()
     width, height = PAGE_WIDTH / across - 1.0, PANEL_HEIGHT - 0.6
-    notes = {f"partition of seed {seed}" for _, _, seed in found.values()} if len(results.study.seeds) > 1 else set()
+    seeds = {run.cell.seed for _, _, run in found.values()}
+    notes = {f"partition of seed {seed}" for seed in seeds} if len(results.study.seeds) > 1 else set()
     numbered = all(_counts_fit(counts, width, height) for _, counts, _ in found.values())  # in all panels or in none
-    for panel, (names, counts, _) in zip(axes[: len(found)], found.values(), strict=True):
-        shown, classes = counts[:MAX_CLIENTS_DRAWN], counts.shape[1]
+    for panel, (names, counts, run) in zip(axes[: len(found)], found.values(), strict=True):
+        shown = counts[:MAX_CLIENTS_DRAWN]
+        clients = [truncate_text(name, MAX_NAME_WIDTH, SMALL) for name in run.client_names[: len(shown)]]
+        classes = [truncate_text(name, MAX_NAME_WIDTH, SMALL) for name in run.class_names]
         if len(counts) > MAX_CLIENTS_DRAWN:
             notes.add(f"the first {MAX_CLIENTS_DRAWN:,} of {len(counts):,} clients")
-        max_labels = (max(1, int(width / (text_width(str(len(shown)), SMALL) + 0.1))), 10)
-        image = partition_heatmap(panel, shown, [str(k) for k in range(classes)], numbered=numbered, labels=max_labels)
+        widest = max(text_width(name, SMALL) for name in clients)
+        max_labels = (max(1, int(width / (widest + 0.1))), 10)
+        image = partition_heatmap(panel, shown, classes, numbered=numbered, labels=max_labels, client_names=clients)
         panel.grid(visible=False)
         panel.tick_params(labelsize=SMALL)
         for axis in (panel.xaxis, panel.yaxis):

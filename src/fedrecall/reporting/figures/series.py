@@ -150,6 +150,15 @@ def accuracy_over_seeds(runs: Sequence[FinishedRun], measure: str) -> MeanStd | 
     return mean_std([ACCURACIES[measure](curve) for curve in curves if curve])
 
 
+def baseline_line(runs: Sequence[FinishedRun], measure: str, rounds: Iterable[int]) -> MeanCurve | None:
+    """Return the horizontal line of a yardstick's accuracy, over the rounds of the methods; None without accuracy."""
+    level, shown = accuracy_over_seeds(runs, measure), sorted(set(rounds))
+    if level is None or not shown:
+        return None
+    constant = np.full(len(shown), level.mean)
+    return MeanCurve(np.array(shown), constant, np.full(len(shown), np.nan), level.seeds, diverged=False)
+
+
 def runs_to_average(runs: Sequence[FinishedRun]) -> Sequence[FinishedRun]:
     """Select the runs that did not diverge; if all did, return all."""
     return [run for run in runs if not run.diverged] or runs

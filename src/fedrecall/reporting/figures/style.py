@@ -134,6 +134,13 @@ METHOD_STYLES |= {
     "logit-distillation": LineStyle("#D55E00", MIXED, "^"),
 }
 
+# Yardsticks of a comparison: horizontal lines without markers.
+BASELINE_STYLES = {
+    "central": LineStyle("#7f7f7f", DASHED, ""),
+    "local": LineStyle("#7f7f7f", MIXED, ""),
+    "majority": LineStyle("#7f7f7f", DOTTED, ""),
+}
+
 LINE_COLOURS = tuple(dict.fromkeys(style.colour for style in METHOD_STYLES.values()))[1:]  # without FedAvg's grey
 
 LINES = (SOLID, DASHED, DOTTED, MIXED)
@@ -165,8 +172,8 @@ def colour_of(name: str) -> str:
 def style_of(name: str) -> LineStyle:
     """Return the style of a method or variant; an unknown name gets one that depends on the name alone."""
     key = slug(name).replace("-plus-", "-")
-    if key in METHOD_STYLES:
-        return METHOD_STYLES[key]
+    if key in METHOD_STYLES or key in BASELINE_STYLES:
+        return METHOD_STYLES[key] if key in METHOD_STYLES else BASELINE_STYLES[key]
     number = crc32(key.encode())
     return LineStyle(
         LINE_COLOURS[number % len(LINE_COLOURS)],

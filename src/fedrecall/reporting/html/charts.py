@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedrecall.reporting.figures.series import mean_over_seeds, run_curve, runs_to_average
+from fedrecall.reporting.figures.series import baseline_line, mean_over_seeds, run_curve, runs_to_average
 from fedrecall.reporting.figures.style import distinct_styles
 from fedrecall.studies.results import StudyResults
 
@@ -60,9 +60,15 @@ def _lines(
 ) -> list[dict[str, Any]]:
     """Return mean and sample deviation of each row that has the measure."""
     out = []
-    for position, row in enumerate(results.study.rows):
+    numbers = set[int]()  # rounds of the methods
+    for position, row in enumerate(results.study.rows):  # yardsticks are the last ones
         runs = runs_to_average(results.finished_runs(row, column))
-        line = mean_over_seeds([run_curve(run, measure.key) for run in runs])
+        if row in results.study.baselines:
+            is_drawn = measure.key == "accuracy" and runs
+            line = baseline_line(runs, results.study.measure, numbers) if is_drawn else None
+        else:
+            line = mean_over_seeds([run_curve(run, measure.key) for run in runs])
+            numbers |= set() if line is None else set(line.rounds.tolist())
         if line is None:
             continue
         finite = np.flatnonzero(np.isfinite(line.mean))  # a loss may be infinite

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import tomli_w
@@ -11,6 +12,7 @@ from fedrecall.reporting.figures.partition import has_counts
 from fedrecall.reporting.html.charts import chart_data
 from fedrecall.reporting.html.svg import PageFigure, inline_figure
 from fedrecall.reporting.tables import ReportTable, TableNote, comparison_table, paper_tables
+from fedrecall.reporting.tables.breakdown import breakdown_tables, probe_table
 from fedrecall.reporting.tables.cells import failed_runs, scope_notes
 from fedrecall.reporting.tables.cost import cost_table
 from fedrecall.reporting.tables.federation import federated_runs, federation_tables
@@ -26,6 +28,20 @@ ACCURACY_GAP = FigureSpec(form="curves", title="Global minus local accuracy by r
 PRESENCE = FigureSpec(form="presence", title="Replies by client and round")
 
 PARTITION = FigureSpec(form="partition", title="Samples by client and class")
+
+NOT_MEASURED = 'Not measured: the runs have neither run.local_accuracy nor the probe "forgotten" (run.probes).'
+
+# Figures of the probes; the others are shown as tables of means, and in the curves.
+PROBE_FIGURES = {
+    "confusion": FigureSpec(form="global-confusion", title="Confusion matrix of the final global model"),
+    "local": FigureSpec(form="local-global", title="Local and global models"),
+    "local_confusion": FigureSpec(
+        form="confusion", title="One client's round: confusion before and after its training"
+    ),
+    "cohort": FigureSpec(form="labels-over-rounds", title="Labels of the cohorts and predictions, by round"),
+    "shift": FigureSpec(form="shift", title="Distance of local models from the received one"),
+    "features": FigureSpec(form="tsne", title="Features of test examples (t-SNE)"),
+}
 
 HASH_DIGITS = 12  # displayed digits of a hash; environment.json has all of them
 
@@ -52,6 +68,7 @@ class PageSection(NamedTuple):
     title: str
     tables: tuple[ReportTable, ...] = ()
     figures: tuple[PageFigure, ...] = ()
+    text: str = ""
 
 
 class Listing(NamedTuple):
@@ -95,9 +112,11 @@ def build_study_page(results: StudyResults, element_id: str) -> StudyPage:
     study = results.study
     chart, environment = chart_data(results), environment_table(results)
     named = {"study": study.id} | ({} if study.paper is None else {"paper": study.paper})
-    for label, names in (("methods", study.rows), ("columns", study.columns)):
+    for label, names in (("methods", study.methods), ("columns", list(study.columns))):
         if len(names) > 1:
             named[label] = join_limited(names)
+    if study.baselines:
+        named["yardsticks"] = join_limited(study.baselines)
     rows, columns = _configurations(results)
     return StudyPage(
         element_id=element_id,
@@ -145,6 +164,16 @@ def _sections(
     if (forgetting := forgetting_table(results)) is not None:
         shown = FORGOTTEN if "forgotten" in forgetting.header else ACCURACY_GAP
         yield PageSection("forgetting", "Forgetting", (forgetting,), draw("forgetting", shown))
+    elif finished:
+        yield PageSection("forgetting", "Forgetting", text=NOT_MEASURED)
+    if breakdown := [table for column in study.columns for table in breakdown_tables(results, column)]:
+        yield PageSection("breakdown", "By class and client", tuple(breakdown))
+    probes = asked_probes(results)
+    probe_tables = [probe_table(results, column, name) for name in probes for column in study.columns]
+    specs = [PROBE_FIGURES[name] for name in probes if name in PROBE_FIGURES and PROBE_FIGURES[name].form not in forms]
+    if probes:
+        shown_tables = tuple(table for table in probe_tables if table is not None)
+        yield PageSection("probes", "Probes", shown_tables, draw("probes", *specs))
     if finished:
         if federated_runs(results):
             figures = () if "presence" in forms else draw("federation", PRESENCE)
@@ -158,9 +187,20 @@ def _sections(
     yield PageSection("configuration", "Configuration")
 
 
+def asked_probes(results: StudyResults) -> list[str]:
+    """Return the probes that some run has, and "confusion" if it is a metric, in the order of `run.probes`."""
+    found: dict[str, None] = {}
+    for path in dict.fromkeys(run.path for run in results.finished_runs()):
+        run = read_toml(path / "config.toml").get("run", {})
+        found |= dict.fromkeys(run.get("probes", ()))
+        if "confusion" in run.get("metrics", ()):
+            found["confusion"] = None
+    return list(found)
+
+
 def main_settings(results: StudyResults) -> dict[str, str]:
     """Return the settings that characterise a study; where runs differ, all their values."""
-    paths = {run.path for run in results.finished_runs()}
+    paths = {run.path for row in results.study.methods for run in results.finished_runs(row)}
     configs = [read_toml(path / "config.toml") for path in sorted(paths)] or list(_row_tables(results).values())
     seen: dict[str, dict[str, None]] = {}
     for tables in configs:
@@ -170,7 +210,8 @@ def main_settings(results: StudyResults) -> dict[str, str]:
 
 
 def _setting_texts(config: Mapping[str, Scalar]) -> Iterator[tuple[str, str]]:
-    yield "data", str(config.get("data.name"))
+    path = config.get("data.path")
+    yield "data", str(config.get("data.name")) if path is None else Path(str(path)).name
     yield "model", str(config.get("model.name", "chosen for the data"))
     clients, fraction = config.get("federation.clients"), config.get("federation.fraction")
     share = f"{fraction:.3g} of them" if isinstance(fraction, float) else "all"

@@ -9,6 +9,8 @@ from typing import Literal
 import torch
 
 from fedrecall.config.choices import PythonObject
+from fedrecall.config.experiment import Experiment
+from fedrecall.config.tables import read_toml
 from fedrecall.data.partitioners import Groups
 from fedrecall.reporting.tables.render import TableCell, TableNote
 from fedrecall.runs.predictions import Predictions, load_predictions
@@ -139,7 +141,8 @@ def target_rounds(results: StudyResults, row: str, column: str) -> TargetRounds 
     """Compute rounds to target and speedups; None without a target or without a completed run.
 
     In an unfinished study, two rows are compared by the mean curves of the seeds that both have completed. As in the
-    papers, the row that sets the target has its last round if the target is its final accuracy, and a speedup of 1.
+    papers, the row that sets the target has its last round if the target is its final accuracy, and a speedup of 1 over
+    all rounds if the target is its final or best accuracy.
     """
     target, runs = results.study.target, run_group(results, row, column)
     reference = run_group(results, reference_row(results.study), column)
@@ -151,7 +154,8 @@ def target_rounds(results: StudyResults, row: str, column: str) -> TargetRounds 
         return None
     reached = statistics.rounds_to_target(runs.curve, accuracy)
     if isinstance(target, Target) and row == target.of:
-        return TargetRounds(runs.rounds if target.measure == "final" else reached, 1.0, 1.0)
+        over_all = statistics.speedup(runs.rounds, reached) if target.measure == "last10" else 1.0
+        return TargetRounds(runs.rounds if target.measure == "final" else reached, over_all, 1.0)
     both = [statistics.rounds_to_target(group.curve, accuracy) for group in (reference_shared, runs_shared)]
     over_reference = statistics.speedup(*both) if runs_shared.completed else None  # None: no seed in common
     return TargetRounds(reached, statistics.speedup(runs.rounds, reached), over_reference)
@@ -247,16 +251,24 @@ def scope_notes(results: StudyResults) -> list[TableNote]:
     if unfinished:
         text += f"; {unfinished} of {len(study.cells())} runs are not finished"
     scale = [TableNote(note, "scaled") for note in study.scale_note(lengths=True)]
-    return [*scale, TableNote(text, "unfinished" if unfinished else "seeds"), TableNote(seed_scope(study))]
+    return [*scale, TableNote(text, "unfinished" if unfinished else "seeds"), TableNote(seed_scope(results))]
 
 
-def seed_scope(study: Study) -> str:
-    """Describe what the seeds of a study vary, and what is the same for all of them."""
-    experiment = next(iter(study.experiments.values()))
+def seed_scope(results: StudyResults) -> str:
+    """Describe what the seeds of a study vary, and what is the same for all of them.
+
+    The configuration is that of a run, if one is finished: the data may have named the clients.
+    """
+    study = results.study
+    first = next(iter(results.finished_runs(study.methods[0])), None)
+    experiment = study.experiments[study.cells()[0].folder]
+    if first is not None and (first.path / "config.toml").exists():
+        experiment = Experiment(**read_toml(first.path / "config.toml"))
     run, federation = experiment.run, experiment.federation
+    own_model = isinstance(experiment.model, PythonObject)
     fixed_partition = run.partition_seed is not None or isinstance(federation.partition, PythonObject | Groups)
     varied = {
-        "weights": run.init_seed is None and not isinstance(experiment.model, PythonObject) and run.start is None,
+        "weights (if model is no module)" if own_model else "weights": run.init_seed is None and run.start is None,
         "batches": True,
         "cohorts": run.sample_seed is None and federation.clients_per_round < federation.clients,
         "partition": not fixed_partition,

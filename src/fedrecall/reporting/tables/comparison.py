@@ -6,6 +6,7 @@ from functools import partial
 from fedrecall.reporting.tables import cells
 from fedrecall.reporting.tables.cells import MILLION, RunGroup, reference_row, run_group, target_accuracy, target_rounds
 from fedrecall.reporting.tables.render import ReportTable, TableCell, TableNote
+from fedrecall.studies import statistics
 from fedrecall.studies.results import StudyResults
 from fedrecall.studies.study import Target, slug
 
@@ -60,6 +61,9 @@ def comparison_table(results: StudyResults, column: str, *, brief: bool = False)
         "MB up": lambda _, g: cells.number_cell(g.mean_of("bytes_up"), MILLION),
         "MB down": lambda _, g: cells.number_cell(g.mean_of("bytes_down"), MILLION),
     }
+    for title in ("rounds to target", "speedup", f"speedup over {reference_row(study)}", "MB up", "MB down"):
+        if title in makers:
+            makers[title] = partial(_unless_baseline, makers[title], study.baselines)
     if brief:
         shown = {measure, "best", f"{measure} less {first}", "forgotten", "pull", "s/round"}
         makers = {title: make for title, make in makers.items() if title in shown}
@@ -70,6 +74,7 @@ def comparison_table(results: StudyResults, column: str, *, brief: bool = False)
         rows=tuple((row, tuple(make(row, group) for make in makers.values())) for row, group in groups.items()),
         notes=(
             *cells.scope_notes(results),
+            *map(TableNote, _baseline_notes(results, groups)),
             *map(TableNote, _inactive_notes(groups)),
             *map(TableNote, _legend(results, column, set(makers))),
             *cells.failure_notes(results, column),
@@ -78,8 +83,38 @@ def comparison_table(results: StudyResults, column: str, *, brief: bool = False)
     )
 
 
+def _unless_baseline(
+    make: Callable[[str, RunGroup], TableCell], baselines: Container[str], row: str, group: RunGroup
+) -> TableCell:
+    """Make a cell that has no meaning for a yardstick."""
+    return TableCell(("-",), {"mean": None}) if row in baselines else make(row, group)
+
+
 def _round_mean_cell(_: str, group: RunGroup, *, key: str) -> TableCell:
     return cells.spread_cell(list(group.mean_over_rounds(key).values()), group)
+
+
+BASELINE_NOTES = {
+    "central": "row central: the same model trained on the pooled data, on as many examples as in FedAvg's run",
+    "local": "row local: each client trains alone; its model classifies the test examples of the client, or all "
+    "of them if they have no client",
+    "majority": "row majority: always the most frequent class of the training data",
+}
+
+
+def _baseline_notes(results: StudyResults, groups: Mapping[str, RunGroup]) -> list[str]:
+    """Return a line for every yardstick, and what there is to win for the first method."""
+    study = results.study
+    out = [BASELINE_NOTES[str(study.rows[row]["baseline"])] for row in study.baselines]
+    first = study.methods[0] if study.methods else None
+    if "central" in study.baselines and first is not None:
+        gap = statistics.paired_difference(
+            groups["central"].accuracy(study.measure), groups[first].accuracy(study.measure)
+        )
+        if gap is not None:
+            what = "that a better federated method can win" if gap.mean > 0 else "so there is nothing to win"
+            out.append(f"central less {first}: {gap.mean:+.2f} points, {what}")
+    return out
 
 
 def _inactive_notes(groups: Mapping[str, RunGroup]) -> list[str]:
@@ -112,7 +147,9 @@ def _legend(results: StudyResults, column: str, shown: Container[str]) -> list[s
         curve = " of the mean curve" if several else ""
         out.append(f"target: {100 * target:.2f} %{setter}; rounds to target: first round{curve} at it, - if none")
         out.append(f"speedup: all rounds / rounds to target; over {reference}: its rounds to target / rounds to target")
-        out.append("speedup is - for a method that never reaches the target, and 1 for the one that sets it")
+        is_average = isinstance(study.target, Target) and study.target.measure == "last10"
+        setting = "" if is_average or not isinstance(study.target, Target) else ", and 1 for the one that sets it"
+        out.append(f"speedup is - for a method that never reaches the target{setting}")
         if len({frozenset(run_group(results, row, column).accuracy("final")) for row in study.rows}) > 1:
             out.append(f"methods with missing seeds are compared with {reference} by the mean curves of shared seeds")
     if "local" in shown:

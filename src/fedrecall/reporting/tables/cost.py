@@ -13,19 +13,21 @@ from fedrecall.reporting.tables.cells import MILLION, number_cell
 from fedrecall.reporting.tables.federation import node_sizes
 from fedrecall.studies.results import FinishedRun, StudyResults
 
+TRAFFIC = ("bytes_up", "bytes_down")
+
 
 def cost_table(results: StudyResults) -> ReportTable:
     """Make the table of costs, one line per row of the study, averaged over its finished runs."""
     rows = []
     for row in results.study.rows:
         runs = list({run.path: run for run in results.finished_runs(row)}.values())  # columns may share a run
+        sends = row not in results.study.baselines  # a yardstick sends nothing to a server
         cells = (
             number_cell(float(len(runs))),
             number_cell(_mean([passes_trained(run) for run in runs]), MILLION),
             number_cell(_mean([seconds for run in runs for _, seconds in run.curve("seconds")])),
             number_cell(_mean([run.summary.get("seconds") for run in runs])),
-            number_cell(_mean([run.summary.get("bytes_up") for run in runs]), MILLION),
-            number_cell(_mean([run.summary.get("bytes_down") for run in runs]), MILLION),
+            *(number_cell(_mean([run.summary.get(key) for run in runs if sends]), MILLION) for key in TRAFFIC),
         )
         rows.append((row, cells))
     return ReportTable(

@@ -33,7 +33,9 @@ def forgetting_table(results: StudyResults) -> ReportTable | None:
     if len(columns) > 1:
         measured = any(run_curve(run, "forgotten") for run in results.finished_runs())
         titles = [(column, column, "forgotten" if measured else "global - local") for column in columns]
-    lines = {row: [_mean_cell(results, row, column, name) for _, column, name in titles] for row in results.study.rows}
+    lines = {
+        row: [_mean_cell(results, row, column, name) for _, column, name in titles] for row in results.study.methods
+    }
     shown = [i for i in range(len(titles)) if any(line[i].value is not None for line in lines.values())]
     return ReportTable(
         name="forgetting",

@@ -81,6 +81,7 @@
 
   // --- charts ---
 
+  const MIN_SPAN = 10; // smallest range of an axis of percentages
   const MARGIN = { left: 44, right: 12, top: 26, bottom: 34 };
 
   function ticks(low, high, about) {
@@ -127,6 +128,11 @@
       if (high - low < 1e-9) [low, high] = [low - 0.5, high + 0.5];
       const gap = 0.04 * (high - low);
       [low, high] = [low >= 0 ? Math.max(0, low - gap) : low - gap, high + gap];
+      if (this.measure.scale === 100 && high - low < MIN_SPAN) { // a narrower axis would exaggerate
+        const middle = (low + high) / 2 - MIN_SPAN / 2;
+        low = low >= 0 ? Math.max(0, middle) : middle;
+        high = low + MIN_SPAN;
+      }
       const [first, last] = this.xs.length > 1 ? [this.xs[0], this.xs[this.xs.length - 1]] : [0, (this.xs[0] ?? 1) * 2];
       const plotWidth = this.width - MARGIN.left - MARGIN.right;
       const plotHeight = this.height - MARGIN.top - MARGIN.bottom;
@@ -142,7 +148,9 @@
       for (const x of ticks(first, last, plotWidth / 70).filter(Number.isInteger)) {
         svg.append(make("text", { x: this.px(x), y: this.height - 18, "text-anchor": "middle" }, short(x)));
       }
-      svg.append(make("text", { x: 0, y: 12 }, `${this.measure.name}${this.measure.unit && `,${this.measure.unit}`}`));
+      const start = low > 0 ? ` (the axis does not start at 0)` : "";
+      const title = `${this.measure.name}${this.measure.unit && `,${this.measure.unit}`}${start}`;
+      svg.append(make("text", { x: 0, y: 12 }, title));
       const middle = MARGIN.left + plotWidth / 2;
       svg.append(make("text", { x: middle, y: this.height - 3, "text-anchor": "middle" }, "round"));
       for (const line of this.lines) svg.append(this.series(line));

@@ -1,0 +1,117 @@
+"""Yardsticks of a comparison: pooled training, each client alone, the most frequent class."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import fedrecall as fr
+from fedrecall.data.dataset import Dataset
+from fedrecall.errors import UserError
+from fedrecall.runs.predictions import load_predictions
+from fedrecall.studies.compare import comparison_study
+from fedrecall.studies.cost import cost
+
+CONFIG = {"local": {"epochs": 2, "batch": 16, "lr": 0.1}, "run": {"rounds": 4}, "engine": {"name": "serial"}}
+
+
+@pytest.fixture(scope="module")
+def data() -> Dataset:
+    rng = np.random.default_rng(0)
+    y = rng.choice(["a", "b"], 240, p=[0.7, 0.3])
+    clients = rng.choice(["north", "south", "west"], 240)
+    x = rng.normal(0, 1, (240, 4)).astype(np.float32)
+    x[:, 0] += np.where((y == "b") == (clients == "south"), -3, 3)  # the south is the opposite of the others
+    return fr.from_arrays(x, y, clients=clients)
+
+
+@pytest.fixture(scope="module")
+def comparison(data: Dataset, tmp_path_factory: pytest.TempPathFactory) -> fr.Comparison:
+    out = tmp_path_factory.mktemp("study") / "study"
+    names = ["central", "local", "majority"]
+    return fr.compare(["fedavg"], config=CONFIG, data=data, seeds=2, baselines=names, out=out, progress=False)
+
+
+def test_yardsticks_are_rows_of_the_same_table(comparison: fr.Comparison) -> None:
+    assert comparison.methods == ["fedavg"]
+    assert comparison.baselines == ["central", "local", "majority"]
+    (table,) = comparison.tables()
+    rows = {name: dict(zip(table.header[1:], cells, strict=True)) for name, cells in table.rows}
+    assert list(rows) == ["fedavg", "central", "local", "majority"]
+    for name in comparison.baselines:
+        assert rows[name]["speedup"].lines == rows[name]["MB up"].lines == ("-",)
+        assert len(rows[name]["last 10 less fedavg"].lines) == 4  # with both intervals and the verdict
+    gap = rows["central"]["last 10 less fedavg"].value
+    assert any(note.text.startswith(f"central less fedavg: {gap:+.2f} points") for note in table.notes)
+
+
+def test_majority_is_the_share_of_the_most_frequent_class(comparison: fr.Comparison, data: Dataset) -> None:
+    for run in comparison.runs:
+        if run.cell.row == "majority":
+            kept = load_predictions(run.path)
+            assert kept is not None
+            assert run.summary["last10"] == pytest.approx(float((kept.y == 0).double().mean()))
+            assert (kept.predicted == 0).all()
+
+
+def test_local_is_the_accuracy_of_each_clients_own_model(comparison: fr.Comparison, data: Dataset) -> None:
+    accuracy = {row: comparison.to_dict()[row]["final"]["mean"] for row in ("local", "central", "fedavg")}
+    assert accuracy["local"] > accuracy["central"] + 5  # one model cannot fit both
+    run = next(run for run in comparison.runs if run.cell.row == "local")
+    kept, split = load_predictions(run.path), data.split_again(seed=run.cell.seed)
+    assert kept is not None
+    assert torch.equal(kept.groups.long(), split.test_groups)
+    assert run.summary["final"] == pytest.approx(float((kept.predicted == kept.y).double().mean()))
+    # the model of one client, trained alone in a run of its own, classifies its test examples so
+    rows = split.train_groups == 1
+    alone = Dataset("south", split.train_x[rows], split.train_y[rows], split.test_x, split.test_y, split.classes)
+    single = {"federation": {"clients": 1, "partition": {"name": "iid"}}}
+    result = fr.run({**CONFIG, **single, "data": {"aux_per_class": 0}}, data=alone, seed=run.cell.seed, progress=False)
+    mine = kept.groups == 1
+    found = result.predict(split.test_x)["prediction"].to_numpy()[mine.numpy()]
+    agreement = np.mean(found == np.asarray(split.classes)[kept.predicted[mine].long().numpy()])
+    assert agreement > 0.9  # batches are drawn in another order
+
+
+def test_central_makes_the_passes_of_fedavg(data: Dataset) -> None:
+    for clients, expected in ((4, (4, 2)), (2, (4, 1)), (1, (2, 1))):
+        config = {**CONFIG, "federation": {"clients": 4, "sample": clients, "partition": {"name": "iid"}}}
+        study, _ = comparison_study(["fedavg"], config, seeds=1, baselines=["central"], keywords=None)
+        tables = study.cell("central", next(iter(study.columns)), 0).config
+        assert (tables["run"]["rounds"], tables["local"]["epochs"]) == expected
+        assert tables["federation"] == {"clients": 1, "partition": {"name": "iid"}}
+    both = comparison_study(["fedavg"], {**CONFIG, "federation": {"clients": 4}}, seeds=1, baselines=["central"])[0]
+    alone = both.subset(rows=["fedavg"])
+    assert cost(both).passes == pytest.approx(2 * cost(alone).passes, rel=0.01)
+
+
+def test_defaults(data: Dataset) -> None:
+    assert comparison_study(["fedavg"])[0].baselines == []
+    from fedrecall.runs.keywords import Keywords
+
+    own = comparison_study(["fedavg"], keywords=Keywords(data=data))[0]
+    assert own.baselines == ["central", "majority"]
+    assert comparison_study(["fedavg"], keywords=Keywords(data=data), baselines=[])[0].baselines == []
+    with pytest.raises(UserError) as error:
+        comparison_study(["fedavg"], baselines=["centre"])
+    assert (error.value.code, error.value.key, error.value.hint) == (
+        "config.unknown_name",
+        "baselines",
+        'did you mean "central"?',
+    )
+
+
+def test_yardsticks_are_horizontal_lines(comparison: fr.Comparison, tmp_path: Path) -> None:
+    from fedrecall.reporting.html.charts import chart_data
+
+    figure = comparison.plot()
+    lines = [line for axes in figure.axes for line in axes.get_lines() if len(set(line.get_ydata())) == 1]
+    assert len(lines) >= 3
+    levels = {row: comparison.to_dict()[row]["last 10"]["mean"] for row in comparison.baselines}
+    chart = chart_data(comparison.study_results)
+    names = [row["name"] for row in chart["rows"]]
+    (panel,) = chart["panels"]
+    shown = {names[line["row"]]: line["y"] for line in panel["lines"]["accuracy"]}
+    assert {name: shown[name][0] for name in levels} == pytest.approx(levels, abs=0.01)
+    assert [line["row"] for line in panel["lines"]["train_loss"]] == [0]
