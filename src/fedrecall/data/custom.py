@@ -369,7 +369,8 @@ def standardise_inputs(data: Dataset, numeric: Tensor | None = None) -> Dataset:
     if isinstance(data.train_x, TensorDict) and isinstance(data.test_x, TensorDict):
         both = data.train_x.tensors, data.test_x.tensors
         part = standardise_inputs(replace(data, train_x=both[0][NUMBERS], test_x=both[1][NUMBERS]), numeric)
-        train_x, test_x = TensorDict({**both[0], NUMBERS: part.train_x}), TensorDict({**both[1], NUMBERS: part.test_x})
+        scaled = cast(Tensor, part.train_x), cast(Tensor, part.test_x)
+        train_x, test_x = (TensorDict({**old, NUMBERS: new}) for old, new in zip(both, scaled, strict=True))
         return replace(data, train_x=train_x, test_x=test_x, scaling=part.scaling)
     train, test = (cast(Tensor, x).float() for x in (data.train_x, data.test_x))
     unchanged = torch.zeros(train.shape[1:], dtype=torch.bool) if numeric is None else ~numeric

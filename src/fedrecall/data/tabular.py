@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from pyarrow import ChunkedArray
     from pyarrow import Table as ArrowTable
 
-    TableLike = str | Path | DataFrame | "LoadedTable"
-
 
 class LoadedTable(NamedTuple):
     """A table that was read: its name for messages and its columns."""
@@ -43,7 +41,7 @@ class LoadedTable(NamedTuple):
 
 
 def from_table(
-    table: "TableLike",
+    table: "str | Path | DataFrame | LoadedTable",
     label: str,
     *,
     client: str | None = None,
@@ -55,7 +53,7 @@ def from_table(
     text: str | None = None,
     tokenizer: Tokenizer | None = None,
     max_tokens: int = MAX_TOKENS,
-    test: "float | TableLike" = 0.2,
+    test: "float | str | Path | DataFrame | LoadedTable" = 0.2,
     seed: int = 0,
 ) -> Dataset:
     """Build a data set from a CSV or Parquet file or a DataFrame. All columns but those named are features.
@@ -100,7 +98,7 @@ def from_table(
             raise missing_value_error(test_columns[label], label, test_file, "fill them or drop the rows")
         _require_other_groups(columns, test_columns, group, test_file)
     values = {file: _values(columns, label, client, group, time) for file, columns in parts.items()}
-    options = {"client": client, "group": group, "time": time, "drop": drop, "missing": missing}
+    options: dict[str, Any] = {"client": client, "group": group, "time": time, "drop": drop, "missing": missing}
     texts: dict[str, Any] = {"tokenizer": tokenizer, "max_tokens": max_tokens}
     again = None
     if len(parts) == 1 and time is None:
@@ -163,7 +161,7 @@ def _values(
     columns: "Mapping[str, ChunkedArray]", label: str, client: str | None, group: str | None, time: str | None
 ) -> RawExamples:
     """Return labels, clients, groups and times of a table's rows; the inputs follow once the rows are split."""
-    others = (columns[key].to_pylist() if key in columns else None for key in (client, group, time))
+    others = (None if key not in columns else columns[str(key)].to_pylist() for key in (client, group, time))
     return RawExamples(torch.empty(0), columns[label].to_pylist(), *others)
 
 
@@ -177,7 +175,7 @@ def _required(file: str, columns: "dict[str, ChunkedArray]", names: Iterable[str
     return columns
 
 
-def table_columns(table: "TableLike") -> "tuple[str, dict[str, ChunkedArray]]":
+def table_columns(table: "str | Path | DataFrame | LoadedTable") -> "tuple[str, dict[str, ChunkedArray]]":
     """Return the name of a CSV or Parquet file or of a DataFrame for messages, and its columns by name."""
     if isinstance(table, LoadedTable):
         return table.file, table.columns

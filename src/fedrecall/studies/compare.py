@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
 
+import numpy as np
+
 from fedrecall.config.experiment import Experiment
 from fedrecall.config.sources import COMPARE_DEFAULTS, ConfigLike, import_own_code
 from fedrecall.config.tables import Tables, merge_tables
@@ -172,7 +174,7 @@ def _participation(experiment: Experiment, objects: PythonObjects) -> float:
     clients = federation.clients
     if "clients" not in federation.model_fields_set and experiment.data.may_name_clients:
         data = objects.data or import_own_code(experiment).data.load()
-        clients = clients if data.train_groups is None else len(data.train_groups.unique())
+        clients = clients if data.train_groups is None else len(np.unique(data.train_groups.numpy()))
     return min(1.0, federation.sample / clients)
 
 
