@@ -32,7 +32,7 @@ def write_base(folder: Path) -> None:
 
     torch.manual_seed(0)
     size = {"hidden_size": 384, "intermediate_size": 1536, "num_hidden_layers": 6, "num_attention_heads": 12}
-    BertModel(BertConfig(vocab_size=VOCABULARY, **size), add_pooling_layer=False).save_pretrained(folder)
+    BertModel(BertConfig(vocab_size=VOCABULARY, **size)).save_pretrained(folder)
 
 
 def texts(n: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:

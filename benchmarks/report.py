@@ -15,7 +15,7 @@ TEXT = {
     "machine such a ratio varies by 0.03 to 0.05 between runs.",
     "precision": 'Seconds per round of FedAvg with `local.precision = "bf16"`, compared with fp32. A processor without '
     "bf16 instructions emulates them: runs refuse that, and the ratio has no bound.",
-    "adapters": "LoRA of rank 8 on query and value of a transformer of the size of MiniLM (22.6 million weights, 32 "
+    "adapters": "LoRA of rank 8 on query and value of a transformer of the size of MiniLM (22.7 million weights, 32 "
     "texts of 32 tokens a step). Seconds are those of the processor, of one thread. Memory is the proportional set "
     "size of all processes, in which shared pages count once. The base is in memory once: a further worker needs less "
     "than it, and a teacher no second copy.",

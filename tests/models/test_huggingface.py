@@ -166,6 +166,26 @@ def test_an_adapter_is_saved_in_the_format_of_peft(bert: Path, data: fr.Dataset,
     assert error.value.code == "model.no_adapter"
 
 
+def test_weights_that_the_base_lacks_are_trained_sent_and_saved(tmp_path: Path) -> None:
+    from peft import PeftModel
+    from transformers import AutoModelForSequenceClassification
+
+    base = save_transformer(tmp_path / "base", pooler=False)
+    head = HuggingFace(str(base), train="head").build(SHAPE, 3)
+    assert trained(head) == {
+        f"{name}.{part}" for name in ("classifier", "bert.pooler.dense") for part in ("weight", "bias")
+    }
+    data = fr.from_text(TEXTS, LABELS, clients=CLIENTS, tokenizer=base)
+    result = fr.run(settings(base), data=data, progress=False)
+    assert len(result.server.w) == 8 * 8 * 16 + 16 * 3 + 3 + 16 * 16 + 16
+    folder = result.save_adapter(tmp_path / "adapter")
+    torch.manual_seed(5)  # of the pooler that is replaced
+    loaded = PeftModel.from_pretrained(AutoModelForSequenceClassification.from_pretrained(base, num_labels=3), folder)
+    inputs = {name: data.test_x[name] for name in data.test_x.names}
+    with torch.no_grad():
+        assert torch.equal(loaded.eval()(**inputs).logits, result.model()(**inputs)[1])
+
+
 def test_a_killed_run_of_a_text_table_resumes_to_the_bit(bert: Path, tmp_path: Path) -> None:
     file = tmp_path / "notes.csv"
     with file.open("w", newline="") as f:

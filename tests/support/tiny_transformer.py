@@ -9,7 +9,7 @@ WORDS = ["the", "a", "red", "blue", "green", "rose", "sky", "leaf", "grows", "sh
 TOPICS = {"flower": ["red", "rose", "grows"], "sky": ["blue", "sky", "shines"], "tree": ["green", "leaf", "falls"]}
 
 
-def save_transformer(folder: Path, *, kind: str = "bert", seed: int = 0) -> Path:
+def save_transformer(folder: Path, *, kind: str = "bert", seed: int = 0, pooler: bool = True) -> Path:
     """Write a transformer with random weights, and a tokenizer of whole words."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import BertConfig, BertModel, GPT2Config, GPT2Model, PreTrainedTokenizerFast
@@ -28,7 +28,8 @@ def save_transformer(folder: Path, *, kind: str = "bert", seed: int = 0) -> Path
         torch.manual_seed(seed)
         if kind == "bert":
             layers = {"num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 32}
-            model = BertModel(BertConfig(hidden_size=16, intermediate_size=24, **layers, **size))
+            config = BertConfig(hidden_size=16, intermediate_size=24, **layers, **size)
+            model = BertModel(config, add_pooling_layer=pooler)
         else:
             model = GPT2Model(GPT2Config(n_embd=16, n_layer=2, n_head=2, n_positions=32, **size))
         model.save_pretrained(folder)

@@ -6,7 +6,7 @@ student and the teachers share.
 
 import hashlib
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
@@ -107,13 +107,12 @@ class HuggingFace:
 
     def build(self, shape: Mapping[str, tuple[int, ...]], classes: int) -> nn.Module:
         """Build the module. A new head and adapters have random weights of torch's global generator."""
-        module = self._load(self.folder(), classes, of_tokens=POSITIONS in shape)
+        module, heads = self._load(self.folder(), classes, of_tokens=POSITIONS in shape)
         if self.part == "lora":
-            module = self._with_adapters(module, of_tokens=POSITIONS in shape)
+            module = self._with_adapters(module, heads, of_tokens=POSITIONS in shape)
         elif self.part == "head":
-            head = _head_names(module)
             for name, p in module.named_parameters():
-                p.requires_grad_(name in head)
+                p.requires_grad_(any(name.startswith(f"{head}.") for head in heads))
         for layer in module.modules():
             own = [p for p in layer.parameters(recurse=False) if p.requires_grad and p.dtype != torch.float32]
             for p in own:
@@ -124,7 +123,8 @@ class HuggingFace:
         sample = TensorDict({n: torch.ones(2, *size, dtype=types.get(n, torch.int64)) for n, size in shape.items()})
         return adapt(module, sample, classes, copy=False)
 
-    def _load(self, folder: str, classes: int, *, of_tokens: bool) -> nn.Module:
+    def _load(self, folder: str, classes: int, *, of_tokens: bool) -> tuple[nn.Module, list[str]]:
+        """Return the module and the names of its modules with new weights: the head, and what the files lack."""
         from transformers import AutoModel, AutoModelForSequenceClassification, AutoModelForTokenClassification
 
         if of_tokens and self.pooling != "model":
@@ -135,18 +135,19 @@ class HuggingFace:
             with _quiet():
                 if self.pooling == "model":
                     kind: Any = AutoModelForTokenClassification if of_tokens else AutoModelForSequenceClassification
-                    loaded: nn.Module = kind.from_pretrained(folder, num_labels=classes, **options)
-                    return loaded
-                return PooledClassifier(AutoModel.from_pretrained(folder, **options), classes)
+                    options |= {"num_labels": classes, "output_loading_info": True}
+                    loaded, found = kind.from_pretrained(folder, **options)
+                    return loaded, _head_modules(loaded, found["missing_keys"])
+                return PooledClassifier(AutoModel.from_pretrained(folder, **options), classes), ["classifier"]
         except (OSError, ValueError, KeyError) as error:
             raise self._not_found(error) from None
 
-    def _with_adapters(self, module: nn.Module, *, of_tokens: bool) -> nn.Module:
+    def _with_adapters(self, module: nn.Module, heads: list[str], *, of_tokens: bool) -> nn.Module:
         try:
             from peft import LoraConfig, TaskType, get_peft_model
         except ImportError:
             raise missing_extra("peft", "text") from None
-        lora, heads = self.lora or Lora(), _head_modules(module)
+        lora = self.lora or Lora()
         ends = {name.rpartition(".")[2] for name in _matrix_layers(module) if name not in heads}
         for target in lora.targets:
             if target.rpartition(".")[2] not in ends:
@@ -220,15 +221,15 @@ def _matrix_layers(module: nn.Module) -> Iterator[str]:
             yield name
 
 
-def _head_modules(module: nn.Module) -> list[str]:
-    """Return the names of the modules beside the base, whose weights are new: "classifier" or "score"."""
-    base = "encoder" if isinstance(module, PooledClassifier) else str(getattr(module, "base_model_prefix", ""))
-    return [name for name, child in module.named_children() if name != base and list(child.parameters())]
+def _head_modules(module: nn.Module, missing: Iterable[str]) -> list[str]:
+    """Return the names of modules with new weights: those beside the base ("classifier"), and the owners of `missing`.
 
-
-def _head_names(module: nn.Module) -> set[str]:
-    heads = _head_modules(module)
-    return {name for name, _ in module.named_parameters() if name.partition(".")[0] in heads}
+    A base without a pooler is an example of the latter: if its new weights were frozen, they would be random for ever.
+    """
+    base, parameters = str(getattr(module, "base_model_prefix", "")), dict(module.named_parameters())
+    beside = [name for name, child in module.named_children() if name != base and list(child.parameters())]
+    inside = {key.rpartition(".")[0] for key in missing if key in parameters and key.startswith(f"{base}.")}
+    return [*beside, *sorted(inside)]
 
 
 def _to_type_of_weights(layer: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
