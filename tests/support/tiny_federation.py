@@ -36,6 +36,9 @@ class Vectors:
             return x
         return x + self.noise * torch.randn(x.shape, generator=rng, dtype=x.dtype)
 
+    def positions(self, rows: Tensor | slice) -> Tensor | slice:
+        return rows
+
 
 def vectors(n: int = 41, seed: int = 0, dtype: torch.dtype = torch.float32, noise: float = 0.0) -> Vectors:
     rng = torch.Generator().manual_seed(seed)
