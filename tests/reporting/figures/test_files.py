@@ -84,7 +84,7 @@ def test_a_study_without_finished_runs_has_no_figures(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("form", sorted(set(FIGURES) - {"curves", "against", "bars", "partition", "grid"}))
+@pytest.mark.parametrize("form", sorted(set(FIGURES) - {"curves", "against", "bars", "partition", "presence", "grid"}))
 def test_missing_data_skips_the_figure(form: str, make: Callable[..., StudyResults]) -> None:
     report = draw_all(make(study(figures=figures((form, "", {}))), rounds=2))
     assert not report.figures

@@ -33,6 +33,8 @@ CASES: dict[str, tuple[str, dict, list[str] | dict, list[str] | dict, dict]] = {
     "few bars": ("bars", {}, TEN[:2], ["a", "b"], {}),
     "partition": ("partition", {}, ["FedAvg"], ["a"], {}),
     "partitions": ("partition", {}, ["FedAvg"], ["a", "b", LONG], {"clients": 100, "classes": 100, "rounds": 1}),
+    "presence": ("presence", {}, ["FedAvg"], ["a"], {"rounds": 8}),
+    "presence of many": ("presence", {}, ["FedAvg"], ["a"], {"clients": 300, "rounds": 100}),
     "forgetting": ("forgetting", {"printed": PRINTED}, START, ["CIFAR-10"], {}),
     "forgetting of 200 classes": ("forgetting", {}, START, ["Tiny"], {"classes": 200, "rounds": 2}),
     "local-global": ("local-global", {}, ["FedAvg"], ["#K=2", "#K=5", "0.5", LONG], {"rounds": 30}),
@@ -92,7 +94,7 @@ def test_nothing_is_cut_off_covered_or_small(
     for legend in figure.legends:
         for axes in figure.axes:
             assert Bbox.intersection(legend.get_window_extent(), axes.get_tightbbox()) is None
-    assert any("rounds scaled to 10 %" in text.get_text() for text, _ in texts) or form == "partition"
+    assert any("rounds scaled to 10 %" in text.get_text() for text, _ in texts) or form in ("partition", "presence")
 
 
 def shown_texts(figure: Figure) -> Iterator[tuple[Text, Bbox]]:

@@ -155,9 +155,13 @@ def _style_axes(axes: Axes) -> None:
 
 
 def has_counts(results: StudyResults) -> bool:
-    """Return True if a partition of the study is known: data on nodes of a federation are not."""
-    runs = {run.path: run for run in results.finished_runs()}.values()
-    return any(read_json(run.path / "partition.json").get("law", {}).get("name") != "nodes" for run in runs)
+    """Return False if the data of all runs are on the nodes of a federation, so that their classes are not known."""
+    paths = {run.path for run in results.finished_runs()}
+    try:
+        laws = [read_json(path / "partition.json").get("law") for path in paths]
+    except UserError:  # a damaged file is reported where it is drawn
+        return True
+    return not paths or any(not isinstance(law, dict) or law.get("name") != "nodes" for law in laws)
 
 
 def partition(results: StudyResults, *, title: str = "", columns: Selection = None) -> Figure:

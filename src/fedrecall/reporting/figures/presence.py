@@ -1,5 +1,7 @@
 """Figure of a federation: which clients replied in which round."""
 
+from itertools import chain
+
 import numpy as np
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
@@ -7,8 +9,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from fedrecall.reporting.figures.layout import add_title_legend_notes, new_figure
-from fedrecall.reporting.figures.series import MissingData
-from fedrecall.reporting.figures.style import PAGE_WIDTH, SMALL
+from fedrecall.reporting.figures.series import MissingData, finished_runs
+from fedrecall.reporting.figures.style import PAGE_WIDTH
 from fedrecall.reporting.tables.federation import federated_runs
 from fedrecall.studies.results import StudyResults
 
@@ -19,10 +21,13 @@ MAX_CLIENTS_DRAWN = 200  # lines of more clients would be narrower than a pixel
 
 
 def presence(results: StudyResults, *, title: str = "") -> Figure:
-    """Draw rounds across and clients down, with the state of each client in each round, of the first run on Flower."""
-    run = next(iter(federated_runs(results)), None)
-    if run is None or not run.records:
-        raise MissingData("report.no_finished_run", "no run on Flower has a complete round", "presence")
+    """Draw rounds across and clients down, with the state of each client in each round.
+
+    The run is the first one on Flower, or else the first one.
+    """
+    run = next(run for run in [*federated_runs(results), *chain(*finished_runs(results, None, None).values())])
+    if not run.records:
+        raise MissingData("report.missing_measurement", f"{run.path}: the run has no complete round", "presence")
     population = 1 + max(client for record in run.records for client in record["clients"])
     shown = min(population, MAX_CLIENTS_DRAWN)
     table = np.zeros((population, len(run.records)))
@@ -53,13 +58,6 @@ def presence(results: StudyResults, *, title: str = "") -> Figure:
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     seen = sorted({int(state) for state in np.unique(table)})
     names = list(PRESENCE)
-    axes.legend(
-        handles=[Patch(color=PRESENCE[names[state]], label=names[state]) for state in seen],
-        loc="lower right",
-        bbox_to_anchor=(1.0, 1.0),
-        ncols=len(seen),
-        fontsize=SMALL,
-        frameon=False,
-    )
+    legend = [(names[state], Patch(color=PRESENCE[names[state]])) for state in seen]
     notes = [f"the first {shown} of {population} clients"] if shown < population else []
-    return add_title_legend_notes(figure, title=title, notes=notes)
+    return add_title_legend_notes(figure, title=title, legend=legend, notes=notes)
