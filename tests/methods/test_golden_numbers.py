@@ -101,6 +101,8 @@ def test_fedrs() -> None:
         ([16, 81, 256, 0], 1.0, 0.3757236085),  # class 3 leaves the softmax
         ([16, 16, 16, 16], 5.0, CE),
         ([16, 81, 256, 0], 0.0, CE),
+        ([16, 81, 256, 1], 0.1, 0.4916759315),  # FL-bench's loss
+        ([3, 5, 2, 0], 1.0, 0.4105914091),  # FL-bench's with the count 1e-8: a margin of 100 leaves ten digits
     ],
 )
 def test_fedlc(counts: list[int], tau: float, expected: float) -> None:
@@ -120,6 +122,15 @@ def test_feddecorr(paper: bool, expected: float) -> None:
     assert loss - value("fedavg") == close(expected, 7)  # 1e-8 is added to the variance
     alone = make_step(Z[:1], Y[:1], h=H[:1])
     assert value("feddecorr", alone, hyper={"paper": paper}) == value("fedavg", alone)
+
+
+def test_feddecorr_has_the_number_of_the_official_code() -> None:
+    h, y = torch.cat([Z, ZG]), torch.tensor([1, 2, 0, 3])
+    with_penalty, plain = (
+        float(METHODS[name](**hyper).loss(make_step(h, y, h=h), client(y, 4)))
+        for name, hyper in (("feddecorr", {"beta": 1.0}), ("fedavg", {}))
+    )
+    assert with_penalty - plain == close(0.9697819725, 10)
 
 
 @pytest.mark.parametrize(
@@ -149,6 +160,16 @@ def test_fedexp(updates: tuple[float, float], eps: float, eta: float) -> None:
     replies = [Reply({"w": tensor(1.0 + d)}, 10, {}, {}) for d in updates]
     mean = sum(updates) / 2
     assert float(aggregated("fedexp", 1.0, replies, hyper={"eps": eps}).w) == close(1 + eta * mean, 12)
+
+
+def test_fedexp_has_the_numbers_of_the_official_code() -> None:
+    """eta_g = 1.2937542896, by clients of 10, 30 and 60 examples."""
+    updates = tensor([0.3, -0.2, 0.5], [-0.4, 0.1, 0.2], [0.1, 0.6, -0.3])
+    replies = [Reply({"w": 1 + d}, n, {}, {}) for d, n in zip(updates, (10, 30, 60), strict=True)]
+    method, start = METHODS["fedexp"](eps=0.001), torch.ones(3, dtype=torch.float64)
+    server = Server(None, start, torch.zeros(0), torch.zeros(0), ServerSGD())
+    found = method.aggregate(server, iter(replies), SimpleNamespace(size=3, population=3))
+    assert (found.w - 1).tolist() == close([-0.0388126287, 0.4786890872, -0.0905628003], 10)
 
 
 def test_fedacg() -> None:
