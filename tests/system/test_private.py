@@ -7,9 +7,12 @@ import pytest
 import torch
 
 import fedrecall as fr
+from fedrecall.config.tables import read_toml
 from fedrecall.data.examples import Examples
 from fedrecall.runs.run import Run
 from fedrecall.runs.setup import prepare_run
+from fedrecall.studies.papers import load_definition
+from support.markdown import ROOT
 
 CASES = [("scaffold", "head"), ("fedntd", "body"), ("moon", ["features.*"]), ("fedrep", None), ("ditto", None)]
 
@@ -131,3 +134,15 @@ def test_errors_name_the_key(method: str, private: object, code: str) -> None:
     with pytest.raises(fr.UserError) as error:
         fr.run(experiment(method, private))
     assert (error.value.code, error.value.key) == (code, "federation.private")
+
+
+def test_the_example_of_fedbn_has_the_federation_of_fedcsds_table_2() -> None:
+    table = load_definition("fedcsd-table-2")
+    fedavg = table.experiment(table.cell("FedAvg", "average", 0))
+    example = fr.Experiment(**read_toml(ROOT / "examples" / "fedbn-office.toml"))
+    assert example.federation.private == "norm"
+    shared = example.federation.model_copy(update={"private": None})
+    assert (example.data, shared, example.model, example.local) == (
+        fedavg.data, fedavg.federation, fedavg.model, fedavg.local
+    )  # fmt: skip
+    assert example.run.rounds == fedavg.run.rounds
