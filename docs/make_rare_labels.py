@@ -56,12 +56,16 @@ def difference_cell(values: Values, reference: Values) -> str:
 
 
 def column_table(results: StudyResults, column: str) -> str:
-    """Return the table of one column: the methods that have a finished run, those that keep the few best first."""
+    """Return the table of one column: the methods with a finished run, in the order of their difference to FedAvg.
+
+    Rows may have runs of different seeds as long as the study is unfinished: only paired differences compare them.
+    """
     runs = {row: results.finished_runs(row, column) for row in results.study.rows}
     few = {row: by_seed(found, "frequency", "few") for row, found in runs.items() if found}
     head = ("method", "seeds", "accuracy", *GROUPS, "few, difference to FedAvg", *(f"forgotten: {g}" for g in GROUPS))
     lines = [f"| {' | '.join(head)} |", f"|---|{'---:|' * (len(head) - 1)}"]
-    for row in sorted(few, key=lambda name: -fmean(few[name].values())):
+    gains = {row: paired_difference(values, few.get(REFERENCE, {})) for row, values in few.items()}
+    for row in sorted(few, key=lambda name: -gain.mean if (gain := gains[name]) else 0.0):
         cells = [f"`{row}`", str(len(runs[row])), mean_cell(by_seed(runs[row], "accuracy"))]
         cells += [mean_cell(by_seed(runs[row], "frequency", group)) for group in GROUPS]
         cells.append("" if row == REFERENCE else difference_cell(few[row], few.get(REFERENCE, {})))

@@ -90,6 +90,21 @@ def test_forgetting_by_frequency_in_a_run() -> None:
     assert "forgotten_frequency" not in fr.run(fr.Experiment(**TABLES | {"run": {"rounds": 1}})).rounds[-1]
 
 
+def test_comparisons_show_the_groups() -> None:
+    config = TABLES | {"local": {"epochs": 3, "lr": 0.1}, "run": {"rounds": 12, "local_accuracy": True}}
+    config["data"] = {"imbalance": {"name": "exponential", "ratio": 3}}
+    comparison = fr.compare(["fedavg"], config=config, seeds=1, progress=False)
+    (table, *_), records = comparison.tables(), comparison.runs[0].records
+    row = dict(zip(table.header[1:], table.rows[0][1], strict=True))
+    for group in ("many", "medium", "few"):
+        expected = np.mean([record["frequency"][group] for record in records[-10:]])
+        assert row[group].value == pytest.approx(100 * expected, abs=0.01)
+    forgotten = [record["forgotten_frequency"]["few"] for record in records]
+    expected = np.mean([share for share in forgotten if share is not None])
+    assert row["forgotten, few"].value == pytest.approx(100 * expected, abs=0.01)
+    assert "few" in comparison.tables(brief=True)[0].header
+
+
 def test_an_invalid_ratio_is_an_error() -> None:
     for make in (lambda: Exponential(ratio=0.5), lambda: fr.Experiment(data={"imbalance": {"ratio": 0.5}})):
         with pytest.raises(fr.UserError) as error:

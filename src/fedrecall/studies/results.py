@@ -63,7 +63,8 @@ class FinishedRun(NamedTuple):
 
     def _value(self, record: RoundRecord, key: str) -> float | None:
         if key != "accuracy" or self.cell.group is None:
-            value: float | None = record.get(key)
+            table, _, name = key.rpartition(".")  # "frequency.few" is a value of a table in the record
+            value: float | None = (record.get(table) or {}).get(name) if table else record.get(name)
             return value
         groups: dict[str, float] | None = record.get("groups")
         if groups is None:

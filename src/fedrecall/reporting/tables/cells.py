@@ -83,9 +83,12 @@ class RunGroup:
                 out[run.cell.seed] = 100 * fmean(gaps)
         return out
 
-    def mean_over_rounds(self, key: str) -> dict[int, float]:
-        """Return a recorded share by seed, in percent, averaged over rounds; empty for a group of the test set."""
-        curves = {run.cell.seed: run.curve(key) for run in self.completed if run.cell.group is None}
+    def mean_over_rounds(self, key: str, last: int = 0) -> dict[int, float]:
+        """Return a recorded share by seed, in percent, averaged over rounds; empty for a group of the test set.
+
+        `last` is the number of values at the end that count, 0 for all of them.
+        """
+        curves = {run.cell.seed: run.curve(key)[-last:] for run in self.completed if run.cell.group is None}
         return {seed: 100 * fmean(value for _, value in curve) for seed, curve in curves.items() if curve}
 
     @property

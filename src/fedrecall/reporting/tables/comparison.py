@@ -14,8 +14,11 @@ ROUND_MEANS = {  # title of a column -> key of a round's record, averaged over r
     "local": "local_accuracy",
     "forgotten": "forgotten",
     "forgotten, absent": "forgotten_absent",
+    "forgotten, few": "forgotten_frequency.few",
     "pull": "pull",
 }
+
+FREQUENCIES = ("many", "medium", "few")  # groups of classes, with data.imbalance
 
 FORGOTTEN_NOTE = (
     "forgotten: share of the test examples that the received model classified correctly and the trained client model "
@@ -41,6 +44,9 @@ def comparison_table(results: StudyResults, column: str, *, brief: bool = False)
         makers[f"{measure} less {first}"] = lambda _, g: cells.difference_cell(
             g, groups[first], lambda group: group.accuracy(study.measure), study.measure
         )
+    for name in FREQUENCIES:
+        if any(group.mean_over_rounds(f"frequency.{name}") for group in groups.values()):
+            makers[name] = partial(_round_mean_cell, key=f"frequency.{name}", last=10)
     if target_accuracy(results, column) is not None:
         makers |= {
             "rounds to target": lambda row, g: cells.rounds_to_target_cell(g, speeds[row]),
@@ -65,7 +71,7 @@ def comparison_table(results: StudyResults, column: str, *, brief: bool = False)
         if title in makers:
             makers[title] = partial(_unless_baseline, makers[title], study.baselines)
     if brief:
-        shown = {measure, "best", f"{measure} less {first}", "forgotten", "pull", "s/round"}
+        shown = {measure, "best", f"{measure} less {first}", "few", "forgotten", "pull", "s/round"}
         makers = {title: make for title, make in makers.items() if title in shown}
     return ReportTable(
         name=f"compare-{slug(column)}",
@@ -90,8 +96,8 @@ def _unless_baseline(
     return TableCell(("-",), {"mean": None}) if row in baselines else make(row, group)
 
 
-def _round_mean_cell(_: str, group: RunGroup, *, key: str) -> TableCell:
-    return cells.spread_cell(list(group.mean_over_rounds(key).values()), group)
+def _round_mean_cell(_: str, group: RunGroup, *, key: str, last: int = 0) -> TableCell:
+    return cells.spread_cell(list(group.mean_over_rounds(key, last).values()), group)
 
 
 BASELINE_NOTES = {
@@ -152,6 +158,10 @@ def _legend(results: StudyResults, column: str, shown: Container[str]) -> list[s
         out.append(f"speedup is - for a method that never reaches the target{setting}")
         if len({frozenset(run_group(results, row, column).accuracy("final")) for row in study.rows}) > 1:
             out.append(f"methods with missing seeds are compared with {reference} by the mean curves of shared seeds")
+    if "few" in shown:
+        out.append(
+            "many, medium, few: accuracy by the number of a class's training examples, mean of the last ten rounds"
+        )
     if "local" in shown:
         out.append("local: mean accuracy of the local models before aggregation, over all rounds")
     if "forgotten" in shown:
