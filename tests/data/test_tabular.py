@@ -67,9 +67,8 @@ def test_the_mean_that_fills_is_of_the_training_rows(table: pd.DataFrame) -> Non
     rows = table.reset_index()[["index", "ill"]].copy()
     split = from_table(rows, "ill", seed=3)  # the same labels and seed: the same rows
     (encoding,) = split.columns
-    mean, std = split.scaling
-    train = ((split.train_x[:, 0] * std + mean) * encoding.scale + encoding.center).round().long().numpy()
-    assert data.columns[0].fill == pytest.approx(table["age"].iloc[train].mean())
+    train = (split.train_x[:, 0] * encoding.scale + encoding.center).round().long().numpy()
+    assert data.columns[0].center == pytest.approx(table["age"].iloc[train].mean())
 
 
 def test_categories_as_integers_are_embedded_and_used_for_prediction(table: pd.DataFrame, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from PIL import Image
 from fedrecall import UserError
 from fedrecall.config.experiment import Experiment
 from fedrecall.config.sources import import_own_code
+from fedrecall.data.preprocessing import ColumnEncoding, Preprocessing
 from fedrecall.flower.app_config import NodeConfig, read_experiment
 from fedrecall.flower.app_template import with_flower_engine, write_app
 from fedrecall.flower.node_data import load_node_data, make_client_runner
@@ -108,16 +110,17 @@ def test_labels_of_a_nodes_folder_are_encoded_by_the_federations_names(tmp_path:
     folder = write_images(tmp_path / "images", {"cat": 5, "owl": 10})
     experiment = Experiment(federation={"clients": 3}, data={"name": "folder", "path": "not on this machine"})
     node = NodeConfig(1, tmp_path, folder=folder)
-    node_data = load_node_data(node, experiment, ("cat", "dog", "owl"))
+    schema = Preprocessing(("cat", "dog", "owl"), {"": (1, 4, 4)}, {"": "uint8"})
+    node_data = load_node_data(node, experiment, schema)
     world, f = make_client_runner(experiment, node_data)
     assert len(node_data.auxiliary) == 0
-    assert torch.bincount(node_data.client_examples.y).tolist() == [4, 0, 8], "a fifth of each class is held out"
-    assert [len(world.partition.rows(client)) for client in range(3)] == [0, 12, 0]
+    assert torch.bincount(node_data.client_examples.y).tolist() == [5, 0, 10], "all examples of the node"
+    assert [len(world.partition.rows(client)) for client in range(3)] == [0, 15, 0]
     assert world.classes == 3
     reply = world.run_task(f, "train", 1, 0, {"w": f.w}, None)
-    assert reply.n == 12
+    assert reply.n == 15
     with pytest.raises(UserError) as error:
-        load_node_data(node, experiment, ("dog", "owl"))
+        load_node_data(node, experiment, replace(schema, classes=("dog", "owl")))
     assert (error.value.code, error.value.key) == ("data.unknown_class", "cat")
     assert "dog, owl" in str(error.value)
 
@@ -126,13 +129,20 @@ def test_table_of_a_node(tmp_path: Path) -> None:
     file = tmp_path / "own.csv"
     file.write_text("x,y,kind\n" + "".join(f"{i},{-i},{'ab'[i % 2]}\n" for i in range(20)))
     experiment = Experiment(federation={"clients": 2}, data={"name": "digits"})
-    node_data = load_node_data(NodeConfig(0, tmp_path, table=file, label="kind"), experiment, ("a", "b", "c"))
-    assert node_data.dataset.shape == (2,)
-    assert torch.bincount(node_data.client_examples.y, minlength=3).tolist() == [8, 8, 0]
+    columns = (ColumnEncoding("y", None, -10.0, 2.0), ColumnEncoding("x", None, 10.0, 5.0))
+    schema = Preprocessing(("a", "b", "c"), {"": (2,)}, {"": "float32"}, columns)
+    node_data = load_node_data(NodeConfig(0, tmp_path, table=file, label="kind"), experiment, schema)
+    assert torch.allclose(node_data.dataset.train_x[:2], torch.tensor([[5.0, -2.0], [4.5, -1.8]]))
+    assert torch.bincount(node_data.client_examples.y, minlength=3).tolist() == [10, 10, 0], "all rows of the node"
+
+
+def test_a_folder_of_test_images_on_a_node_is_refused(tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        write_images(tmp_path / "images" / part, {"cat": 3, "owl": 3})
+    node = NodeConfig(0, tmp_path, folder=tmp_path / "images")
     with pytest.raises(UserError) as error:
-        load_node_data(NodeConfig(0, tmp_path, table=file, label="x"), experiment)
-    assert (error.value.code, error.value.key) == ("data.text_column", str(file))
-    assert '"kind"' in str(error.value)
+        load_node_data(node, Experiment(federation={"clients": 2}, data={"name": "folder"}))
+    assert (error.value.code, error.value.key) == ("flower.invalid_node_config", "node-config.folder")
 
 
 def test_rows_of_the_configured_data(tmp_path: Path) -> None:

@@ -20,63 +20,16 @@ from safetensors.torch import load_file
 pytest.importorskip("flwr", reason="needs Flower: make test-flower")
 
 from fedrecall import METHODS
-from fedrecall.flower.app_template import write_app
 from fedrecall.flower.certificates import make_certificates
 from fedrecall.flower.processes import CONNECTION_NAME, LocalDeployment, free_port
-from fedrecall.runs.directory import SUMMARY_FILE
-from fedrecall.runs.result import Result
+from support.federation import FAILED, LONG, Federation, at_work, command_line, is_running, processes
 from support.lossy_engine import serial_without
 from support.processes import until
 from support.tiny_transformer import make_texts, save_transformer
 
 pytestmark = pytest.mark.flower
-LONG = 1200.0  # seconds: only so that nothing hangs for ever, on however busy a machine
 UNKNOWN = r"code: 2004\] Failed to activate SuperNode"
 UNTRUSTED = r"(?i)certificate verify failed|self.signed certificate|CERTIFICATE_VERIFY_FAILED"
-FAILED = re.compile(r"round (\d+): client (\d+) failed: .* \(task (\w+)\)")
-
-
-class Federation:
-    """Federation of three nodes, and the runs on it."""
-
-    def __init__(self, daemons: LocalDeployment, config: Path) -> None:
-        self.daemons, self.config = daemons, config
-        self.app = daemons.folder / "trial"
-        write_app(self.app, config, ["run.rounds=2"])
-
-    def start(self, out: str, changes: str) -> "Run":
-        return Run(self.daemons.start_run(self.app, f'out="{self.daemons.folder / out}" set="{changes}"'))
-
-    def rounds(self, run: "Run", out: str) -> int:
-        """Read the output of a run to its end and return the number of rounds in its summary, 0 without one."""
-        run.until(None)
-        summary = self.daemons.folder / out / SUMMARY_FILE
-        return int(json.loads(summary.read_text())["rounds"]) if summary.exists() else 0
-
-    def same(self, out: str, expected: Result) -> bool:
-        got, meant = load_file(self.daemons.folder / out / "model.safetensors"), expected.model().state_dict()
-        return got.keys() == meant.keys() and all(torch.equal(got[name], meant[name]) for name in got)
-
-
-class Run:
-    """Output of `flwr run`."""
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self.process, self.heard = process, list[str]()
-
-    def until(self, pattern: str | None) -> bool:
-        """Read lines until one matches this pattern, or to the end."""
-        assert self.process.stdout is not None
-        for raw in self.process.stdout:
-            self.heard.append(raw.decode(errors="replace"))
-            if pattern and re.search(pattern, self.heard[-1]):
-                return True
-        return False
-
-    @property
-    def missing(self) -> set[tuple[int, int, str]]:
-        found = (FAILED.search(line) for line in self.heard)
-        return {(int(m[1]), int(m[2]), m[3]) for m in found if m}
 
 
 @pytest.fixture(scope="module")
@@ -160,16 +113,6 @@ def test_unauthenticated_nodes_are_rejected(tmp_path: Path) -> None:
         until(lambda: online(daemons) == 1, 120)
 
 
-def is_running(daemons: LocalDeployment, name: str) -> bool:
-    return daemons.processes[name].poll() is None
-
-
-def at_work(daemons: LocalDeployment, name: str) -> bool:
-    """True if a node's client is training or about to: Flower starts a process for it."""
-    group = daemons.processes[name].pid
-    return any("flwr-clientapp" in command_line(pid) and os.getpgid(pid) == group for pid in processes())
-
-
 @pytest.mark.parametrize("method", ["scaffold", "fedcsd"])
 def test_a_killed_node_returns_with_its_state(method: str, tmp_path: Path, config: Path) -> None:
     changes = f"method.name={method} run.rounds=9 engine.min_replies=2 engine.timeout=240 local.epochs=500"
@@ -243,17 +186,6 @@ def test_the_documented_sequence(tmp_path: Path) -> None:
     finally:
         with suppress(ProcessLookupError):
             os.killpg(shell.pid, signal.SIGKILL)
-
-
-def processes() -> list[int]:
-    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-
-
-def command_line(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    except OSError:
-        return ""
 
 
 LIES = '''

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import fedrecall as fr
+from fedrecall.data.preprocessing import Preprocessing
 from fedrecall.errors import UserError
 from fedrecall.flower.app_config import NodeConfig
 from fedrecall.flower.app_template import write_app
@@ -48,7 +49,8 @@ def test_a_node_trains_adapters_on_its_own_texts_and_its_own_copy_of_the_base(tm
     experiment = fr.Experiment(**app.to_tables())
     node = NodeConfig(1, tmp_path / "state", table=write_notes(tmp_path / "node.csv", seed=1), base=copy)
     experiment = with_base_of_node(experiment, node)
-    data = load_node_data(node, experiment, ("flower", "sky", "tree"))
+    schema = Preprocessing(("flower", "sky", "tree"), {"input_ids": (8,)}, {"input_ids": "int64"})
+    data = load_node_data(node, experiment, schema)
     clients, f = make_client_runner(experiment, data)
     reply = clients.run_task(f, "train", 1, 0, {"w": f.w}, None)
     assert reply.up["w"].shape == f.w.shape

@@ -444,6 +444,18 @@ def test_inputs_scaled_by_statistics_of_all_clients_are_an_error() -> None:
     assert fr.run(small, data=fr.from_arrays(x, y)).rounds[0]["epsilon"] > 0
 
 
+def test_a_table_with_fixed_statistics_is_covered(tmp_path: Path) -> None:
+    rows = [f"{i % 7},{i % 3},{'ab'[i % 2]}" for i in range(400)]
+    (tmp_path / "t.csv").write_text("\n".join(["p,q,kind", *rows]) + "\n")
+    data = {"name": "table", "path": str(tmp_path / "t.csv"), "label": "kind"}
+    small = tables() | {"data": data | {"columns": {"p": {"mean": 3, "std": 2}, "q": "number"}}, "run": {"rounds": 1}}
+    with pytest.raises(fr.UserError) as error:
+        fr.run(small)
+    assert (error.value.code, error.value.key) == ("privacy.not_covered", "server.privacy")
+    small["data"]["columns"]["q"] = {"mean": 1, "std": 1}
+    assert fr.run(small).rounds[0]["epsilon"] > 0
+
+
 def test_the_page_lists_what_leaves_a_client() -> None:
     page = (Path(__file__).parents[2] / "docs" / "privacy.md").read_text()
     listed = {

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Annotated, Literal, Self, TypeVar
 
-from pydantic import ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import ConfigDict, Field, PositiveFloat, PrivateAttr, model_validator
 
 from fedrecall.config.choices import Augmentation, NamedChoice
 from fedrecall.config.own_code import is_code_path, untrusted
@@ -13,7 +13,7 @@ from fedrecall.data.catalog import DATASETS, load_named
 from fedrecall.data.custom import as_dataset, from_folder
 from fedrecall.data.dataset import Dataset
 from fedrecall.data.imbalance import IMBALANCES, Imbalance
-from fedrecall.data.preprocessing import Categorical, MissingRule
+from fedrecall.data.preprocessing import Categorical, ColumnEncoding, MissingRule, Preprocessing
 from fedrecall.data.tabular import from_table
 from fedrecall.data.text import MAX_TOKENS
 from fedrecall.errors import UserError, unknown_name
@@ -25,12 +25,25 @@ SOURCE_KEYS = (
     *("root", "path", "test_path", "label", "client", "classes", "size", "limit", "group", "time", "drop"),
     *("missing", "categorical"),
 )
-TABLE_KEYS = ("group", "time", "drop", "missing", "categorical", "test_path", "label")  # of a table only
+TABLE_KEYS = ("columns", "group", "time", "drop", "missing", "categorical", "test_path", "label")  # of a table only
 DataName = Annotated[str, Field(json_schema_extra={"enum": list(DATA_KINDS)})]
 
 IMBALANCE_CHOICE = NamedChoice("imbalance", IMBALANCES, Imbalance, default="exponential", section="data")
 
 T = TypeVar("T")
+
+
+class FixedNumber(Section):
+    """Column of numbers whose mean and standard deviation are given."""
+
+    mean: float
+    """Mean, which is subtracted."""
+    std: PositiveFloat
+    """Standard deviation, by which the difference is divided."""
+
+
+ColumnChoice = Literal["number"] | FixedNumber | Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
+"""A column of numbers to standardise, one with given statistics, or the categories of a column of text."""
 
 
 class DataSection(Section):
@@ -51,6 +64,11 @@ class DataSection(Section):
     """Label column of the table."""
     client: str | None = None
     """Client column of the table. For a folder, any value means the layout <client>/<class>/<image>."""
+    columns: dict[str, ColumnChoice] | None = None
+    """Features of the table, sorted by name; other columns are ignored. Each is "number", standardised by the training
+    rows of all clients, { mean, std }, or the list of a text column's categories. None: all columns, fitted."""
+    labels: Annotated[tuple[str, ...], Field(strict=False, min_length=2)] | None = None
+    """Classes of the table or the folder, in their order; another label is refused. None: those of the data."""
     drop: Annotated[tuple[str, ...], Field(strict=False)] | None = None
     """Columns of the table that are not used, such as identifiers. None: none."""
     missing: MissingRule | None = None
@@ -110,7 +128,7 @@ class DataSection(Section):
             "folder": ("root", "classes", "limit", "writers", *TABLE_KEYS, *text),
             "table": ("root", "classes", "size", "limit", "writers"),
         }
-        for key in unused.get(self.name, ("path", "client", *TABLE_KEYS, *text)):
+        for key in unused.get(self.name, ("path", "client", "labels", *TABLE_KEYS, *text)):
             if getattr(self, key) is not None:
                 raise unused_key(f"data.{key}", getattr(self, key), "data.name", self.name)
         if self.text is None and (self.tokenizer is not None or self.max_tokens is not None):
@@ -148,11 +166,38 @@ class DataSection(Section):
     def _split_seed(self, run_seed: int) -> int:
         return run_seed if self.split_seed == "run" else self.split_seed or 0
 
-    def load(self, model: object = None, run_seed: int = 0) -> Dataset:
+    @property
+    def column_encodings(self) -> dict[str, ColumnEncoding | None] | None:
+        """Encodings of the features; None for numbers to fit. None: all columns are features."""
+        if self.columns is None:
+            return None
+        missing, integers = self.missing or "refuse", self.categorical == "integers"
+        out: dict[str, ColumnEncoding | None] = {}
+        for name, choice in sorted(self.columns.items()):  # TOML does not keep the order of tables
+            if isinstance(choice, tuple):
+                categories = tuple(sorted(choice))
+                out[name] = ColumnEncoding(name, categories, missing=missing, integers=integers)
+            elif isinstance(choice, FixedNumber):
+                flag = missing == "category"
+                out[name] = ColumnEncoding(name, None, choice.mean, choice.std, missing, flag)
+            else:
+                out[name] = None
+        return out
+
+    @property
+    def has_fixed_columns(self) -> bool:
+        """True if the encoding of every column is given, so that no statistic of the data is used."""
+        return self.columns is not None and "number" not in self.columns.values()
+
+    def load(self, model: object = None, run_seed: int = 0, schema: Preprocessing | None = None) -> Dataset:
         """Load the data set that the section names. Texts have by default the tokenizer of the model, if it has one.
 
-        `run_seed` draws the test set if data.split_seed is "run".
+        `run_seed` draws the test set if data.split_seed is "run". `schema` has the columns and classes of a federation.
         """
+        columns, classes = self.column_encodings, self.labels
+        if schema is not None:
+            columns = {column.name: column for column in schema.columns} or columns
+            classes = schema.classes
         seed = self._split_seed(run_seed)
         tokenizer = self.tokenizer
         if self.text is not None and tokenizer is None and isinstance(model, HuggingFace):
@@ -166,7 +211,8 @@ class DataSection(Section):
             return self.split_again(as_dataset(self._loader()), run_seed)
         if self.name == "folder":
             path = self._required("path", self.path)
-            return from_folder(path, size=self.size, client=self.client is not None, test=self.test, seed=seed)
+            client = self.client is not None
+            return from_folder(path, size=self.size, client=client, classes=classes, test=self.test, seed=seed)
         if self.name == "table":
             path, label = self._required("path", self.path), self._required("label", self.label)
             return from_table(
@@ -181,6 +227,8 @@ class DataSection(Section):
                 text=self.text,
                 tokenizer=tokenizer,
                 max_tokens=self.max_tokens or MAX_TOKENS,
+                fixed=columns,
+                classes=classes,
                 test=self.test if self.test_path is None else self.test_path,
                 seed=seed,
             )

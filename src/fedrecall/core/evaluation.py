@@ -75,14 +75,16 @@ class ClientScores(NamedTuple):
         return _mean(*self._defined(metric))
 
     def summary(self, metrics: Sequence[Metric]) -> dict[str, Any]:
-        """Return plain data: by metric mean, weighted mean, worst tenth, undefined clients and the value of each."""
+        """Return plain data: by metric mean, weighted mean, worst, worst tenth, undefined clients, each value."""
         out: dict[str, Any] = {"clients": self.clients, "examples": self.sizes}
         for metric in metrics:
             values, sizes = self._defined(metric.name)
-            worst = sorted(values, reverse=not metric.greater_is_better)[: ceil(WORST_SHARE * len(values))]
+            ordered = sorted(values, reverse=not metric.greater_is_better)
+            worst = ordered[: ceil(WORST_SHARE * len(values))]
             out[metric.name] = {
                 "mean": _mean(values, [1] * len(values)),
                 "weighted": _mean(values, sizes),
+                "worst": ordered[0] if ordered else None,
                 "worst_tenth": _mean(worst, [1] * len(worst)),
                 "undefined": len(self.clients) - len(values),
                 "by_client": [None if math.isnan(value) else value for value in self.values[metric.name]],

@@ -16,9 +16,8 @@ from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 
 from fedrecall.data.catalog import DATASETS
-from fedrecall.data.dataset import Dataset, encode_labels, input_forms
+from fedrecall.data.dataset import Dataset, encode_labels, input_forms, with_classes
 from fedrecall.data.inputs import RawExamples, from_images, read_columns, read_items, read_texts, to_inputs
-from fedrecall.data.preprocessing import NUMBERS
 from fedrecall.data.readers import find_idx_files, read_idx, read_image_folder, subfolders
 from fedrecall.data.splits import holdout_rows, last_rows
 from fedrecall.data.text import MAX_TOKENS, Tokenizer, describe_encoding, encode_texts
@@ -194,12 +193,19 @@ def from_text(
 
 
 def from_folder(
-    path: str | Path, *, size: int | None = None, client: bool = False, test: float = 0.2, seed: int = 0
+    path: str | Path,
+    *,
+    size: int | None = None,
+    client: bool = False,
+    classes: Sequence[str] | None = None,
+    test: float = 0.2,
+    seed: int = 0,
 ) -> Dataset:
     """Build a data set from images in path/<class>/, or in path/train/<class>/ and path/test/<class>/.
 
     With `client` there is a folder per client above the classes: path/<client>/<class>/. `size` resizes all images to a
-    square of so many pixels; without it all images must have one size. Files in MNIST's own format are read, too.
+    square of so many pixels; without it all images must have one size. `classes` are the classes in their order; a
+    folder of another class is an error. Files in MNIST's own format are read, too.
 
     >>> from_folder("no/such/folder")
     Traceback (most recent call last):
@@ -214,7 +220,15 @@ def from_folder(
             str(folder),
             "use one that has a folder of images per class",
         )
-    again = partial(from_folder, path, size=size, client=client, test=test)
+    data = _load_folder(folder, size, client, test, seed)
+    if data.split_again is not None:
+        again = partial(from_folder, path, size=size, client=client, classes=classes, test=test)
+        data = replace(data, split_again=again)
+    return data if classes is None else with_classes(data, tuple(classes))
+
+
+def _load_folder(folder: Path, size: int | None, client: bool, test: float, seed: int) -> Dataset:
+    again = partial(_load_folder, folder, size, client, test)
     if idx := find_idx_files(folder, "train"):
         train, idx_test = from_images(read_idx(*idx), folder.name, 1, size), find_idx_files(folder, "test")
         if idx_test is not None:
@@ -361,21 +375,11 @@ def _describe_split(train: RawExamples, share: float, seed: int) -> str:
     return f"{100 * share:g} % of the {of} of every class, drawn by seed {seed}"
 
 
-def standardise_inputs(data: Dataset, numeric: Tensor | None = None) -> Dataset:
-    """Scale features to mean 0 and standard deviation 1 in the training part: all, or those where `numeric` is True.
-
-    Of several inputs, those named "numbers" are scaled.
-    """
-    if isinstance(data.train_x, TensorDict) and isinstance(data.test_x, TensorDict):
-        both = data.train_x.tensors, data.test_x.tensors
-        part = standardise_inputs(replace(data, train_x=both[0][NUMBERS], test_x=both[1][NUMBERS]), numeric)
-        scaled = cast(Tensor, part.train_x), cast(Tensor, part.test_x)
-        train_x, test_x = (TensorDict({**old, NUMBERS: new}) for old, new in zip(both, scaled, strict=True))
-        return replace(data, train_x=train_x, test_x=test_x, scaling=part.scaling)
+def standardise_inputs(data: Dataset) -> Dataset:
+    """Scale features to mean 0 and standard deviation 1 in the training part."""
     train, test = (cast(Tensor, x).float() for x in (data.train_x, data.test_x))
-    unchanged = torch.zeros(train.shape[1:], dtype=torch.bool) if numeric is None else ~numeric
     std, mean = torch.std_mean(train, dim=0, correction=0)
-    mean, std = mean.masked_fill(unchanged, 0.0), std.masked_fill(unchanged | (std == 0), 1.0)
+    std = std.masked_fill(std == 0, 1.0)
     return replace(data, train_x=(train - mean) / std, test_x=(test - mean) / std, scaling=(mean, std))
 
 

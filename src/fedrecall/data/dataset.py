@@ -3,7 +3,7 @@
 import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -161,6 +161,7 @@ class Dataset:
             feature_std=std,
             pixel_mean=transform.mean,
             pixel_std=transform.std,
+            vocabulary=self.vocabulary,
         )
 
     @cached_property
@@ -170,6 +171,21 @@ class Dataset:
         tensors = {part: getattr(self, part) for part in parts if getattr(self, part) is not None}
         tensors |= named_tensors(self.train_x, "train_x") | named_tensors(self.test_x, "test_x")
         return checksum(tensors, {"classes": json.dumps(self.classes), "groups": json.dumps(self.group_names)})
+
+
+def with_classes(dataset: Dataset, classes: tuple[str, ...]) -> Dataset:
+    """Return the data with labels as positions in `classes`. It may lack examples of some of them."""
+    for name in dataset.classes:
+        if name not in classes:
+            raise UserError(
+                "data.unknown_class",
+                f'class "{name}" is not one of the federation, which has {list_names(classes, 20)}',
+                name,
+                "rename or remove it",
+            )
+    positions = torch.tensor([classes.index(name) for name in dataset.classes])
+    train_y, test_y = (torch.where(y < 0, y, positions[y.clamp(min=0)]) for y in (dataset.train_y, dataset.test_y))
+    return replace(dataset, classes=classes, train_y=train_y, test_y=test_y)
 
 
 def list_names(names: Sequence[str], limit: int = 5) -> str:

@@ -161,8 +161,12 @@ def make_partition(
     *,
     rng: np.random.Generator,
     seed: int,
+    shuffled: bool = True,
 ) -> Partition:
-    """Partition the samples over the clients. `seed` is only recorded; random numbers are drawn from `rng`."""
+    """Partition the samples over the clients. `seed` is only recorded; random numbers are drawn from `rng`.
+
+    Each client's rows are shuffled, or with `shuffled = False` in the order of the data set, as on a real node.
+    """
     if clients < 1:
         raise UserError(
             "config.invalid_value", f"federation.clients = {clients}: too few", "federation.clients", "use at least 1"
@@ -185,7 +189,7 @@ def make_partition(
     if len(owner) != len(labels) or owner.max() >= clients:
         name = type(partitioner).__name__
         raise ValueError(f"{name} must return a client below {clients} for each of {len(labels)} samples")
-    order = rng.permutation(len(labels))  # each client's rows are shuffled
+    order = rng.permutation(len(labels)) if shuffled else np.arange(len(labels))
     order = order[owner[order] >= 0]
     indices = order[np.argsort(owner[order], kind="stable")]
     sizes = np.bincount(owner[order], minlength=clients)

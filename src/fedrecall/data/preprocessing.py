@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from fedrecall.data.column_sums import ColumnSums
 from fedrecall.data.transforms import Transform
 from fedrecall.errors import UserError, warn_once
 from fedrecall.tensor_dict import Inputs, TensorDict
@@ -58,10 +58,9 @@ class ColumnEncoding:
 
     name: str
     categories: tuple[str, ...] | None = None  # None: a column of numbers
-    center: float = 0.0
-    scale: float = 1.0
+    center: float = 0.0  # mean of the training rows
+    scale: float = 1.0  # their standard deviation
     missing: MissingRule = "refuse"
-    fill: float | None = None  # value of a missing number: the mean of the training rows
     flag: bool = False  # True if a further feature is 1 where the number is missing
     integers: bool = False  # True if the category is one whole number
 
@@ -75,22 +74,17 @@ class ColumnEncoding:
         missing: MissingRule = "refuse",
         categorical: Categorical = "one-hot",
     ) -> Self:
-        """Return the encoding of a column, from its values; what replaces a missing number is fitted on `train`."""
+        """Return the encoding of a column, from its values; mean and deviation are those of the rows `train`."""
         if _is_numeric(values):
-            # Values such as timestamps are too large for float32 unless centred. Standardising by the training part
-            # later removes the effect of this step.
             numbers = _numbers(values, name, file, missing)
             is_missing = np.isnan(numbers)
-            known = numbers[~is_missing]
+            in_train = numbers[train][~is_missing[train]]
+            known = in_train if len(in_train) else numbers[~is_missing]
             if len(known) == 0:
                 message = f'{file}: column "{name}" has no value in any row'
                 raise UserError("data.missing_value", message, file, _drop_hint(name))
-            fill = None
-            if missing != "refuse":
-                in_train = numbers[train][~is_missing[train]]
-                fill = float((in_train if len(in_train) else known).mean())
             flag = missing == "category" and bool(is_missing.any())
-            return cls(name, None, float(known.mean()), float(known.std()) or 1.0, missing, fill, flag)
+            return cls.of_numbers(name, ColumnSums.of(known), file, missing, flag=flag)
         if not _is_text(values):
             message = f'{file}: column "{name}" has values of type {values.type}, neither numbers nor text'
             raise UserError("data.unsupported_type", message, file, _drop_hint(name))
@@ -107,17 +101,24 @@ class ColumnEncoding:
             )
         return cls(name, tuple(categories.tolist()), missing=missing, integers=categorical == "integers")
 
+    @classmethod
+    def of_numbers(
+        cls, name: str, sums: ColumnSums, file: str, missing: MissingRule = "refuse", *, flag: bool = False
+    ) -> Self:
+        """Return the encoding of a column of numbers, from the sums of those in the training rows."""
+        try:
+            center, scale = sums.mean_and_std()
+        except OverflowError:
+            message = f'{file}: column "{name}" has numbers whose square is out of range'
+            raise UserError("data.not_finite", message, file, "divide them by a power of ten") from None
+        return cls(name, None, center, scale, missing, flag)
+
     @property
     def width(self) -> int:
         """Number of features."""
         if self.categories is None:
             return 1 + self.flag
         return 1 if self.integers else len(self.categories)
-
-    @property
-    def is_scaled(self) -> tuple[bool, ...]:
-        """For each feature, True if it is a number to standardise."""
-        return (True, False)[: self.width] if self.categories is None else (False,) * self.width
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -137,8 +138,7 @@ class ColumnEncoding:
                 raise UserError("data.invalid_inputs", message, file, "pass numbers")
             numbers = _numbers(values, self.name, file, self.missing)
             is_missing = np.isnan(numbers)
-            if self.fill is not None:
-                numbers = np.where(is_missing, self.fill, numbers)
+            numbers = np.where(is_missing, self.center, numbers)
             scaled = ((numbers - self.center) / self.scale).astype(np.float32)[:, None]
             return np.concatenate([scaled, is_missing.astype(np.float32)[:, None]], axis=1) if self.flag else scaled
         _require_no_missing(values, self.name, file, self.missing)
@@ -157,7 +157,7 @@ class ColumnEncoding:
 
 
 def encode_columns(encodings: Sequence[ColumnEncoding], columns: "Mapping[str, ChunkedArray]", file: str) -> Inputs:
-    """Return the inputs of a table, before standardising: one tensor, or numbers and categories by name.
+    """Return the inputs of a table: one tensor, or numbers and categories by name.
 
     All problems of the columns are reported in one error.
     """
@@ -243,6 +243,7 @@ class Preprocessing:
     feature_std: tuple[float, ...] | None = None
     pixel_mean: tuple[float, ...] | None = None  # per channel, of values in [0, 1]
     pixel_std: tuple[float, ...] | None = None
+    vocabulary: int | None = None  # number of token ids, of texts
 
     @property
     def transform(self) -> Transform:
@@ -254,17 +255,13 @@ class Preprocessing:
         if missing := [column.name for column in self.columns if column.name not in columns]:
             hint = f"the model needs the columns {', '.join(column.name for column in self.columns)}"
             raise UserError("data.missing_column", f"{file}: there is no column {', '.join(missing)}", file, hint)
-        return self.standardise(encode_columns(self.columns, columns, file))
+        return encode_columns(self.columns, columns, file)
 
     def standardise(self, x: Inputs) -> Inputs:
         """Return inputs with the mean and standard deviation of the training data removed, where it was fitted."""
-        if self.feature_mean is None:
+        if self.feature_mean is None or isinstance(x, TensorDict):
             return x
-        if isinstance(x, TensorDict):  # of a table with categories as integers
-            return TensorDict({**x.tensors, NUMBERS: self._standardise(x.tensors[NUMBERS], self.shapes[NUMBERS])})
-        return self._standardise(x, self.shapes[""])
-
-    def _standardise(self, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+        shape = self.shapes[""]
         return (x.float() - torch.tensor(self.feature_mean).view(shape)) / torch.tensor(self.feature_std).view(shape)
 
     def zeros(self, n: int = 2) -> Inputs:
@@ -295,6 +292,12 @@ class Preprocessing:
         )
         fields["text"] = None if content.get("text") is None else TextEncoding(**content["text"])
         return cls(**fields)
+
+
+def column_sums(values: "ChunkedArray", name: str, file: str, missing: MissingRule) -> ColumnSums:
+    """Return the exact sums of a column of numbers, without missing ones."""
+    numbers = _numbers(values, name, file, missing)
+    return ColumnSums.of(numbers[~np.isnan(numbers)])
 
 
 def _is_numeric(values: "ChunkedArray") -> bool:

@@ -7,11 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from fedrecall.data.custom import make_dataset, standardise_inputs
-from fedrecall.data.dataset import Dataset, list_names
+from fedrecall.data.custom import make_dataset
+from fedrecall.data.dataset import Dataset, list_names, with_classes
 from fedrecall.data.inputs import RawExamples
 from fedrecall.data.preprocessing import (
     Categorical,
@@ -53,6 +54,8 @@ def from_table(
     text: str | None = None,
     tokenizer: Tokenizer | None = None,
     max_tokens: int = MAX_TOKENS,
+    fixed: Mapping[str, ColumnEncoding | None] | None = None,
+    classes: Sequence[str] | None = None,
     test: "float | str | Path | DataFrame | LoadedTable" = 0.2,
     seed: int = 0,
 ) -> Dataset:
@@ -69,6 +72,10 @@ def from_table(
     client in its row. With `text`, the texts of this column are the inputs, and other columns are ignored; `tokenizer`
     and `max_tokens` are those of `from_text`.
 
+    `fixed` names the features in their order, other columns are ignored: with an encoding, whose mean and deviation
+    or categories are used, or None for numbers whose mean and deviation are fitted. `classes` are the labels in their
+    order; a label that is not among them is an error.
+
     >>> import pandas as pd
     >>> patients = pd.DataFrame({"age": [61, 35, 48, 70] * 5, "smoker": ["yes", "no"] * 10, "ill": [1, 0] * 10})
     >>> patients["hospital"] = ["north", "south"] * 10
@@ -83,7 +90,12 @@ def from_table(
         columns = _required(file, columns, [*roles, text])
         columns = {column: columns[column] for column in dict.fromkeys([*roles, text])}
     features = [column for column in columns if column not in (*roles, *drop, text)]
-    _check_columns(file, columns, [*roles, *([] if text is None else [text])], () if text else drop, features, missing)
+    if fixed is not None and text is None:
+        features = list(fixed)
+        columns = _required(file, columns, [*roles, *features])
+        columns = {column: columns[column] for column in dict.fromkeys([*roles, *features])}
+    checked, dropped = (features, drop) if fixed is None and text is None else ((), ())
+    _check_columns(file, columns, [*roles, *([] if text is None else [text])], dropped, checked, missing)
     if not features and text is None:
         message = f"{file}: the table has no columns besides label, client, group and time"
         raise UserError("data.empty", message, file, "add columns of features")
@@ -99,6 +111,7 @@ def from_table(
         _require_other_groups(columns, test_columns, group, test_file)
     values = {file: _values(columns, label, client, group, time) for file, columns in parts.items()}
     options: dict[str, Any] = {"client": client, "group": group, "time": time, "drop": drop, "missing": missing}
+    options |= {"fixed": fixed, "classes": classes}
     texts: dict[str, Any] = {"tokenizer": tokenizer, "max_tokens": max_tokens}
     again = None
     if len(parts) == 1 and time is None:
@@ -107,6 +120,7 @@ def from_table(
     # The split comes first, as a data set of row numbers: what replaces a missing number is fitted on training rows.
     rows = [replace(raw, x=torch.arange(len(raw.y))[:, None]) for raw in values.values()]
     split = make_dataset(name, rows[0], share if len(rows) == 1 else rows[1], None, seed)
+    split = split if classes is None else with_classes(split, tuple(classes))
     if len(rows) > 1:
         split = replace(split, test_split=f"all rows of {Path(list(parts)[1]).name}")
     train, held_out = (cast(Tensor, x)[:, 0] for x in (split.train_x, split.test_x))
@@ -117,12 +131,29 @@ def from_table(
         encoding = describe_encoding(tokenizer, max_tokens, text)
         return replace(split, vocabulary=vocabulary, text=encoding, test_transform=Transform(trim=True))
     encodings = tuple(
-        ColumnEncoding.fit(columns[column], column, file, train.numpy(), missing, categorical) for column in features
+        _encoding(columns[column], column, file, fixed, train.numpy(), missing, categorical) for column in features
     )
     x = [encode_columns(encodings, columns, file) for file, columns in parts.items()]
-    is_scaled = [scaled for encoding in encodings if not encoding.integers for scaled in encoding.is_scaled]
-    data = replace(split, train_x=x[0][train], test_x=x[-1][held_out], columns=encodings, split_again=again)
-    return standardise_inputs(data, torch.tensor(is_scaled)) if is_scaled else data
+    return replace(split, train_x=x[0][train], test_x=x[-1][held_out], columns=encodings, split_again=again)
+
+
+def _encoding(
+    values: "ChunkedArray",
+    name: str,
+    file: str,
+    fixed: Mapping[str, ColumnEncoding | None] | None,
+    train: np.ndarray[Any, Any] | slice,
+    missing: MissingRule,
+    categorical: Categorical,
+) -> ColumnEncoding:
+    """Return the encoding of a column that is fixed, or fit one to its values."""
+    if fixed is not None and (found := fixed[name]) is not None:
+        return found
+    fitted = ColumnEncoding.fit(values, name, file, train, missing, categorical)
+    if fixed is not None and fitted.categories is not None:
+        message = f'{file}: column "{name}" is text, and must be numbers'
+        raise UserError("data.invalid_inputs", message, file, "turn it into numbers, or name its categories")
+    return fitted
 
 
 def _check_columns(

@@ -34,12 +34,14 @@ from fedrecall.flower.messages import (
 )
 from fedrecall.flower.node_data import (
     check_own_code,
+    describe_node_data,
     load_node_data,
     make_client_runner,
     public_reason,
     with_base_of_node,
     without_paths,
 )
+from fedrecall.flower.schema import load_schema
 from fedrecall.simulation.devices import make_deterministic, worker_device
 
 log = logging.getLogger("flwr.fedrecall")
@@ -72,11 +74,14 @@ def handle_message(message: Message, context: Context) -> Message:
 
 def run_request(request: TaskRequest, down: Payload, node: NodeConfig, experiment: Experiment) -> TaskReply:
     """Run a task. The new client state is on disk when this returns, before the reply is sent."""
+    schema = load_schema(request.schema)
     # Every message has a process of its own: what was decoded for one is read from the disk for the next.
     with private_cache(node.state / "cache") if node.has_own_data else nullcontext():
-        data = load_node_data(node, experiment, request.classes)
+        data = load_node_data(node, experiment, schema)
+    n = len(data.partition.rows(node.client))
     if request.task == REGISTER:
-        return TaskReply(node.client, len(data.partition.rows(node.client)), node.has_own_data, False, {}, {})
+        description = describe_node_data(node, experiment, data.dataset, schema)
+        return TaskReply(node.client, n, node.has_own_data, False, {}, {}, description)
     if request.client != node.client:
         raise UserError(
             "flower.wrong_client",
@@ -96,7 +101,7 @@ def run_request(request: TaskRequest, down: Payload, node: NodeConfig, experimen
         reply = clients.run_task(f.to(device), request.task, node.client, request.version.t, down, memory)
     if request.task != EVALUATE:  # an evaluation has no version of its own and changes no state
         store.write(request.version, reply.memory)
-    return TaskReply(node.client, reply.n, node.has_own_data, bool(reply.memory), reply.up, reply.metrics)
+    return TaskReply(node.client, n, node.has_own_data, bool(reply.memory), reply.up, reply.metrics)
 
 
 app = ClientApp()

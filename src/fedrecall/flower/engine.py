@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedrecall.core.client_state_store import ClientStateStore
 from fedrecall.core.engine import SampledCohort, TaskEngine
+from fedrecall.core.evaluation import EVALUATE
 from fedrecall.core.failures import FailurePolicy, FailureTracker
 from fedrecall.core.flat_model import FlatModel
 from fedrecall.core.types import Payload, Reply, Score, payload_bytes
@@ -43,7 +44,6 @@ class FlowerEngine(TaskEngine):
     nodes: NodeRegistry
     run_id: str  # key of the run, under which nodes store client states
     timeout: float  # seconds for a task
-    classes: tuple[str, ...]
     failures: FailurePolicy = FailurePolicy()
     client_state: ClientStateStore = field(default_factory=ClientStateStore)  # receipts of the client states
     oldest_checkpoint_round: Callable[[], int] = lambda: 0  # round of the oldest checkpoint
@@ -67,7 +67,7 @@ class FlowerEngine(TaskEngine):
         version = StateVersion(t, next(self._exchanges))
         connected = self.nodes.connected_clients()
         order = sorted(clients, key=lambda c: (-self.nodes.members[c].n if c in self.nodes.members else 0, c))
-        failures = FailureTracker(self.failures, version.t, len(clients))
+        failures = FailureTracker(self.failures, t - (task == EVALUATE), len(clients))  # evaluated after the round
         record, messages = to_array_record(down), {}
         for client in order:
             if client in connected:
@@ -78,7 +78,7 @@ class FlowerEngine(TaskEngine):
                     self._acknowledged_version(client),
                     self.oldest_checkpoint_round(),
                     self.run_id,
-                    self.classes,
+                    self.nodes.schema_text,
                     self.nodes.code,
                 )
                 messages[client] = request_message(request, record, connected[client].node, self.timeout)

@@ -35,7 +35,7 @@ class TaskRequest(NamedTuple):
     acknowledged: StateVersion | None = None  # version of the client state to start from; None: a new one
     oldest: int = 0  # round of the oldest checkpoint that the server may resume from
     run: str = ""  # key of the run, the same after every restart
-    classes: tuple[str, ...] = ()  # class names, for a node with its own data
+    schema: str = ""  # form of the federation's data, for a node with its own; empty until it is fixed
     code: tuple[str, ...] = ()  # own code of the experiment, each "package.module:Class=HASH"
 
     def __str__(self) -> str:
@@ -51,6 +51,7 @@ class TaskReply(NamedTuple):
     saved_state: bool  # the node has stored a new client state
     up: Payload
     report: Payload
+    description: str = ""  # form of the node's own data, in the reply to the registration
 
 
 class TaskFailed(Exception):
@@ -99,7 +100,7 @@ def request_message(request: TaskRequest, down: ArrayRecord, node: int, timeout:
         "acknowledged": [] if request.acknowledged is None else list(request.acknowledged),
         "oldest": request.oldest,
         "run": request.run,
-        "classes": list(request.classes),
+        "schema": request.schema,
         "code": list(request.code),
     }
     content = RecordDict({"order": ConfigRecord(fields), "down": down})
@@ -117,7 +118,7 @@ def parse_request(message: Message) -> tuple[TaskRequest, Payload]:
         acknowledged=_version(acknowledged) if acknowledged else None,
         oldest=_field(fields, "oldest", int),
         run=_field(fields, "run", str),
-        classes=tuple(map(str, _field(fields, "classes", list))),
+        schema=_field(fields, "schema", str),
         code=tuple(map(str, _field(fields, "code", list))),
     )
     return request, from_array_record(message.content, "down")
@@ -125,7 +126,13 @@ def parse_request(message: Message) -> tuple[TaskRequest, Payload]:
 
 def reply_message(reply: TaskReply, request: Message) -> Message:
     """Build the message of a reply."""
-    fields = {"client": reply.client, "n": reply.n, "own": reply.has_own_data, "remembers": reply.saved_state}
+    fields = {
+        "client": reply.client,
+        "n": reply.n,
+        "own": reply.has_own_data,
+        "remembers": reply.saved_state,
+        "description": reply.description,
+    }
     records = {"up": to_array_record(reply.up), "report": to_array_record(reply.report)}
     content = RecordDict({"answer": ConfigRecord({"protocol": PROTOCOL_VERSION, **fields}), **records})
     return Message(content=content, reply_to=request)
@@ -174,7 +181,8 @@ def _parse_reply(message: Message) -> TaskReply:
         raise InvalidMessage("reply.invalid_example_count", f"number of examples = {n}: it must be at least 1")
     up, report = (from_array_record(message.content, name) for name in ("up", "report"))
     client, has_own_data = _field(fields, "client", int), _field(fields, "own", bool)
-    return TaskReply(client, n, has_own_data, _field(fields, "remembers", bool), up, report)
+    saved_state, description = _field(fields, "remembers", bool), _field(fields, "description", str)
+    return TaskReply(client, n, has_own_data, saved_state, up, report, description)
 
 
 def _config(message: Message, name: str) -> dict[str, Any]:

@@ -7,18 +7,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import torch
 
+from fedrecall.config.data_section import TABLE_KEYS
 from fedrecall.config.experiment import Experiment
 from fedrecall.config.own_code import code_hash
 from fedrecall.config.sources import own_code
 from fedrecall.core.flat_model import FlatModel
 from fedrecall.data.dataset import Dataset
 from fedrecall.data.partition import Partition
+from fedrecall.data.preprocessing import Preprocessing, column_sums
 from fedrecall.data.tabular import read_table
 from fedrecall.errors import UserError, first_line
 from fedrecall.flower.app_config import NodeConfig
 from fedrecall.flower.codec import InvalidMessage
+from fedrecall.flower.schema import DataDescription
 from fedrecall.models.huggingface import HuggingFace
 from fedrecall.runs.setup import (
     FederatedData,
@@ -33,8 +35,8 @@ from fedrecall.simulation.clients import SimulatedClients
 HASH_DIGITS = 16  # digits of a hash in messages
 
 
-def load_node_data(node: NodeConfig, experiment: Experiment, classes: tuple[str, ...] = ()) -> FederatedData:
-    """Load the data of this node. `classes` are the federation's class names; empty before registration."""
+def load_node_data(node: NodeConfig, experiment: Experiment, schema: Preprocessing | None = None) -> FederatedData:
+    """Load the data of this node, in the form of the federation's data; `schema` is None before registration."""
     clients = experiment.federation.clients
     if node.client >= clients:
         raise UserError(
@@ -48,10 +50,12 @@ def load_node_data(node: NodeConfig, experiment: Experiment, classes: tuple[str,
     # Only the server has auxiliary examples, and a node's own data are as they are.
     section = experiment.data.model_copy(update={"aux_per_class": 0, "imbalance": None})
     if node.index is None:
-        section = section.model_copy(update=_data_keys(node, experiment))
-    dataset = section.load(experiment.model)
-    if classes and node.index is None:
-        dataset = relabel(dataset, classes)
+        section = section.model_copy(update=_data_keys(node, experiment, schema))
+    dataset = section.load(experiment.model, schema=schema if node.index is None else None)
+    if node.folder is not None and dataset.split_again is None:
+        message = f"node-config.folder = {node.folder}: it has a folder of test images, which would not be used"
+        hint = "name the folder of the training images; data.client_test holds out a share of them"
+        raise UserError("flower.invalid_node_config", message, "node-config.folder", hint)
     samples = len(dataset.train_y)
     rows = np.arange(samples) if node.index is None else _rows(node, samples)
     offsets = np.where(np.arange(clients + 1) > node.client, len(rows), 0)
@@ -117,41 +121,48 @@ def make_client_runner(experiment: Experiment, data: FederatedData) -> tuple[Sim
     return make_simulated_clients(experiment, data), make_flat_model(experiment, module)
 
 
-def relabel(dataset: Dataset, classes: tuple[str, ...]) -> Dataset:
-    """Return the data with labels as positions in `classes`. A node may lack examples of some classes."""
-    for name in dataset.classes:
-        if name not in classes:
-            raise UserError(
-                "data.unknown_class",
-                f'class "{name}" of this node: the data of the server does not have it (classes: '
-                f"{', '.join(classes[:20])})",
-                name,
-                "rename or remove it",
-            )
-    positions = torch.tensor([classes.index(name) for name in dataset.classes])
-    train_y, test_y = (torch.where(y < 0, y, positions[y.clamp(min=0)]) for y in (dataset.train_y, dataset.test_y))
-    return replace(dataset, classes=classes, train_y=train_y, test_y=test_y)
+def describe_node_data(node: NodeConfig, experiment: Experiment, dataset: Dataset, schema: Preprocessing | None) -> str:
+    """Return the form of the node's own table or folder, for the registration; empty if it has none.
+
+    Before the schema is fixed, it has the sums of the columns whose mean and standard deviation are fitted.
+    """
+    if node.folder is None and node.table is None:
+        return ""
+    section, form = experiment.data, dataset.preprocessing()
+    if not form.columns or schema is not None or section.has_fixed_columns:
+        return DataDescription.of(form).model_dump_json()
+    if experiment.server.privacy is not None:
+        raise UserError(
+            "privacy.not_covered",
+            "data.columns: server.privacy does not cover the sums by which the columns of all nodes are standardised",
+            "data.columns",
+            "give the mean and std, or the categories, of every column in data.columns",
+        )
+    fixed, missing = section.column_encodings or {}, section.missing or "refuse"
+    assert node.table is not None
+    columns = read_table(node.table)
+    sums = {
+        column.name: column_sums(columns[column.name], column.name, str(node.table), missing)
+        for column in form.columns
+        if column.categories is None and fixed.get(column.name) is None
+    }
+    return DataDescription.of(form, sums).model_dump_json()
 
 
-def _data_keys(node: NodeConfig, experiment: Experiment) -> dict[str, object]:
+def _data_keys(node: NodeConfig, experiment: Experiment, schema: Preprocessing | None) -> dict[str, object]:
     """Return the keys of the data section for a node with a folder or a table."""
     # All examples of the node are its client's: it holds out data.client_test and data.validation, not data.test.
-    keys = ("root", "classes", "limit", "client", "label", "group", "time", "test_path")
-    unset: dict[str, object] = dict.fromkeys(keys) | {"test": 0.0}
+    data = experiment.data
+    unset: dict[str, object] = dict.fromkeys(("root", "limit", "client", "time", "test_path")) | {"test": 0.0}
+    unset |= {"classes": None, "labels": data.labels}
     if node.folder is not None:
-        return unset | {"name": "folder", "path": node.folder}
-    label = node.label or experiment.data.label
+        return unset | dict.fromkeys(TABLE_KEYS) | {"name": "folder", "path": node.folder}
     assert node.table is not None
-    texts = experiment.data.text
-    for column, values in read_table(node.table).items():
-        if texts is None and column != label and str(values.type) in ("string", "large_string"):
-            raise UserError(
-                "data.text_column",
-                f'{node.table}: column "{column}" is text, and another node may have other values',
-                str(node.table),
-                "turn them into numbers, the same on all nodes",
-            )
-    return unset | {"name": "table", "path": node.table, "label": label, "size": None}
+    drop = None
+    if schema is None and data.columns is None:  # later the schema names the columns
+        drop = tuple(name for name in read_table(node.table) if name in (*(data.drop or ()), data.client, data.time))
+    label = node.label or data.label
+    return unset | {"name": "table", "path": node.table, "label": label, "drop": drop, "size": None}
 
 
 def _rows(node: NodeConfig, samples: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

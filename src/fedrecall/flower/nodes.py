@@ -2,13 +2,15 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from fedrecall.config.data_section import DataSection
+from fedrecall.data.preprocessing import Preprocessing
 from fedrecall.errors import UserError
 from fedrecall.flower.codec import InvalidMessage
 from fedrecall.flower.messages import (
@@ -20,6 +22,7 @@ from fedrecall.flower.messages import (
     to_array_record,
     unreadable,
 )
+from fedrecall.flower.schema import DataDescription, agree, dump_schema, find_misfit
 
 NODE_POLL_INTERVAL = 0.25  # seconds between two requests for replies
 
@@ -36,6 +39,7 @@ class RegisteredClient(NamedTuple):
     node: int
     n: int  # examples
     has_own_data: bool  # False: the node uses a part of the configured data set
+    description: DataDescription | None = None  # form of its own table or folder
 
 
 @dataclass
@@ -47,6 +51,7 @@ class NodeRegistry:
     timeout: float  # seconds to wait for clients
     changed: Callable[["NodeRegistry"], None] | None = None  # called after each look at the connected nodes
     code: tuple[str, ...] = ()  # own code of the experiment, for `TaskRequest.code`
+    schema: Preprocessing | None = None  # form of the nodes' own data; None until `agree`
     online: set[int] = field(default_factory=set)  # nodes at the last look
     members: dict[int, RegisteredClient] = field(default_factory=dict)
     _registered: set[int] = field(default_factory=set)
@@ -62,10 +67,8 @@ class NodeRegistry:
         if new:
             claims: dict[int, list[RegisteredClient]] = {}
             timeout = min(self.timeout / 3, HELLO_TIMEOUT)  # leaves time for a retry: Flower can lose a message
-            requests = {
-                node: request_message(TaskRequest(REGISTER, code=self.code), to_array_record({}), node, timeout)
-                for node in new
-            }
+            hello = TaskRequest(REGISTER, schema=self.schema_text, code=self.code)
+            requests = {node: request_message(hello, to_array_record({}), node, timeout) for node in new}
             for node, message in send_and_collect(self.grid, requests, timeout):
                 self._read_claim(node, message, claims)
             for client, claimants in claims.items():
@@ -73,6 +76,24 @@ class NodeRegistry:
         if self.changed is not None:
             self.changed(self)
         return {client: member for client, member in self.members.items() if member.node in online}
+
+    @property
+    def schema_text(self) -> str:
+        """The schema, as requests have it."""
+        return dump_schema(self.schema)
+
+    def agree(self, section: DataSection, server: DataDescription | None, least: int) -> Preprocessing:
+        """Fix the form of the nodes' own data; nodes whose data does not fit take no part. `server`: of its own data.
+
+        Fewer than `least` clients are an error.
+        """
+        described = {c: m.description for c, m in self.members.items() if m.description is not None}
+        schema, problems = agree(described, section, server)
+        self.schema = schema
+        for client, error in problems.items():
+            self._decline(self.members.pop(client).node, TaskFailed(error.code, str(error), error.key, client))
+        self._require(least, self.members)
+        return schema
 
     def problem(self, client: int) -> TaskFailed:
         """Return the reason why a client takes no part: that of its node, or that no node of it is connected."""
@@ -97,16 +118,7 @@ class NodeRegistry:
             if set(range(self.population)) <= {*connected, *declined} or time.monotonic() >= deadline:
                 break
             time.sleep(NODE_POLL_INTERVAL)
-        if len(connected) < least:
-            missing = sorted(set(range(self.population)) - set(connected))
-            problems = "".join(f"; node {node}: {reason} ({reason.code})" for node, reason in self._problems.items())
-            raise UserError(
-                "flower.too_few_clients",
-                f"engine.timeout = {self.timeout:g}: {len(connected)} of {self.population} clients connected within "
-                f"{self.timeout:g} s, {least} are needed; missing: {', '.join(map(str, missing[:20]))}{problems}",
-                "engine.timeout",
-                "start their nodes, each with client=NUMBER in its node-config, or raise engine.timeout",
-            )
+        self._require(least, connected)
         if len({member.has_own_data for member in connected.values()}) > 1:
             own = ", ".join(str(client) for client, member in sorted(connected.items()) if member.has_own_data)
             raise UserError(
@@ -116,6 +128,20 @@ class NodeRegistry:
                 "node-config",
                 "set folder, table or index in the node-config of all nodes, or of none",
             )
+
+    def _require(self, least: int, connected: Collection[int]) -> None:
+        """Raise an error, with the reasons of the others, if fewer clients than `least` are connected."""
+        if len(connected) >= least:
+            return
+        missing = sorted(set(range(self.population)) - set(connected))
+        problems = "".join(f"; node {node}: {reason} ({reason.code})" for node, reason in self._problems.items())
+        raise UserError(
+            "flower.too_few_clients",
+            f"engine.timeout = {self.timeout:g}: {len(connected)} of {self.population} clients connected within "
+            f"{self.timeout:g} s, {least} are needed; missing: {', '.join(map(str, missing[:20]))}{problems}",
+            "engine.timeout",
+            "start their nodes, each with client=NUMBER in its node-config, or raise engine.timeout",
+        )
 
     def _read_claim(self, node: int, message: RawReply, claims: dict[int, list[RegisteredClient]]) -> None:
         """Add the client that a node claims to be; a node whose hello is invalid gets a problem instead."""
@@ -132,11 +158,17 @@ class NodeRegistry:
             if not 0 <= reply.client < self.population:
                 text = f"client = {reply.client}: the clients are 0 to {self.population - 1}"
                 raise TaskFailed("reply.wrong_client", text, "node-config")
+            description = DataDescription.parse(reply.description) if reply.description else None
+            if description is not None and self.schema is not None:
+                misfit = find_misfit(description, DataDescription.of(self.schema))
+                if misfit is not None:
+                    raise TaskFailed(misfit.code, str(misfit), misfit.key, reply.client)
         except (TaskFailed, InvalidMessage) as error:
             client = getattr(error, "client", None)
             self._decline(node, TaskFailed(error.code, str(error), error.key, client))
             return
-        claims.setdefault(reply.client, []).append(RegisteredClient(node, reply.n, reply.has_own_data))
+        claim = RegisteredClient(node, reply.n, reply.has_own_data, description)
+        claims.setdefault(reply.client, []).append(claim)
 
     def _register(self, client: int, claims: list[RegisteredClient], online: set[int]) -> None:
         """Register a client, unless its number is contested or its number of examples has changed.

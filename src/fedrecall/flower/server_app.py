@@ -7,27 +7,25 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedrecall.config.choices import PythonObject, require
+from fedrecall.config.choices import require
 from fedrecall.config.experiment import Experiment
 from fedrecall.config.sources import import_own_code, own_code_hashes
-from fedrecall.data.partition import Partition
-from fedrecall.data.partitioners import PARTITIONERS
 from fedrecall.errors import UserError
 from fedrecall.files import parse_json, write_atomic
-from fedrecall.flower.app_config import NODES_PARTITION, OUT_KEY, read_experiment
+from fedrecall.flower.app_config import OUT_KEY, read_experiment
 from fedrecall.flower.engine import FlowerEngine
 from fedrecall.flower.nodes import NodeRegistry
+from fedrecall.flower.server_data import check_without_server_data, prepare_federation, read_schema, save_schema
 from fedrecall.flower.status import StatusFile
 from fedrecall.runs.directory import RunDirectory
 from fedrecall.runs.engine import EngineFactory
 from fedrecall.runs.notices import warn_of_no_effect
 from fedrecall.runs.records import RoundRecord
 from fedrecall.runs.run import Run
-from fedrecall.runs.setup import Setup, prepare_run
+from fedrecall.runs.setup import Setup
 from fedrecall.simulation import ClientFailure, ClientStateStore, FailurePolicy
 
 DEFAULT_TASK_TIMEOUT = 600.0  # seconds for a task, if engine.timeout is not set
@@ -52,16 +50,17 @@ def main(grid: Grid, context: Context) -> None:
                 "run.start",
                 "remove run.start",
             )
+        check_without_server_data(experiment)
         out = Path(str(context.run_config.get(OUT_KEY) or "run")).expanduser().absolute()
         log.info("run directory: %s", out)
         status = StatusFile(out, experiment.run.rounds, show_sizes=experiment.server.privacy is None)
         timeout = engine.timeout or DEFAULT_TASK_TIMEOUT
-        nodes = NodeRegistry(grid, federation.clients, timeout, status.registry_changed, code)
-        nodes.wait_for_clients(engine.min_replies or federation.clients)
-        have_own_data = any(member.has_own_data for member in nodes.members.values())
-        setup = setup_without_client_data(experiment) if have_own_data else prepare_run(experiment)
-        resume = (out / "config.toml").exists()
+        least, resume = engine.min_replies or federation.clients, (out / "config.toml").exists()
+        nodes = NodeRegistry(grid, federation.clients, timeout, status.registry_changed, code, read_schema(out))
+        nodes.wait_for_clients(least)
+        setup = prepare_federation(experiment, nodes, least)
         with Run(setup, out, resume=resume, engine=engine_factory(nodes, RunDirectory(out), status)) as run:
+            save_schema(out, nodes.schema)
             for record in run:
                 _log_round(experiment, record)
         status.end()
@@ -87,7 +86,6 @@ def engine_factory(nodes: NodeRegistry, directory: RunDirectory, status: StatusF
             nodes=nodes,
             run_id=_run_id(directory.path / RUN_ID_FILE),
             timeout=timeout,
-            classes=setup.data.dataset.classes,
             failures=replace(failures, save_traceback=partial(log_failure, failures)),
             watch=status.exchange,
             record_nodes=status.show_sizes,
@@ -101,21 +99,6 @@ def engine_factory(nodes: NodeRegistry, directory: RunDirectory, status: StatusF
         return None if failures.save_traceback is None else failures.save_traceback(failure)
 
     return make_engine
-
-
-def setup_without_client_data(experiment: Experiment) -> Setup:
-    """Set up a run whose clients have their data on their nodes. The server uses only test and auxiliary data."""
-    nominal = experiment.federation.model_copy(update={"partition": PARTITIONERS["iid"]()})
-    setup = prepare_run(experiment.model_copy(update={"federation": nominal}))
-    offsets = np.zeros(len(setup.data.partition) + 1, dtype=np.int64)
-    empty = Partition(offsets[:0], offsets, setup.data.partition.samples, {"name": NODES_PARTITION}, 0)
-    recorded = nominal.model_copy(update={"partition": PythonObject("partition", NODES_PARTITION)})
-    return replace(
-        setup,
-        experiment=setup.experiment.model_copy(update={"federation": recorded}),
-        data=setup.data._replace(partition=empty),
-        clients=replace(setup.clients, partition=empty),
-    )
 
 
 def _run_id(path: Path) -> str:

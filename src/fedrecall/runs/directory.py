@@ -288,9 +288,11 @@ class RunDirectory:
         self.write_json(ENVIRONMENT_FILE, describe_environment(setup) | forced)
 
     def save_traceback(self, failure: ClientFailure) -> str:
-        """Write the traceback of a failed client; return the path."""
+        """Write the traceback of a failed client, after those of the same round; return the path."""
         path = self._file(f"failures/round-{failure.t + 1}-client-{failure.client}.txt")
-        write_atomic(path, failure.traceback.encode())
+        earlier = path.read_text() if path.exists() else ""
+        if failure.traceback not in earlier:
+            write_atomic(path, (earlier + failure.traceback).encode())
         return str(path)
 
     def write_text(self, name: str, content: str) -> None:

@@ -48,7 +48,8 @@ def inactive_reason(setup: Setup) -> str | None:
     method, data = setup.clients.method, setup.data
     partition, classes = data.partition, data.dataset.num_classes
     counts = None
-    if len(partition) * classes <= MAX_COUNTS and partition.samples == len(data.client_examples):
+    is_known = len(partition.indices) and partition.samples == len(data.client_examples)  # not on other machines
+    if is_known and len(partition) * classes <= MAX_COUNTS:
         counts = torch.from_numpy(partition.counts(data.client_examples.example_labels.numpy(), classes))
     reason = method.inactive_reason(classes, counts)
     if reason is not None:

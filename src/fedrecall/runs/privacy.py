@@ -27,13 +27,14 @@ def check_privacy(setup: Setup) -> None:
     privacy = setup.experiment.server.privacy
     if privacy is None:
         return
-    if setup.data.dataset.columns or setup.data.dataset.scaling is not None:
+    fitted = setup.data.dataset.columns and not setup.experiment.data.has_fixed_columns
+    if fitted or setup.data.dataset.scaling is not None:
         raise UserError(
             "privacy.not_covered",
             f'data "{setup.data.dataset.name}": the inputs are scaled or encoded by statistics of all clients\' rows, '
             "so one client changes the inputs of the others, which server.privacy does not cover",
             "server.privacy",
-            "scale the inputs by fixed numbers, and pass them as arrays (fr.from_arrays)",
+            "state the mean and std or the categories of every column in data.columns, or pass scaled arrays",
         )
     method, server = setup.clients.method, setup.server
     epsilon_after(privacy, setup.schedule.population, setup.schedule.sample, 1)

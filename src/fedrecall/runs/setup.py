@@ -192,15 +192,12 @@ def load_and_partition(experiment: Experiment, *, data: object = None, partition
     )
     experiment = with_clients_of_data(experiment, dataset, data, partition)
     seed = run.seed_for("partition")
-    dataset = with_imbalance(dataset, section.imbalance, seeds.numpy_generator(seed, "imbalance"))
-    aux, left = split_auxiliary(
-        label_per_example(dataset.train_y), section.aux_per_class, section.aux, seeds.numpy_generator(seed, "auxiliary")
-    )
-    transform = resolve_transform(section.augment, dataset.name, dataset.test_transform)
-    train = Examples(dataset.train_x, dataset.train_y, transform)
-    clients = train.subset(left)
-    groups = None if dataset.train_groups is None else dataset.train_groups[left].numpy()
-    assigned = make_partition_for(experiment, clients.example_labels.numpy(), groups, seed, partition)
+    federated = without_clients(section, dataset, experiment.federation.clients, seed)
+    dataset, clients = federated.dataset, federated.client_examples
+    groups = None if dataset.train_groups is None else dataset.train_groups[clients.rows].numpy()
+    named_by_user = data is not None or section.may_name_clients
+    labels = clients.example_labels.numpy()
+    assigned = make_partition_for(experiment, labels, groups, seed, partition, shuffled=not named_by_user)
     if assigned.samples != len(clients):
         raise UserError(
             "partition.other_data",
@@ -215,8 +212,21 @@ def load_and_partition(experiment: Experiment, *, data: object = None, partition
             "federation.clients",
             f"set federation.clients = {len(assigned)}",
         )
+    return hold_out_parts(section, federated._replace(partition=assigned), seed)
+
+
+def without_clients(section: DataSection, dataset: Dataset, clients: int, seed: int) -> FederatedData:
+    """Draw the server's auxiliary examples from the training part. No example is assigned to a client yet."""
+    dataset = with_imbalance(dataset, section.imbalance, seeds.numpy_generator(seed, "imbalance"))
+    aux, left = split_auxiliary(
+        label_per_example(dataset.train_y), section.aux_per_class, section.aux, seeds.numpy_generator(seed, "auxiliary")
+    )
+    transform = resolve_transform(section.augment, dataset.name, dataset.test_transform)
+    train = Examples(dataset.train_x, dataset.train_y, transform)
     test = Examples(dataset.test_x, dataset.test_y, transform)
-    return hold_out_parts(section, FederatedData(dataset, clients, train.subset(aux), test, assigned, {}), seed)
+    offsets = np.zeros(clients + 1, dtype=np.int64)
+    nobody = Partition(offsets[:0], offsets, len(left), {"name": "nodes"}, 0)
+    return FederatedData(dataset, train.subset(left), train.subset(aux), test, nobody, {})
 
 
 def hold_out_parts(section: DataSection, federated: FederatedData, seed: int) -> FederatedData:
@@ -274,9 +284,12 @@ def with_clients_of_data(experiment: Experiment, dataset: Dataset, data: object,
 
 
 def make_partition_for(
-    experiment: Experiment, labels: Ints, groups: Ints | None, seed: int, partition: object
+    experiment: Experiment, labels: Ints, groups: Ints | None, seed: int, partition: object, *, shuffled: bool = True
 ) -> Partition:
-    """Return the partition of the clients' examples, by the configured partitioner or by a Python object."""
+    """Return the partition of the clients' examples, by the configured partitioner or by a Python object.
+
+    Clients that the user's data names have their rows in the order of the data, unless `shuffled`, as on a real node.
+    """
     partition = require(experiment.federation.partition) if partition is None else partition
     if isinstance(partition, Partition):
         return partition
@@ -284,7 +297,9 @@ def make_partition_for(
         return from_flower_partitioner(partition, labels, groups, seed=seed)
     partitioner = cast(Partitioner, partition)
     rng = seeds.numpy_generator(seed, "partition")
-    return make_partition(partitioner, labels, groups, experiment.federation.clients, rng=rng, seed=seed)
+    shuffled = shuffled or not isinstance(partitioner, Groups)
+    clients = experiment.federation.clients
+    return make_partition(partitioner, labels, groups, clients, rng=rng, seed=seed, shuffled=shuffled)
 
 
 def with_resolved_choices(

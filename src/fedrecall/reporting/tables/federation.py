@@ -47,12 +47,15 @@ def _nodes_table(run: FinishedRun, title: str) -> ReportTable:
         Counter(client for record in run.records for client in {entry["client"] for entry in record.get(key, ())})
         for key in ("lost", "refused")
     )
+    scored = next((record["client_test"] for record in reversed(run.records) if "client_test" in record), None)
+    accuracy = {} if scored is None else dict(zip(scored["clients"], scored["accuracy"]["by_client"], strict=True))
     rows = []
     for client in clients[:MAX_NODES]:
         transfers = [r["nodes"][str(client)] for r in run.records if str(client) in r.get("nodes", {})]
         cells = (
             TableCell((str(status.get(str(client), {}).get("node", "-")),)),
             number_cell(None if client not in sizes else float(sizes[client])),
+            number_cell(accuracy.get(client), 0.01),
             number_cell(float(sampled[client])),
             number_cell(float(sampled[client] - lost[client] - rejected[client])),
             number_cell(float(lost[client])),
@@ -62,11 +65,31 @@ def _nodes_table(run: FinishedRun, title: str) -> ReportTable:
             number_cell(float(sum(t["bytes_down"] for t in transfers)), MILLION),
         )
         rows.append((f"client {client}", cells))
-    header = ("client", "node", "examples", "sampled", "replies", "lost", "rejected", "seconds", "MB up", "MB down")
+    header = (
+        "client",
+        "node",
+        "examples",
+        "accuracy %",
+        "sampled",
+        "replies",
+        "lost",
+        "rejected",
+        "seconds",
+        "MB up",
+        "MB down",
+    )
     notes = [
         TableNote("sampled, replies, lost and rejected count rounds"),
         TableNote("seconds: median over rounds, from sending the requests until the replies arrived"),
     ]
+    if scored is not None:
+        overall = scored["accuracy"]
+        text = ", ".join(
+            f"{label} {100 * overall[key]:.2f} %"
+            for label, key in (("mean", "mean"), ("by examples", "weighted"), ("worst", "worst"))
+            if overall[key] is not None
+        )
+        notes.append(TableNote(f"accuracy: of the {scored['model']} model on the node's held-out examples; {text}"))
     if len(clients) > MAX_NODES:
         notes.append(TableNote(f"the first {MAX_NODES} of {len(clients)} clients"))
     return ReportTable(f"nodes{title}", f"Nodes{title}", header, tuple(rows), tuple(notes))
