@@ -37,6 +37,15 @@ def test_the_bits_of_serial(changes: str, config: Path, tmp_path: Path) -> None:
             assert got[key] == meant[key], key
 
 
+def test_forgetting_and_pull_are_those_of_serial(config: Path, tmp_path: Path) -> None:
+    changes = 'method.name=fedntd run.local_accuracy=true run.probes=["forgotten","pull"]'
+    federate(federation(tmp_path, config, changes))
+    keys = ("forgotten", "forgotten_absent", "pull", "local_accuracy")
+    measured = [[record[key] for key in keys] for record in serial(config, changes).rounds]
+    assert all(0 < record[0] <= 1 for record in measured[1:])
+    assert [[line[key] for key in keys] for line in lines(tmp_path)] == measured
+
+
 def test_states_stay_on_their_nodes_and_old_versions_are_removed(config: Path, tmp_path: Path) -> None:
     grid = federation(tmp_path, config, "method.name=scaffold run.rounds=6")
     federate(grid)
