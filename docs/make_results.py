@@ -85,6 +85,7 @@ GPU_MODELS = ("resnet50", "mobilenet")
 REPRODUCED, SUPPORTED = "reproduced", "supported, one seed"
 CONTRADICTED, NO_DIFFERENCE = "contradicted", "no difference shown"
 DRAWN, NOT_RUN, CANNOT = "drawn", "not run", "cannot be run here"
+CLASSES = (REPRODUCED, SUPPORTED, CONTRADICTED, NO_DIFFERENCE, DRAWN, NOT_RUN, CANNOT)
 
 INTRODUCTION = f"""# Results
 
@@ -382,6 +383,12 @@ def keep_records(folder: Path) -> None:
             shutil.copyfile(definition, target / definition.name)
 
 
+def counts(classes: Sequence[str]) -> str:
+    """Return a sentence with the number of tables and figures of each class."""
+    found = [(name, classes.count(name)) for name in dict.fromkeys([*CLASSES, *classes])]
+    return f"Tables and figures by class: {'; '.join(f'{name} {number}' for name, number in found)}."
+
+
 def page() -> str:
     """Return the ledger and the sections of the studies that were run."""
     measured: dict[str, StudyResults] = {}
@@ -395,7 +402,13 @@ def page() -> str:
     header = ("study", "class", "criterion", "measured difference, points", "printed inside", "M passes", "GPU hours")
     titles, *lines = (f"| {' | '.join(row)} |" for row in (header, *rows))
     table = "\n".join([titles, "|" + "---|" * len(header), *lines])
-    parts = [INTRODUCTION.format(count=len(rows)), "## Ledger", table, *map(section, measured.values())]
+    parts = [
+        INTRODUCTION.format(count=len(rows)),
+        "## Ledger",
+        counts([row[1] for row in rows]),
+        table,
+        *map(section, measured.values()),
+    ]
     return "\n\n".join(parts) + "\n"
 
 
