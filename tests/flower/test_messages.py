@@ -109,12 +109,20 @@ def with_replies_changed(change: dict[str, object]):
             "'pickle'",
         ),
         (
-            {"answer": ConfigRecord({**VERSION, "client": 0, "n": 5, "own": False, "remembers": False})},
+            {
+                "answer": ConfigRecord(
+                    {**VERSION, "client": 0, "n": 5, "own": False, "remembers": False, "description": ""}
+                )
+            },
             "reply.wrong_client",
             "client 0",
         ),
         (
-            {"answer": ConfigRecord({**VERSION, "client": 1, "n": -5, "own": False, "remembers": False})},
+            {
+                "answer": ConfigRecord(
+                    {**VERSION, "client": 1, "n": -5, "own": False, "remembers": False, "description": ""}
+                )
+            },
             "reply.invalid_example_count",
             "-5",
         ),
@@ -135,7 +143,11 @@ def with_replies_changed(change: dict[str, object]):
             "long",
         ),
         (
-            {"answer": ConfigRecord({**VERSION, "client": 1, "n": 10**9, "own": False, "remembers": False})},
+            {
+                "answer": ConfigRecord(
+                    {**VERSION, "client": 1, "n": 10**9, "own": False, "remembers": False, "description": ""}
+                )
+            },
             "reply.invalid_example_count",
             "1000000000",
         ),
@@ -230,7 +242,11 @@ def test_what_flower_cannot_read_costs_its_client_only(config: Path, tmp_path: P
         ({"answer": ConfigRecord({"protocol": "\x1b]0;x"})}, "reply.wrong_protocol"),
         ({"answer": ConfigRecord({**VERSION, "declined": "\x1b[2J" * 10**6})}, "reply.task_failed"),
         (
-            {"answer": ConfigRecord({**VERSION, "client": 2**62, "n": 5, "own": False, "remembers": False})},
+            {
+                "answer": ConfigRecord(
+                    {**VERSION, "client": 2**62, "n": 5, "own": False, "remembers": False, "description": ""}
+                )
+            },
             "reply.wrong_client",
         ),
     ],
@@ -280,8 +296,8 @@ def random_array(rng: random.Random) -> Array:
 
 
 def random_fields(rng: random.Random) -> ConfigRecord:
-    names = ["protocol", "client", "n", "own", "remembers", "declined", "code", "key", "x"]
-    honest = {**VERSION, "client": 1, "n": 5, "own": False, "remembers": True}
+    names = ["protocol", "client", "n", "own", "remembers", "description", "declined", "code", "key", "x"]
+    honest = {**VERSION, "client": 1, "n": 5, "own": False, "remembers": True, "description": ""}
     changes = {name: rng.choice([*TEXTS, *NUMBERS, [1, 2], ["x"], []]) for name in rng.sample(names, rng.randint(1, 4))}
     return ConfigRecord(honest | changes)
 
