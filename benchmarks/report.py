@@ -24,11 +24,13 @@ TEXT = {
     "start": "Start-up times.",
     "profile": "Distribution of the time of a client's FedAvg round, measured by torch's profiler, in per cent of one "
     "thread's time. Convolutions, pooling and matrix products are the arithmetic of the model.",
-    "peers": "The same task (6/16 CNN, 10 clients x 500 images x 5 epochs) in the plain loop of public repositories, "
-    "in Flower's simulation and in pfl-research, each in a separate environment (`make bench-peers`). `others` is the "
-    "number of cores that other programs used during the best round.",
-    "ratios": "Seconds per round of fedrecall divided by those of the faster framework, and peak memory divided by "
-    "that of the smaller one.",
+    "peers": "The same task in the plain loop of public repositories, in Flower's simulation and in pfl-research, each "
+    "in a separate environment (`make bench-peers`). `fedavg` and `fedntd`: 6/16 CNN, 10 clients x 500 images x 5 "
+    "epochs. `small`: pfl-research's published CIFAR-10 setting but for its network, 1,000 clients x 50 images, 50 per "
+    "round, batches of 10, one epoch, learning rate 0.1, 6/16 CNN; `pfl-cnn`: the same with its network of 1,626,442 "
+    "weights, 50 rounds. `others` is the number of cores that other programs used during the best round.",
+    "ratios": "Seconds per round of fedrecall (the best, and the mean over all timed rounds) divided by those of a "
+    "framework, by default of the faster one, and peak memory divided by that of the smaller one.",
 }
 
 

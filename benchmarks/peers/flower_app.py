@@ -16,7 +16,7 @@ from torch import Tensor
 
 from benchmarks.peers.job import Job
 from benchmarks.peers.meter import Stopwatch
-from benchmarks.peers.task import Net, initial, pictures, save, shuffled, train
+from benchmarks.peers.task import initial, network, pictures, save, shuffled, train
 
 client_app = ClientApp()
 
@@ -39,7 +39,7 @@ def fit(message: Message, context: Context) -> Message:
     """Run one client's round."""
     path = str(message.content["config"]["job"])
     job = job_at(path)
-    net = Net()
+    net = network(job)
     net.load_state_dict(message.content["arrays"].to_torch_state_dict())
     teacher = copy.deepcopy(net) if job.method == "fedntd" else None
     x, y = partition(path, int(context.node_config["partition-id"]))
@@ -51,9 +51,12 @@ def fit(message: Message, context: Context) -> Message:
 class Timed(FedAvg):
     """Flower's FedAvg, which reports the end of each round."""
 
-    def __init__(self, watch: Stopwatch, clients: int) -> None:
+    def __init__(self, watch: Stopwatch, clients: int, cohort: int) -> None:
         super().__init__(
-            fraction_train=1.0, fraction_evaluate=0.0, min_train_nodes=clients, min_available_nodes=clients
+            fraction_train=cohort / clients,
+            fraction_evaluate=0.0,
+            min_train_nodes=cohort,
+            min_available_nodes=clients,
         )
         self._watch = watch
 
@@ -75,7 +78,7 @@ def server_app(path: str) -> ServerApp:
     def serve(grid: Grid, _: Context) -> None:
         torch.manual_seed(0)
         net = initial(job)
-        found = Timed(watch, job.clients).start(
+        found = Timed(watch, job.clients, job.cohort).start(
             grid=grid,
             initial_arrays=ArrayRecord(net.state_dict()),
             num_rounds=job.rounds,

@@ -23,7 +23,10 @@ class Job:
     folder: str  # of images.npy (uint8 [N, 3, 32, 32]), labels.npy (int64 [N]) and init.npy (float32 [d])
     out: str = ""  # file for the final global weights (.npy, float32 [d])
     method: str = "fedavg"  # or fedntd
+    network: str = "cnn"  # of task.NETWORKS
+    dropout: bool = True  # False: results of two implementations can be compared
     clients: int = 10
+    sample: int | None = None  # clients per round; None: all
     images: int = 500  # per client: client c holds rows c * images ... (c + 1) * images - 1
     epochs: int = 5
     batch: int = 50
@@ -48,6 +51,11 @@ class Job:
     def but(self, **changes: Any) -> Self:
         """Return the job with some fields changed."""
         return replace(self, **changes)
+
+    @property
+    def cohort(self) -> int:
+        """Number of clients per round."""
+        return self.sample or self.clients
 
     @property
     def rounds(self) -> int:

@@ -4,11 +4,13 @@ import sys
 from dataclasses import replace
 
 import numpy as np
+import torch
 from torch import nn
 
 import fedrecall as fr
 from benchmarks.peers.job import CLASSES, MEAN, STD, Job
 from benchmarks.peers.meter import Stopwatch
+from benchmarks.peers.task import initial, network
 from fedrecall.data.custom import from_arrays
 from fedrecall.data.dataset import Dataset
 from fedrecall.data.transforms import Transform
@@ -22,8 +24,8 @@ def experiment(job: Job) -> fr.Experiment:
     """Return the job as a configuration. Only the last round, which is not timed, is evaluated."""
     ntd = {"beta": job.beta, "tau": job.tau} if job.method == "fedntd" else {}
     return fr.Experiment(
-        federation={"clients": job.clients, "partition": "groups"},
-        model={"name": "cnn"},
+        federation={"clients": job.clients, "sample": job.sample, "partition": "groups"},
+        model={"name": "cnn"},  # another network is passed as a module
         local={"epochs": job.epochs, "batch": job.batch, "lr": job.lr, "momentum": job.momentum},
         method={"name": job.method, **ntd},
         engine={"name": ENGINE, **({"workers": job.workers} if ENGINE == "pool" else {})},
@@ -40,15 +42,17 @@ def data(job: Job) -> Dataset:
 
 
 def initial_weights(job: Job) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    """Return the initial weights of fedrecall [d], which all peers use."""
-    module = build_model(experiment(job), data(job), None)
+    """Return the initial weights [d] that all peers use: fedrecall's, if it has the network."""
+    torch.manual_seed(0)
+    module = build_model(experiment(job), data(job), None) if job.network == "cnn" else network(job)
     return nn.utils.parameters_to_vector(module.parameters()).detach().numpy()
 
 
 def main(job: Job) -> None:
     """Run all rounds."""
     watch = Stopwatch(job)
-    result = fr.run(experiment(job), data=data(job), watch=lambda _: watch.lap())
+    model = None if job.network == "cnn" else initial(job)
+    result = fr.run(experiment(job), data=data(job), model=model, watch=lambda _: watch.lap())
     if job.out:
         np.save(job.out, result.server.w.numpy())
     watch.report("fedrecall", "fedrecall")

@@ -18,20 +18,26 @@ from torch import Tensor, nn
 
 from benchmarks.peers.job import Job
 from benchmarks.peers.meter import Stopwatch
-from benchmarks.peers.task import Net, batch_loss, initial, pictures, save
+from benchmarks.peers.task import batch_loss, initial, pictures, save
 
 
-class Trained(Net):
+class Trained(nn.Module):
     """Network with a loss method, as pfl requires."""
 
     def __init__(self, job: Job) -> None:
         super().__init__()
+        self.net = initial(job)
         self._job, self.steps = job, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits."""
+        logits: Tensor = self.net(x)
+        return logits
 
     def loss(self, x: Tensor, y: Tensor, teacher: nn.Module | None = None) -> Tensor:
         """Return the loss of a batch."""
         self.steps += 1
-        return batch_loss(self, teacher, x, y, self._job)
+        return batch_loss(self.net, teacher, x, y, self._job)
 
     def metrics(self, x: Tensor, y: Tensor) -> dict[str, Any]:
         """Return one metric: pfl evaluates every user in the first round, which is not timed, and requires a metric."""
@@ -101,7 +107,9 @@ def run(job: Job, watch: Stopwatch | None) -> None:
         return Dataset(pictures(job, client), user_id=str(client))
 
     net = Trained(job)
-    net.load_state_dict(initial(job).state_dict())
+    if job.sample is not None:  # tensors stay in memory, as those of clients that are in every round
+        for client in range(job.clients):
+            user(client)
     model = PyTorchModel(
         model=net,
         local_optimizer_create=partial(torch.optim.SGD, momentum=job.momentum),
@@ -113,7 +121,7 @@ def run(job: Job, watch: Stopwatch | None) -> None:
         algorithm_params=NNAlgorithmParams(
             central_num_iterations=job.rounds,
             evaluation_frequency=job.rounds,
-            train_cohort_size=job.clients,
+            train_cohort_size=job.cohort,
             val_cohort_size=0,
         ),
         backend=SimulatedBackend(training_data=users, val_data=users, postprocessors=[WeightByDatapoints()]),
@@ -126,7 +134,7 @@ def run(job: Job, watch: Stopwatch | None) -> None:
     )
     if watch is not None:
         save(net, job)
-        mine = len(range(0, job.clients, job.workers))  # clients of this process
+        mine = len(range(0, job.cohort, job.workers))  # clients of this process
         watch.report("pfl", "pfl", steps=net.steps / (mine * job.rounds))
 
 

@@ -70,11 +70,12 @@ def main(job: Job) -> None:
     loaders = [DataLoader(pictures, job.batch, shuffle=True) for pictures in data]
     server, steps = copy.deepcopy(net.state_dict()), 0
     for _ in range(job.rounds):
-        states = []
-        for loader in loaders:
-            state, steps = client(net, server, loader, job)
+        states, sizes = [], []
+        for number in torch.randperm(job.clients)[: job.cohort].tolist():
+            state, steps = client(net, server, loaders[number], job)
             states.append(state)
-        server = average(states, [len(pictures) for pictures in data])
+            sizes.append(len(data[number]))
+        server = average(states, sizes)
         watch.lap()
     net.load_state_dict(server)
     save(net, job)

@@ -25,9 +25,29 @@ class Net(nn.Module):
         return self.fc3(F.relu(self.fc2(F.relu(self.fc1(x.flatten(1))))))
 
 
-def initial(job: Job) -> Net:
+class PflNet(nn.Module):
+    """Network of pfl-research's CIFAR-10 benchmark (`simple_cnn`); 1,626,442 parameters."""
+
+    def __init__(self, *, dropout: bool = True) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(3, 32, 3), nn.Conv2d(32, 64, 3)
+        self.drop1, self.drop2 = nn.Dropout(0.25 if dropout else 0.0), nn.Dropout(0.5 if dropout else 0.0)
+        self.fc1, self.fc2 = nn.Linear(12544, 128), nn.Linear(128, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits."""
+        x = F.max_pool2d(F.relu(self.conv2(F.relu(self.conv1(x)))), 2)
+        return self.fc2(self.drop2(F.relu(self.fc1(self.drop1(x).flatten(1)))))
+
+
+def network(job: Job) -> nn.Module:
+    """Return the network of a job, with random weights."""
+    return PflNet(dropout=job.dropout) if job.network == "pfl" else Net()
+
+
+def initial(job: Job) -> nn.Module:
     """Return the network with the common initial weights."""
-    net = Net()
+    net = network(job)
     nn.utils.vector_to_parameters(torch.from_numpy(np.array(job.array("init"))), net.parameters())
     return net
 

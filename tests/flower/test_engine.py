@@ -46,6 +46,21 @@ def test_forgetting_and_pull_are_those_of_serial(config: Path, tmp_path: Path) -
     assert [[line[key] for key in keys] for line in lines(tmp_path)] == measured
 
 
+def test_metrics_held_out_examples_and_training_settings_have_the_bits_of_serial(config: Path, tmp_path: Path) -> None:
+    changes = (
+        "data.client_test=0.2 data.validation=0.2 data.aux_per_class=0 local.optimiser=adamw local.clip=0.5 "
+        "local.class_weights=balanced local.schedule.name=cosine run.stop.patience=9 "
+        'run.metrics=["macro_f1","auroc","log_loss","confusion"]'
+    )
+    federate(federation(tmp_path, config, changes))
+    expected = serial(config, changes)
+    assert same(tmp_path, expected)
+    for got, meant in zip(lines(tmp_path), expected.rounds, strict=True):
+        for key in ("accuracy", "metrics", "confusion", "client_test", "validation"):
+            assert got[key] == meant[key], key
+    assert (tmp_path / "run" / "best.safetensors").exists()
+
+
 def test_states_stay_on_their_nodes_and_old_versions_are_removed(config: Path, tmp_path: Path) -> None:
     grid = federation(tmp_path, config, "method.name=scaffold run.rounds=6")
     federate(grid)

@@ -17,6 +17,14 @@ from fedrecall.runs.trackers import TRACKERS, SafeTracker
 METRICS = ("accuracy", "loss", "train_loss", "local_accuracy", "seconds", "bytes_up", "bytes_down")
 
 
+CLIENTS = {"mean": 0.5, "weighted": 0.75, "worst_tenth": None, "undefined": 1, "by_client": [0.5, None]}
+HELD_OUT = {
+    "metrics": {"macro_f1": 0.125, "auroc": None},
+    "validation": {"examples": 8, "accuracy": 0.375},
+    "client_test": {"model": "global", "clients": [0, 1], "examples": [4, 4], "macro_f1": CLIENTS},
+}
+
+
 @pytest.fixture(autouse=True)
 def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Remove the tools' settings from the environment; no data may leave the machine."""
@@ -36,7 +44,7 @@ def track(name: str, result: fr.Result, directory: Path) -> None:
     with SafeTracker(name) as tracking:
         tracking.start(result.experiment.to_tables(), directory)
         for record in result.rounds:
-            tracking.round(record | {"groups": {"a/b": 0.25}})
+            tracking.round(record | {"groups": {"a/b": 0.25}} | HELD_OUT)
         tracking.finish(result.summary)
 
 
@@ -55,6 +63,11 @@ def test_tensorboard(result: fr.Result, tmp_path: Path) -> None:
         assert found == pytest.approx(dict(expected(result, metric)), rel=1e-6), metric
     assert len(events.Scalars("accuracy")) == 2, "the first round is not evaluated"
     assert events.Scalars("groups/a_b")[0].value == 0.25
+    assert events.Scalars("metrics/macro_f1")[0].value == 0.125
+    assert events.Scalars("validation/accuracy")[0].value == 0.375
+    assert events.Scalars("client_test/macro_f1/weighted")[0].value == 0.75
+    undefined = {"metrics/auroc", "client_test/macro_f1/worst_tenth"}
+    assert not undefined & set(events.Tags()["scalars"]), "a metric that is not defined is not logged"
     assert events.Scalars("result/final")[0].value == pytest.approx(result.summary["final"])
     text = events.Tensors("configuration/text_summary")[0].tensor_proto.string_val[0].decode()
     assert "mu = 0.01" in text
@@ -95,6 +108,7 @@ def test_mlflow(result: fr.Result, tmp_path: Path) -> None:
         assert [(point.step, point.value) for point in history] == expected(result, metric), metric
     assert run.data.metrics["result/best"] == result.summary["best"]
     assert run.data.metrics["groups/a_b"] == 0.25
+    assert run.data.metrics["client_test/macro_f1/mean"] == 0.5
     tables = result.experiment.to_tables()
     assert run.data.params["method.mu"] == "0.01"
     assert run.data.params["federation.partition.alpha"] == str(tables["federation"]["partition"]["alpha"])

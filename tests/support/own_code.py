@@ -45,3 +45,16 @@ class Alternate:
 
     def assign(self, labels, groups, clients, rng) -> Assignment:
         return Assignment((np.arange(len(labels)) + self.start) % clients)
+
+
+def share_of_first(y, p) -> float:
+    """Metric: the share of examples that are predicted as the first class."""
+    return float((p.argmax(1) == 0).mean())
+
+
+def brier(y, p) -> float:
+    """Metric: mean squared distance of the probabilities; smaller is better."""
+    return float(((p - np.eye(p.shape[1])[y]) ** 2).sum(1).mean())
+
+
+brier.greater_is_better = False

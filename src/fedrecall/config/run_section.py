@@ -33,7 +33,12 @@ def _require_known_metric(metric: Any) -> Any:
 
 def _dump_metric(metric: Any) -> str:
     """Return the name of a metric; of a function, "package.module:function"."""
-    return metric if isinstance(metric, str) else f"{metric.__module__}:{metric.__qualname__}"
+    return metric if isinstance(metric, str) else f"{metric.__module__}:{metric_name(metric)}"
+
+
+def metric_name(function: Any) -> str:
+    """Return the name of a user's function; of another callable object, the name of its class."""
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
 
 
 MetricLike = Annotated[
@@ -42,7 +47,7 @@ MetricLike = Annotated[
     PlainSerializer(_dump_metric),
     WithJsonSchema({"anyOf": [{"enum": list(METRIC_NAMES)}, {"type": "string", "pattern": ":"}]}),
 ]
-"""Name of a metric, or a function of true labels [n] and probabilities [n, K]."""
+"""Name of a metric; a function of true labels [n] and probabilities [n, K], or its name "package.module:function"."""
 
 
 class StopSection(Section):
@@ -81,7 +86,8 @@ class RunSection(Section):
     local_accuracy: bool = False
     """Evaluate every client's model on the test set too, before aggregation."""
     metrics: Annotated[tuple[MetricLike, ...], Field(strict=False)] = ()
-    """Metrics computed beside the accuracy, on the server's test set and on clients' held-out examples."""
+    """Metrics computed beside the accuracy, on the server's test set and on clients' held-out examples. A name with a
+    colon is a function of your own, "package.module:function"."""
     stop: StopSection | None = None
     """Early stopping. None: all rounds are run."""
     targets: Annotated[tuple[Fraction, ...], Field(strict=False)] = ()

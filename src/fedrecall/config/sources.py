@@ -1,9 +1,9 @@
 """Sources of a configuration: files, tables and experiments, the defaults of a comparison, and own code."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from fedrecall.config.choices import OwnCode
 from fedrecall.config.data_section import SOURCE_KEYS, DataSection
@@ -37,7 +37,8 @@ def own_code(experiment: Experiment) -> list[str]:
     """Return the names of the user's classes and functions, "package.module:Class", in a configuration."""
     chosen = (experiment.method, experiment.model, experiment.federation.partition)
     data = [experiment.data.name] if is_code_path(experiment.data.name) else []
-    return [*data, *(choice.path for choice in chosen if isinstance(choice, OwnCode))]
+    metrics = [metric for metric in experiment.run.metrics if is_code_path(metric)]
+    return [*data, *(choice.path for choice in chosen if isinstance(choice, OwnCode)), *metrics]
 
 
 def own_code_hashes(experiment: Experiment) -> dict[str, str]:
@@ -64,6 +65,8 @@ def import_own_code(experiment: Experiment, allowed: Collection[str] | None = No
     if isinstance(code := experiment.federation.partition, OwnCode):
         partition = CHOICES["partition"].import_code(code)
         changes["federation"] = experiment.federation.model_copy(update={"partition": partition})
+    metrics = tuple(_import_metric(metric) if is_code_path(metric) else metric for metric in experiment.run.metrics)
+    changes["run"] = experiment.run.model_copy(update={"metrics": metrics})
     return Experiment(**dict(experiment) | changes)  # validated again, now that the method is known
 
 
@@ -72,6 +75,14 @@ def import_own_model(experiment: Experiment) -> Experiment:
     if not isinstance(experiment.model, OwnCode):
         return experiment
     return experiment.model_copy(update={"model": CHOICES["model"].import_code(experiment.model)})
+
+
+def _import_metric(path: str) -> Callable[..., Any]:
+    function = import_object(path, "run.metrics")
+    if not callable(function):
+        message = f'run.metrics = "{path}": {type(function).__name__} is not a function'
+        raise UserError("config.invalid_value", message, "run.metrics", "name a function of labels and probabilities")
+    return cast(Callable[..., Any], function)
 
 
 def _with_loader(section: DataSection) -> DataSection:

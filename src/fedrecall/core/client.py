@@ -83,7 +83,7 @@ class ClientRunner:
                     state = self.method.personal_model(r.state(r.w), r)
                 state = state if len(state) > len(r.w) else r.state(state)
                 up["personal"] = self._score_parts({"client_test": parts["client_test"]}, state, r)["client_test"]
-        return Reply(to_device(up, torch.device("cpu")), sum(map(len, parts.values())), {}, {})
+        return Reply(to_device(up, torch.device("cpu")), len(data), {}, {})  # n is that of every task of the client
 
     def _score_parts(self, parts: Mapping[HeldOutPart, Examples], state: torch.Tensor, r: Local) -> Payload:
         out = Payload()

@@ -126,14 +126,16 @@ class TrainedModel:
     def __init__(self, r: Local) -> None:
         received = (r.w, r.b, r.down.get("counters", r.f.int_buffers))
         self.vectors = [torch.cat(parts) for parts in zip(received, r.f.private, strict=True)]
-        self.w, self.b, self.counters = (v[: len(part)] for v, part in zip(self.vectors, received, strict=True))
-        self.private = PrivatePart(*(v[len(part) :] for v, part in zip(self.vectors, received, strict=True)))
+        split = [v.tensor_split((part.shape[0],)) for v, part in zip(self.vectors, received, strict=True)]
+        self.w, self.b, self.counters = (shared for shared, _ in split)
+        self.private = PrivatePart(*(private for _, private in split))
         self.parameters = r.f.attach(*self.vectors)
         self.live = self.w.detach().requires_grad_()  # shares memory with w, for losses that depend on the weights
         self.gradient = torch.empty_like(self.vectors[0])
-        self.g = self.gradient[: len(self.w)]
+        self.g, self.private_g = self.gradient.tensor_split((self.w.shape[0],))
         begin = r.training.optimiser.begin
-        self.step_shared, self.step_private = begin(self.w), begin(self.private.w)
+        self.step_shared = begin(self.w)
+        self.step_private = begin(self.private.w) if r.f.private_names else None
 
     @property
     def state(self) -> Tensor:
@@ -173,8 +175,8 @@ class TrainedModel:
             self.step_shared(method.correct(self.g, r))
             if correction is not None:
                 self.w.sub_(correction, alpha=r.training.optimiser.lr)
-        if part != "shared" and r.f.private_names:
-            self.step_private(self.gradient[len(self.w) :])
+        if part != "shared" and self.step_private is not None:
+            self.step_private(self.private_g)
 
 
 def train(method: Method, r: Local, seed: int, client: int, observer: TrainingObserver | None = None) -> Reply:

@@ -138,9 +138,10 @@ def hold_out_of_clients(
     rest = _restrict(partition, ~held_out, owner, f"{held_out.sum()} samples are held out by {key}")
     if not held_out.any() or (rest.sizes == 0)[partition.sizes > 0].any():
         wrong = "a client would have none left" if held_out.any() else "no client has two examples or groups"
-        raise UserError(
-            "data.cannot_hold_out", f"{key} = {share}: examples cannot be held out: {wrong}", key, "use fewer clients"
-        )
+        hint = "use fewer clients"
+        if not len(candidates):
+            wrong, hint = "all of them are in the server's auxiliary set", "set a smaller data.aux_per_class"
+        raise UserError("data.cannot_hold_out", f"{key} = {share}: examples cannot be held out: {wrong}", key, hint)
     return rest, _restrict(partition, held_out, owner)
 
 

@@ -13,11 +13,12 @@ from fedrecall.config.experiment import Experiment
 from fedrecall.config.sources import import_own_model
 from fedrecall.config.tables import read_toml
 from fedrecall.errors import UserError, unknown_name
-from fedrecall.reporting.tables import ReportTable, comparison_table, paper_tables, write_tables
+from fedrecall.reporting.tables import ReportTable, client_tables, comparison_table, paper_tables, write_tables
 from fedrecall.reporting.tables.render import print_table, to_latex, to_markdown
 from fedrecall.runs.directory import CONFIG_FILE, require_empty
 from fedrecall.runs.inference import DeployedModel, ExportFormat, default_export_path
-from fedrecall.runs.setup import MODEL_FILE
+from fedrecall.runs.result import no_best_model
+from fedrecall.runs.setup import BEST_MODEL_FILE, MODEL_FILE
 from fedrecall.studies.compare import StudyObjects
 from fedrecall.studies.results import FinishedRun, StudyResults, load_results
 from fedrecall.studies.study import FigureSpec
@@ -83,15 +84,21 @@ class Comparison:
         """Return one table per column, with the differences to the first row, or beside a paper's printed values."""
         if self._results.study.paper is not None:
             return paper_tables(self._results)
-        return [comparison_table(self._results, column, brief=brief) for column in self._results.study.columns]
+        tables = [comparison_table(self._results, column, brief=brief) for column in self._results.study.columns]
+        return tables + client_tables(self._results)
 
-    def model(self, method: str | None = None, seed: int | None = None, *, plain: bool = False) -> nn.Module:
+    def model(
+        self, method: str | None = None, seed: int | None = None, *, plain: bool = False, best: bool = False
+    ) -> nn.Module:
         """Return the final global model of a run; its forward returns (features, logits).
 
         The training data is not needed. With `plain` it is your own module as it was, without the hooks of this
-        library.
+        library. With `best` it is the model of the best round by validation.
         """
-        trained = self._trained(self._run(method, seed))
+        run = self._run(method, seed)
+        if best and not (run.path / BEST_MODEL_FILE).exists():
+            raise no_best_model(str(run.path))
+        trained = self._trained(run, BEST_MODEL_FILE if best else MODEL_FILE)
         return trained.plain() if plain else trained.module
 
     def predict(self, data: Any, method: str | None = None, seed: int | None = None) -> "DataFrame":
@@ -129,17 +136,17 @@ class Comparison:
             )
         return runs[0]
 
-    def _trained(self, run: FinishedRun) -> DeployedModel:
-        """Load the global model of a run with its preprocessing."""
+    def _trained(self, run: FinishedRun, weights: str = MODEL_FILE) -> DeployedModel:
+        """Load a global model of a run with its preprocessing."""
         experiment = Experiment(**read_toml(run.path / CONFIG_FILE))
         if self._trust_code:
             experiment = import_own_model(experiment)
-        return DeployedModel.load(run.path, experiment, self._objects.model)
+        return DeployedModel.load(run.path, experiment, self._objects.model, weights)
 
     def plot(self, y: str = "accuracy", *, title: str | None = None) -> "Figure":
         """Plot curves over rounds with a band of one standard deviation over seeds.
 
-        `y` is accuracy, loss, local_accuracy or forgetting.
+        `y` is accuracy, loss, local_accuracy, forgetting or one of `run.metrics`.
         """
         from fedrecall.reporting.figures import draw
         from fedrecall.reporting.figures.layout import for_display
@@ -164,13 +171,14 @@ class Comparison:
 
     def to_dict(self) -> dict[str, dict[str, dict[str, float | None]]]:
         """Return the numbers of the complete tables by method and measure; JSON can store them."""
+        tables, study = self.tables(), self._results.study
+        single = len(tables) == 1 or (len(study.columns) == 1 and study.paper is None)
         return {
             row: {
-                title if len(tables) == 1 else f"{table.title}: {title}": dict(entry.numbers)
+                title if single else f"{table.title}: {title}": dict(entry.numbers)
                 for table in tables
                 for title, entry in zip(table.header[1:], dict(table.rows)[row], strict=True)
             }
-            for tables in [self.tables()]
             for row in self._results.study.rows
         }
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from fedrecall.config.experiment import Experiment
-from fedrecall.config.run_section import RunSection, StopSection
+from fedrecall.config.run_section import RunSection, StopSection, metric_name
 from fedrecall.core.client_report import has_global_model, has_personal_model
 from fedrecall.core.evaluation import (
     EVALUATE,
@@ -41,7 +41,8 @@ def requested_metrics(run: RunSection) -> tuple[Metric, ...]:
 def _resolve(chosen: Any) -> Metric | None:
     """Return the metric of a name or of a user's function; None for the confusion matrix, which is not a number."""
     if callable(chosen):
-        return Metric(str(chosen.__name__), chosen, bool(getattr(chosen, "greater_is_better", True)))
+        name = metric_name(chosen).rpartition(".")[2]
+        return Metric(name, chosen, bool(getattr(chosen, "greater_is_better", True)))
     if chosen == CONFUSION:
         return None
     if ":" in chosen:

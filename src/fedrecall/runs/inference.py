@@ -24,7 +24,7 @@ from fedrecall.data.text import encode_as_in_training
 from fedrecall.errors import UserError, missing_extra, unknown_name
 from fedrecall.files import parse_json, write_atomic
 from fedrecall.models.adapt import without_hooks
-from fedrecall.runs.setup import UserModel, build_model, load_weights
+from fedrecall.runs.setup import MODEL_FILE, UserModel, build_model, load_weights
 from fedrecall.tensor_dict import Inputs, TensorDict
 
 if TYPE_CHECKING:
@@ -60,8 +60,10 @@ class DeployedModel:
     preprocessing: Preprocessing
 
     @classmethod
-    def load(cls, folder: Path, experiment: Experiment, model: UserModel | None = None) -> "DeployedModel":
-        """Load the model of a run directory. The training data is not needed."""
+    def load(
+        cls, folder: Path, experiment: Experiment, model: UserModel | None = None, weights: str = MODEL_FILE
+    ) -> "DeployedModel":
+        """Load the model of a run directory, from its file `weights`. The training data is not needed."""
         file = folder / PREPROCESS_FILE
         try:
             preprocessing = Preprocessing.from_json(parse_json(file.read_text()))
@@ -76,7 +78,7 @@ class DeployedModel:
         y = torch.zeros(2, dtype=torch.int64)
         stand_in = Dataset("inputs", x, y, x, y, preprocessing.classes, test_transform=preprocessing.transform)
         module = build_model(experiment, stand_in, model)
-        load_weights(module, folder)
+        load_weights(module, folder / weights)
         return cls(module.eval(), preprocessing)
 
     def plain(self) -> nn.Module:

@@ -127,5 +127,7 @@ def _metric_summary(records: Sequence[RoundRecord]) -> dict[str, Any]:
         values = [metrics[name] for metrics in evaluated[-10:] if metrics[name] is not None]
         final, last10 = evaluated[-1][name], float(np.mean(values)) if values else None
         out.setdefault("metrics", {})[name] = {"final": final, "last10": last10}
-    clients = [record["client_test"] for record in records if "client_test" in record]
-    return out | ({"client_test": clients[-1]} if clients else {})
+    for part in ("client_test", "client_test_personal"):
+        clients = [record[part] for record in records if part in record]
+        out |= {part: clients[-1]} if clients else {}
+    return out

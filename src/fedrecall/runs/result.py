@@ -8,7 +8,7 @@ from torch import nn
 
 from fedrecall.config.experiment import CHOICES, Experiment
 from fedrecall.core.client_report import has_global_model
-from fedrecall.core.types import Server
+from fedrecall.core.types import Payload, Server
 from fedrecall.data.preprocessing import Preprocessing
 from fedrecall.errors import UserError
 from fedrecall.models.adapt import without_hooks
@@ -42,16 +42,18 @@ class Result:
     server: Server
     preprocessing: Preprocessing  # of raw examples, fitted on the training data
     probes: dict[str, list[ProbeRecord]] = field(default_factory=dict)  # by probe, as in probes/<name>.jsonl
+    best_model: Payload = field(default_factory=dict)  # vectors of the best round by validation; empty without one
 
     @property
     def title(self) -> str:
         """Method and data of the run."""
         return run_title(self.experiment)
 
-    def model(self, *, plain: bool = False) -> nn.Module:
+    def model(self, *, plain: bool = False, best: bool = False) -> nn.Module:
         """Return the global model after the last round; its forward returns (features, logits).
 
-        With `plain` it is your own module as it was, without the hooks of this library.
+        With `plain` it is your own module as it was, without the hooks of this library. With `best` it is the model of
+        the best round by validation.
         """
         method = self.experiment.known_method
         if method is not None and not has_global_model(method, self.server.f):
@@ -62,7 +64,12 @@ class Result:
                 "method",
             )
         f = self.server.f
-        module = f.to_module(*f.split(self.server.evaluated_state), self.server.int_buffers)
+        vectors = (*f.split(self.server.evaluated_state), self.server.int_buffers)
+        if best:
+            if not self.best_model:
+                raise no_best_model("best = True")
+            vectors = (self.best_model["w"], self.best_model["b"], self.best_model["counters"])
+        module = f.to_module(*vectors)
         return without_hooks(module) if plain else module
 
     def predict(self, data: Any) -> "DataFrame":
@@ -94,13 +101,14 @@ class Result:
         return Path(folder)
 
     def plot(self, y: str = "accuracy") -> "Figure":
-        """Plot a metric over rounds: accuracy, loss, train_loss or local_accuracy."""
+        """Plot a metric over rounds: accuracy, loss, train_loss, local_accuracy or one of `run.metrics`."""
         from fedrecall.reporting.figures.curves import single_curve
         from fedrecall.reporting.figures.layout import for_display
         from fedrecall.reporting.figures.style import figure_style
 
         name = CHOICES["method"].dump(self.experiment.method)["name"]
-        curve = [(record["round"], record[y]) for record in self.rounds if record.get(y) is not None]
+        values = [(record["round"], record.get(y, record.get("metrics", {}).get(y))) for record in self.rounds]
+        curve = [(number, value) for number, value in values if value is not None]
         with figure_style():
             return for_display(single_curve(curve, y, name=name, title=self.title))
 
@@ -117,6 +125,12 @@ class Result:
         rounds = f"{self.title}: {self.summary['rounds']} rounds, {self.summary['seconds']:.1f} s{files}"
         privacy = describe_privacy(self.summary)
         return f"{rounds}\naccuracy: {accuracy or 'not measured'}" + (f"\nprivacy: {privacy}" if privacy else "")
+
+
+def no_best_model(where: str) -> UserError:
+    """Return the error for a run that has kept no best model."""
+    message = f"{where}: the best model was not kept, because no examples were held out for validation"
+    return UserError("study.no_model", message, "best", "set data.validation, such as 0.2, and run it again")
 
 
 def run_title(experiment: Experiment) -> str:

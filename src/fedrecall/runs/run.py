@@ -14,6 +14,7 @@ from fedrecall.core.client_report import has_global_model
 from fedrecall.core.client_state_store import ClientStateStore
 from fedrecall.core.exchange import Diverged
 from fedrecall.core.failures import ClientFailure, FailurePolicy
+from fedrecall.core.flat_model import FlatModel
 from fedrecall.core.rounds import RoundResult, run_rounds
 from fedrecall.core.seeds import single_threaded
 from fedrecall.core.types import Payload, Score
@@ -44,7 +45,7 @@ from fedrecall.runs.probes import (
 )
 from fedrecall.runs.records import RoundRecord, make_record, summarise
 from fedrecall.runs.result import Result
-from fedrecall.runs.setup import BEST_MODEL_FILE, MODEL_FILE, Setup, weights_to_save
+from fedrecall.runs.setup import BEST_MODEL_FILE, MODEL_FILE, Setup, load_weights, weights_to_save
 from fedrecall.runs.trackers import SafeTracker
 
 
@@ -174,7 +175,14 @@ class Run:
         data = self._setup.data
         preprocessing = data.dataset.preprocessing(data.test.transform)
         return Result(
-            self._setup.experiment, self._records, summary, path, self._server, preprocessing, self._probe_records
+            self._setup.experiment,
+            self._records,
+            summary,
+            path,
+            self._server,
+            preprocessing,
+            self._probe_records,
+            self._best,
         )
 
     def _initialise(self, directory: RunDirectory) -> None:
@@ -221,10 +229,20 @@ class Run:
         logs = directory.truncate_logs(checkpoint.manifest["round"] if checkpoint else 0)
         if checkpoint is not None:
             self._server = checkpoint.restore_server(self._setup.server)
-            self._best = checkpoint.part("best")
+            self._best = checkpoint.part("best") or self._best_of_finished_run(directory)
             self._recent.extend(row.bool() for row in checkpoint.part("recent").get("correct", ()))
             self._records = logs.pop(ROUNDS_FILE)
             self._probe_records = {name.removesuffix(".jsonl"): records for name, records in logs.items() if records}
+
+    def _best_of_finished_run(self, directory: RunDirectory) -> Payload:
+        """Return the best model that a finished run has kept, which has no checkpoint of it."""
+        file, server = directory.path / BEST_MODEL_FILE, self._setup.server
+        if not file.exists():
+            return {}
+        module = server.f.to_module(server.w, server.b, server.int_buffers)
+        load_weights(module, file)
+        f = FlatModel(module)
+        return {"w": f.w, "b": f.b, "counters": f.int_buffers}
 
     def _extend(self, directory: RunDirectory, differences: list[str]) -> Checkpoint:
         """Restore the state of a finished run, for more rounds; raise an error if that would be another result."""
@@ -350,8 +368,7 @@ class Run:
                 directory.write_tensors(MODEL_FILE, tensors, model_metadata(result.preprocessing))
                 directory.write_json(PREPROCESS_FILE, result.preprocessing.to_json())
                 if self._best:
-                    best = self._server.f.to_module(*(self._best[name] for name in ("w", "b", "counters")))
-                    tensors = weights_to_save(best, self._setup.experiment.model)
+                    tensors = weights_to_save(result.model(best=True), self._setup.experiment.model)
                     directory.write_tensors(BEST_MODEL_FILE, tensors, model_metadata(result.preprocessing))
                 if error is None:
                     self._save_predictions(directory)

@@ -31,6 +31,8 @@ ROUND_METRICS = ("accuracy", "loss", "train_loss", "local_accuracy", "seconds", 
 
 SUMMARY_METRICS = ("initial", "final", "best", "best_round", "last10", "seconds", "bytes_up", "bytes_down")  # of a run
 
+CLIENT_MEANS = ("mean", "weighted", "worst_tenth")  # of a metric on the clients' own test examples
+
 TRACKER_FILE = "tracker.json"  # in the run directory: the ID of the run in each tool
 
 INVALID_METRIC_CHARACTERS = r"[^\w. -]"  # not accepted by MLflow
@@ -254,12 +256,27 @@ class SafeTracker:
 
 
 def _metrics(record: RoundRecord) -> dict[str, float]:
-    """Return the metrics that a round has; the accuracy of a group of the test set is named groups/<group>."""
+    """Return the metrics that a round has.
+
+    The accuracy of a group of the test set is groups/<group>, a metric on the test set metrics/<name>, on validation
+    examples validation/<name>, and a mean over the clients' own test examples client_test/<name>/<mean>.
+    """
     groups = {
         f"groups/{re.sub(INVALID_METRIC_CHARACTERS, '_', name)}": value
         for name, value in record.get("groups", {}).items()
     }
-    return {name: record[name] for name in ROUND_METRICS if record.get(name) is not None} | groups
+    found = {name: record[name] for name in ROUND_METRICS if record.get(name) is not None} | groups
+    found |= _prefixed("metrics", record.get("metrics", {})) | _prefixed("validation", record.get("validation", {}))
+    for part in ("client_test", "client_test_personal"):
+        scores = {name: values for name, values in record.get(part, {}).items() if isinstance(values, dict)}
+        for name, values in scores.items():
+            found |= _prefixed(f"{part}/{name}", {mean: values[mean] for mean in CLIENT_MEANS})
+    return found
+
+
+def _prefixed(prefix: str, values: Mapping[str, float | None]) -> dict[str, float]:
+    named = ((re.sub(INVALID_METRIC_CHARACTERS, "_", name), value) for name, value in values.items())
+    return {f"{prefix}/{name}": value for name, value in named if value is not None}
 
 
 def _results(summary: Mapping[str, Any]) -> dict[str, float]:

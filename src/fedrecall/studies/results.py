@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from fedrecall.config.tables import RESULT_NEUTRAL_KEYS, Scalar, flatten, read_toml
 from fedrecall.errors import UserError
@@ -15,6 +15,10 @@ from fedrecall.studies.statistics import ACCURACIES, Curve
 from fedrecall.studies.study import STUDY_FILE, Cell, Study, slug
 
 SUMMARY_NUMBERS = ("rounds", "seconds", "bytes_up", "bytes_down")  # keys of summary.json that are never null
+
+ModelKind = Literal["global", "personal"]
+
+CLIENT_PARTS = ("client_test", "client_test_personal")  # keys of the scores on clients' held-out examples
 
 RECORD_NUMBERS = ("accuracy", "local_accuracy", "loss", "train_loss", "seconds", "bytes_up", "bytes_down")  # or null
 
@@ -61,10 +65,27 @@ class FinishedRun(NamedTuple):
         path = self.path / "probes" / f"{name}.jsonl"
         return _read_lines(path) if path.exists() else []
 
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Metrics on the complete test set after the last round, by name; empty for a group of the test set."""
+        found = {} if self.cell.group is not None else self.summary.get("metrics", {})
+        return {name: values["final"] for name, values in found.items() if values["final"] is not None}
+
+    def client_metrics(self, model: ModelKind = "global") -> dict[str, dict[str, float | None]]:
+        """Return the means over clients on their held-out examples by metric; empty if there are none."""
+        if self.cell.group is not None:
+            return {}
+        scores = self.summary.get("client_test", {})
+        if scores.get("model", "global") != model:  # a method without a global model has personal ones in its place
+            scores = self.summary.get("client_test_personal", {}) if model == "personal" else {}
+        return {name: values for name, values in scores.items() if isinstance(values, dict)}
+
     def _value(self, record: RoundRecord, key: str) -> float | None:
         if key != "accuracy" or self.cell.group is None:
             table, _, name = key.rpartition(".")  # "frequency.few" is a value of a table in the record
             value: float | None = (record.get(table) or {}).get(name) if table else record.get(name)
+            if value is None and not table:
+                value = record.get("metrics", {}).get(name)
             return value
         groups: dict[str, float] | None = record.get("groups")
         if groups is None:
@@ -175,6 +196,8 @@ def read_records(path: Path) -> list[RoundRecord]:
         groups = record.get("groups", {})
         if not isinstance(groups, dict) or not all(map(_is_number, groups.values())):
             raise _damaged_error(path, f"groups in line {number} are not numbers")
+        if not _is_table_of_numbers(record.get("metrics", {})):
+            raise _damaged_error(path, f"metrics in line {number} are not numbers")
         wrong = [key for key in RECORD_NUMBERS if record.get(key) is not None and not _is_number(record[key])]
         if wrong:
             raise _damaged_error(path, f"{wrong[0]} in line {number} is not a number")
@@ -190,7 +213,16 @@ def _summary_error(summary: Mapping[str, Any]) -> str | None:
         return f"no {missing[0]}"
     wrong = [key for key in SUMMARY_NUMBERS if not _is_number(summary[key])]
     wrong += [key for key in ACCURACIES if summary[key] is not None and not _is_number(summary[key])]
-    return f"{wrong[0]} is not a number" if wrong else None
+    if wrong:
+        return f"{wrong[0]} is not a number"
+    for key in ("metrics", *CLIENT_PARTS):
+        scores = summary.get(key, {})
+        tables = [values for values in scores.values() if isinstance(values, dict)] if isinstance(scores, dict) else [0]
+        has_final = key != "metrics" or (len(tables) == len(scores) and all("final" in table for table in tables))
+        lists = ("by_client",)  # a value for each client
+        if not has_final or not all(_is_table_of_numbers(table, without=lists) for table in tables):
+            return f"{key} are not metrics"
+    return None
 
 
 def _partition_error(manifest: Mapping[str, Any]) -> str | None:
@@ -203,6 +235,13 @@ def _partition_error(manifest: Mapping[str, Any]) -> str | None:
     are_numbers = all(isinstance(count, int) for row in rows for count in row)
     is_table = len({len(row) for row in rows}) == 1
     return None if are_numbers and is_table else "counts are not a table of clients by classes"
+
+
+def _is_table_of_numbers(table: object, without: Sequence[str] = ()) -> bool:
+    """Return True if all values of a table are numbers or null, except those of some keys."""
+    if not isinstance(table, dict):
+        return False
+    return all(value is None or _is_number(value) for key, value in table.items() if key not in without)
 
 
 def _is_number(value: object) -> bool:

@@ -25,6 +25,20 @@ def test_a_run_has_the_bits_of_serial() -> None:
     assert [line["accuracy"] for line in got.rounds] == [line["accuracy"] for line in expected.rounds]
 
 
+def test_metrics_held_out_examples_and_training_settings_have_the_bits_of_serial() -> None:
+    config = {
+        "federation": {"clients": 3},
+        "data": {"client_test": 0.2, "validation": 0.2},
+        "local": {"epochs": 1, "optimiser": "adamw", "clip": 0.5, "class_weights": "balanced"},
+        "run": {"rounds": 2, "metrics": ["macro_f1", "support.own_code:brier"], "stop": {"patience": 5}},
+    }
+    expected = fr.run(config | {"engine": {"name": "serial"}})
+    got = fr.run(config | {"engine": {"name": "ray", "workers": 1}})
+    assert torch.equal(got.server.state, expected.server.state)
+    for key in ("accuracy", "metrics", "client_test", "validation"):
+        assert [line[key] for line in got.rounds] == [line[key] for line in expected.rounds], key
+
+
 def test_tensors_of_every_type_arrive_unchanged() -> None:
     config = {
         "float": torch.randn(3, 5).T,

@@ -37,10 +37,14 @@ CHART_MEASURES = (
 
 def chart_data(results: StudyResults) -> dict[str, Any]:
     """Return line styles, the recorded measures, and for each column and measure the lines, ready for JSON."""
+    recorded_metrics = dict.fromkeys(name for run in results.finished_runs() for name in run.metrics)
+    all_measures = CHART_MEASURES + tuple(
+        ChartMeasure(name, name, unit="", digits=4, scale=1.0) for name in recorded_metrics if name != "accuracy"
+    )
     panels, rounds = [], dict[tuple[int, ...], int]()  # lines refer to a shared list of rounds: most have the same
     for column, settings in results.study.columns.items():
         # Only the accuracy is recorded for a group of the test set; the other measures cover all of it.
-        measures = CHART_MEASURES[:1] if "group" in settings else CHART_MEASURES
+        measures = CHART_MEASURES[:1] if "group" in settings else all_measures
         lines = {measure.key: _lines(results, column, measure, rounds) for measure in measures}
         panels.append({"name": column, "lines": {key: found for key, found in lines.items() if found}})
     recorded = {key for panel in panels for key in panel["lines"]}
@@ -49,7 +53,7 @@ def chart_data(results: StudyResults) -> dict[str, Any]:
             {"name": row, "colour": style.colour, "dash": " ".join(f"{LINE_WIDTH * part:g}" for part in style.line[1])}
             for row, style in distinct_styles(results.study.rows).items()
         ],
-        "measures": [measure._asdict() for measure in CHART_MEASURES if measure.key in recorded],
+        "measures": [measure._asdict() for measure in all_measures if measure.key in recorded],
         "rounds": list(rounds),
         "panels": panels,
     }

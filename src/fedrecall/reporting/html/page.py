@@ -11,7 +11,7 @@ from fedrecall.config.tables import Scalar, flatten, read_toml
 from fedrecall.reporting.figures.partition import has_counts
 from fedrecall.reporting.html.charts import chart_data
 from fedrecall.reporting.html.svg import PageFigure, inline_figure
-from fedrecall.reporting.tables import ReportTable, TableNote, comparison_table, paper_tables
+from fedrecall.reporting.tables import ReportTable, TableNote, client_tables, comparison_table, paper_tables
 from fedrecall.reporting.tables.breakdown import breakdown_tables, probe_table
 from fedrecall.reporting.tables.cells import failed_runs, scope_notes
 from fedrecall.reporting.tables.cost import cost_table
@@ -166,7 +166,8 @@ def _sections(
         yield PageSection("forgetting", "Forgetting", (forgetting,), draw("forgetting", shown))
     elif finished:
         yield PageSection("forgetting", "Forgetting", text=NOT_MEASURED)
-    if breakdown := [table for column in study.columns for table in breakdown_tables(results, column)]:
+    breakdown = [table for column in study.columns for table in breakdown_tables(results, column)]
+    if breakdown := client_tables(results) + breakdown:
         yield PageSection("breakdown", "By class and client", tuple(breakdown))
     probes = asked_probes(results)
     probe_tables = [probe_table(results, column, name) for name in probes for column in study.columns]

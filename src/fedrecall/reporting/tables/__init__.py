@@ -6,6 +6,7 @@ from pathlib import Path
 from fedrecall.errors import UserError
 from fedrecall.files import write_atomic
 from fedrecall.reporting.tables.comparison import comparison_table
+from fedrecall.reporting.tables.metrics import client_tables
 from fedrecall.reporting.tables.paper import paper_tables
 from fedrecall.reporting.tables.render import (
     ReportTable,
@@ -25,6 +26,7 @@ __all__ = [
     "TableCell",
     "TableNote",
     "all_tables",
+    "client_tables",
     "comparison_table",
     "paper_tables",
     "print_table",
@@ -38,9 +40,9 @@ RENDERERS = {"csv": to_csv, "tex": to_latex, "md": to_markdown}
 
 
 def all_tables(results: StudyResults) -> list[ReportTable]:
-    """Return all tables of a study: those of the paper first, then one comparison per column."""
+    """Return all tables of a study: those of the paper first, one comparison per column, then those of the clients."""
     paper = paper_tables(results) if results.study.paper is not None else []
-    return paper + [comparison_table(results, column) for column in results.study.columns]
+    return paper + [comparison_table(results, column) for column in results.study.columns] + client_tables(results)
 
 
 def write_tables(results: StudyResults) -> list[Path]:

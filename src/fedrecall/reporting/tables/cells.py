@@ -169,13 +169,13 @@ def accuracy_cell(runs: RunGroup, measure: str) -> TableCell:
     return spread_cell(list(runs.accuracy(measure).values()), runs)
 
 
-def spread_cell(values: Sequence[float], runs: RunGroup) -> TableCell:
+def spread_cell(values: Sequence[float], runs: RunGroup, digits: int = 2) -> TableCell:
     """Make a cell of mean and deviation, given one value per seed; a second line counts the seeds if some lack."""
     found = statistics.mean_std(values)
     numbers = {"mean": found and found.mean, "deviation": found and found.deviation, "seeds": float(len(values))}
     if found is None:
         return TableCell((FAILED if runs.failed else "not run" if not runs.outcomes else "-",), numbers)
-    text = f"{found.mean:.2f}" + ("" if found.deviation is None else f" ± {found.deviation:.2f}")
+    text = f"{found.mean:.{digits}f}" + ("" if found.deviation is None else f" ± {found.deviation:.{digits}f}")
     missing = () if found.seeds == runs.seeds else (f"{found.seeds} of {runs.seeds} seeds",)
     return TableCell((text, *missing), numbers)
 

@@ -5,6 +5,7 @@ from functools import partial
 
 from fedrecall.reporting.tables import cells
 from fedrecall.reporting.tables.cells import MILLION, RunGroup, reference_row, run_group, target_accuracy, target_rounds
+from fedrecall.reporting.tables.metrics import METRICS_NOTE, metric_cell, metric_names
 from fedrecall.reporting.tables.render import ReportTable, TableCell, TableNote
 from fedrecall.studies import statistics
 from fedrecall.studies.results import StudyResults
@@ -47,6 +48,8 @@ def comparison_table(results: StudyResults, column: str, *, brief: bool = False)
     for name in FREQUENCIES:
         if any(group.mean_over_rounds(f"frequency.{name}") for group in groups.values()):
             makers[name] = partial(_round_mean_cell, key=f"frequency.{name}", last=10)
+    metrics = metric_names(list(groups.values()))
+    makers |= {name: partial(_metric_cell, name=name) for name in metrics}
     if target_accuracy(results, column) is not None:
         makers |= {
             "rounds to target": lambda row, g: cells.rounds_to_target_cell(g, speeds[row]),
@@ -71,7 +74,7 @@ def comparison_table(results: StudyResults, column: str, *, brief: bool = False)
         if title in makers:
             makers[title] = partial(_unless_baseline, makers[title], study.baselines)
     if brief:
-        shown = {measure, "best", f"{measure} less {first}", "few", "forgotten", "pull", "s/round"}
+        shown = {measure, "best", f"{measure} less {first}", "few", "forgotten", "pull", "s/round", *metrics}
         makers = {title: make for title, make in makers.items() if title in shown}
     return ReportTable(
         name=f"compare-{slug(column)}",
@@ -83,6 +86,7 @@ def comparison_table(results: StudyResults, column: str, *, brief: bool = False)
             *map(TableNote, _baseline_notes(results, groups)),
             *map(TableNote, _inactive_notes(groups)),
             *map(TableNote, _legend(results, column, set(makers))),
+            *([TableNote(METRICS_NOTE)] if metrics else []),
             *cells.failure_notes(results, column),
         ),
         fraction=study.fraction,
@@ -94,6 +98,10 @@ def _unless_baseline(
 ) -> TableCell:
     """Make a cell that has no meaning for a yardstick."""
     return TableCell(("-",), {"mean": None}) if row in baselines else make(row, group)
+
+
+def _metric_cell(_: str, group: RunGroup, *, name: str) -> TableCell:
+    return metric_cell(group, lambda run: run.metrics.get(name))
 
 
 def _round_mean_cell(_: str, group: RunGroup, *, key: str, last: int = 0) -> TableCell:
