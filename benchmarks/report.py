@@ -17,8 +17,7 @@ TEXT = {
     "bf16 instructions emulates them: runs refuse that, and the ratio has no bound.",
     "adapters": "LoRA of rank 8 on query and value of a transformer of the size of MiniLM (22.7 million weights, 32 "
     "texts of 32 tokens a step). Seconds are those of the processor, of one thread. Memory is the proportional set "
-    "size of all processes, in which shared pages count once. The base is in memory once: a further worker needs less "
-    "than it, and a teacher no second copy.",
+    "size of all processes, in which shared pages count once: workers and teachers share the base.",
     "scale": "Time and peak memory of a round. Memory is the sum over all processes; shared pages count in each "
     "process.",
     "start": "Start-up times.",
