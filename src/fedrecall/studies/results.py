@@ -217,7 +217,9 @@ def _summary_error(summary: Mapping[str, Any]) -> str | None:
         return f"{wrong[0]} is not a number"
     for key in ("metrics", *CLIENT_PARTS):
         scores = summary.get(key, {})
-        tables = [values for values in scores.values() if isinstance(values, dict)] if isinstance(scores, dict) else [0]
+        if not isinstance(scores, dict):
+            return f"{key} are not metrics"
+        tables = [values for values in scores.values() if isinstance(values, dict)]
         has_final = key != "metrics" or (len(tables) == len(scores) and all("final" in table for table in tables))
         lists = ("by_client",)  # a value for each client
         if not has_final or not all(_is_table_of_numbers(table, without=lists) for table in tables):
