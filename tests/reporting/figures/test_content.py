@@ -10,6 +10,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from fedrecall.errors import UserError
+from fedrecall.reporting.figures.curves import AXIS_NOTE
 from fedrecall.reporting.figures.style import colour_of
 from fedrecall.reporting.figures.tsne import embed
 from fedrecall.studies.results import FinishedRun, StudyResults
@@ -38,8 +39,9 @@ def rewrite(run: FinishedRun, probe: str, lines: list[dict]) -> None:
 
 
 def notes(figure: Figure) -> list[str]:
-    """Notes below the panels, without their line breaks."""
-    return " ".join(figure.texts[-1].get_text().split()).split("; ")
+    """Notes below the panels, without their line breaks and without that of the vertical axis."""
+    found = " ".join(figure.texts[-1].get_text().split()).split("; ")
+    return [note for note in found if note != AXIS_NOTE]
 
 
 def test_curves_are_means_with_a_band_of_one_deviation_in_the_method_s_colour(make: Make, drawn: Drawn) -> None:
