@@ -7,6 +7,7 @@ from pathlib import Path
 from torch import Tensor
 
 from fedrecall.config.experiment import Experiment
+from fedrecall.config.sources import import_own_code
 from fedrecall.core.evaluation import EVALUATE
 from fedrecall.core.types import Payload, Reply
 from fedrecall.runs.result import Result
@@ -31,7 +32,8 @@ class Lossy(SerialEngine):
 
 def serial_without(config: Path | None, changes: str, missing: Missing, weights: list[Tensor] | None = None) -> Result:
     """Run without some replies; `weights` receives the weights after every round, if clients evaluate them."""
-    setup = prepare_run(Experiment.load(config, ["engine.name=serial", *changes.split()]))
+    experiment = import_own_code(Experiment.load(config, ["engine.name=serial", *changes.split()]))
+    setup = prepare_run(experiment)
     found = [] if weights is None else weights
     engine = Lossy(setup.clients, setup.server.f, missing=missing, weights=found)
     with Run(setup, engine=lambda *_: engine) as run:
