@@ -27,28 +27,29 @@ def main() -> None:
     with TemporaryDirectory() as folder:
         pictures = Path(folder) / "pictures"
         write_pictures(pictures)
-        # size= resizes all pictures; without it they must have the same size. A part of every class is the test set.
+        # size= resizes all pictures; without it they must have the same size. A part of every class is the test set,
+        # another one for each seed, for which the folder is read again.
         data = fr.from_folder(pictures, size=16)
-    print(f"{len(data.train_y)} pictures of {len(data.classes)} classes, {'x'.join(map(str, data.shape))}\n")
+        print(f"{len(data.train_y)} pictures of {len(data.classes)} classes, {'x'.join(map(str, data.shape))}\n")
 
-    # Six clients with different classes. The default model for images of at least 16 x 16 is a small CNN.
-    side = fr.compare(
-        ["fedavg", "fedntd"],
-        data=data,
-        clients=6,
-        sample=3,
-        alpha=0.3,
-        rounds=20,
-        seeds=2,
-        config={"local": {"lr": 0.05, "batch": 16, "epochs": 3}},
-    )
-    print(side)
+        # Six clients with different classes. The default model for images of at least 16 x 16 is a small CNN.
+        side = fr.compare(
+            ["fedavg", "fedntd"],
+            data=data,
+            clients=6,
+            sample=3,
+            alpha=0.3,
+            rounds=20,
+            seeds=2,
+            config={"local": {"lr": 0.05, "batch": 16, "epochs": 3}},
+        )
+        print(side)
 
-    model = side.model("fedntd").eval()  # a torch module: features, logits = model(pictures in [0, 1])
-    _, logits = model(data.test_x[:5] / 255)
-    predicted = [data.classes[i] for i in logits.argmax(-1)]
-    truth = [data.classes[i] for i in data.test_y[:5]]
-    print("\nfive test pictures:", ", ".join(f"{t} -> {p}" for t, p in zip(truth, predicted, strict=True)))
+        model = side.model("fedntd").eval()  # a torch module: features, logits = model(pictures in [0, 1])
+        _, logits = model(data.test_x[:5] / 255)
+        predicted = [data.classes[i] for i in logits.argmax(-1)]
+        truth = [data.classes[i] for i in data.test_y[:5]]
+        print("\nfive test pictures:", ", ".join(f"{t} -> {p}" for t, p in zip(truth, predicted, strict=True)))
 
 
 if __name__ == "__main__":

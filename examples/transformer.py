@@ -9,6 +9,7 @@ Only the adapters and the classifier are trained, sent and stored; the base is o
 
 import csv
 import sys
+import warnings
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -78,7 +79,9 @@ def main(folder: str | None = None) -> None:
 
         result.save_adapter(adapter)  # in the format of PEFT
         module = AutoModelForSequenceClassification.from_pretrained(base, num_labels=len(TOPICS))
-        module = PeftModel.from_pretrained(module, adapter).eval()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of PEFT's call of transformers
+            module = PeftModel.from_pretrained(module, adapter).eval()
         inputs = {name: data.test_x[name][:4] for name in ("input_ids", "attention_mask")}
         with torch.no_grad():
             same = torch.equal(module(**inputs).logits, result.model()(**inputs)[1])

@@ -15,8 +15,8 @@ from fedrecall.errors import UserError, explanations, unknown_name
 SOURCE = Path(fedrecall.__file__).parent
 CODE = re.compile(r"[a-z]+\.[a-z]+(_[a-z]+)*")
 AREAS = {
-    "cli", "config", "data", "engine", "flower", "install", "method", "model", "partition", "privacy", "reply",
-    "report", "robust", "round", "run", "study", "system", "tune",
+    "cli", "config", "data", "engine", "flower", "install", "method", "metric", "model", "partition", "privacy",
+    "reply", "report", "robust", "round", "run", "study", "system", "tune",
 }  # fmt: skip
 
 

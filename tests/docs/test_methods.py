@@ -179,7 +179,7 @@ def test_hooks_are_called_in_the_documented_order() -> None:
     )
     recorder = type("Recorder", (Method,), {name: noted(name, hook) for name, hook in (nine | rare).items()})
     some = SMALL | {"engine": {"name": "serial", "min_replies": 1}}  # then replies are validated
-    fedrecall.run(Experiment(method=recorder(), **some, run={"rounds": 1, "probes": ["local", "distillation"]}))
+    fedrecall.run(Experiment(method=recorder(), **some, run={"rounds": 1, "probes": ["local", "distillation", "pull"]}))
     documented = re.findall(r"^\d+\. `(\w+)\(", prose(VOCABULARY), flags=re.MULTILINE)
     assert [name for name in dict.fromkeys(order) if name in nine] == documented
     assert set(documented) == set(nine)

@@ -211,7 +211,7 @@ class NamedChoice:
         if others:
             message = f"{path}: a setting of {', '.join(others)}, not of the {self.kind} {name}"
             near = nearest_key(path)
-            meant = f'did you mean "{near}"? Otherwise ' if near else ""
+            meant = f'did you mean "{near}"? Otherwise ' if near not in (None, path) else ""
             return UserError("config.unknown_key", message, path, f"{meant}remove {path}, or set {self.key}.name")
         if not known and nearest_key(path) is None:
             message = f"{path}: the {self.kind} {name} has no settings"

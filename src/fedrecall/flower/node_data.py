@@ -32,7 +32,7 @@ from fedrecall.runs.setup import (
 )
 from fedrecall.simulation.clients import SimulatedClients
 
-HASH_DIGITS = 16  # digits of a hash in messages
+HASH_DIGITS_SENT = 16  # digits of a hash in messages
 
 
 def load_node_data(node: NodeConfig, experiment: Experiment, schema: Preprocessing | None = None) -> FederatedData:
@@ -107,8 +107,8 @@ def check_own_code(experiment: Experiment, node: NodeConfig, expected: Sequence[
         if name in node.code and (mine := code_hash(name, "node-config.code")) != theirs:
             raise UserError(
                 "flower.other_code",
-                f"{name}: the source on this node has the hash {mine[:HASH_DIGITS]}, that of the coordinator "
-                f"{theirs[:HASH_DIGITS] or 'none'}",
+                f"{name}: the source on this node has the hash {mine[:HASH_DIGITS_SENT]}, that of the coordinator "
+                f"{theirs[:HASH_DIGITS_SENT] or 'none'}",
                 "node-config.code",
                 "install the same source, or pack it into the app with fedrecall flower new --module",
             )

@@ -18,7 +18,12 @@ from fedrecall.files import parse_json, write_atomic
 from fedrecall.flower.app_config import OUT_KEY, read_experiment
 from fedrecall.flower.engine import FlowerEngine
 from fedrecall.flower.nodes import NodeRegistry
-from fedrecall.flower.server_data import check_without_server_data, prepare_federation, read_schema, save_schema
+from fedrecall.flower.server_data import (
+    check_without_server_data,
+    prepare_federation,
+    read_data_schema,
+    save_data_schema,
+)
 from fedrecall.flower.status import StatusFile
 from fedrecall.runs.directory import RunDirectory
 from fedrecall.runs.engine import EngineFactory
@@ -40,7 +45,7 @@ def main(grid: Grid, context: Context) -> None:
     status = None
     try:
         experiment = read_experiment(context.run_config)
-        code = tuple(f"{name}={digest}" for name, digest in own_code_hashes(experiment).items())
+        hashes = tuple(f"{name}={digest}" for name, digest in own_code_hashes(experiment).items())
         experiment = import_own_code(experiment)
         engine, federation = experiment.engine, experiment.federation
         if experiment.run.start is not None and require(experiment.method).traits.personalised:
@@ -56,11 +61,11 @@ def main(grid: Grid, context: Context) -> None:
         status = StatusFile(out, experiment.run.rounds, show_sizes=experiment.server.privacy is None)
         timeout = engine.timeout or DEFAULT_TASK_TIMEOUT
         least, resume = engine.min_replies or federation.clients, (out / "config.toml").exists()
-        nodes = NodeRegistry(grid, federation.clients, timeout, status.registry_changed, code, read_schema(out))
+        nodes = NodeRegistry(grid, federation.clients, timeout, status.registry_changed, hashes, read_data_schema(out))
         nodes.wait_for_clients(least)
         setup = prepare_federation(experiment, nodes, least)
         with Run(setup, out, resume=resume, engine=engine_factory(nodes, RunDirectory(out), status)) as run:
-            save_schema(out, nodes.schema)
+            save_data_schema(out, nodes.schema)
             for record in run:
                 _log_round(experiment, record)
         status.end()

@@ -18,7 +18,7 @@ from fedrecall.flower.nodes import NodeRegistry
 from fedrecall.flower.schema import DataDescription, dump_schema, load_schema, placeholder
 from fedrecall.runs.setup import Setup, build_setup, prepare_run, with_resolved_choices, without_clients
 
-SCHEMA_FILE = "schema.json"  # in the run directory: the form of the nodes' own data, the same after every restart
+DATA_SCHEMA_FILE = "schema.json"  # in the run directory: the form of the nodes' own data, the same after every restart
 
 log = logging.getLogger("flwr.fedrecall")
 
@@ -37,16 +37,16 @@ def check_without_server_data(experiment: Experiment) -> None:
         raise UserError("config.conflict", message, "data.path", hint)
 
 
-def read_schema(out: Path) -> Preprocessing | None:
+def read_data_schema(out: Path) -> Preprocessing | None:
     """Return the schema of the run that is resumed; None for a new run."""
-    path = out / SCHEMA_FILE
+    path = out / DATA_SCHEMA_FILE
     return load_schema(path.read_text()) if path.exists() else None
 
 
-def save_schema(out: Path, schema: Preprocessing | None) -> None:
+def save_data_schema(out: Path, schema: Preprocessing | None) -> None:
     """Write the schema to the run directory, readable, for a resumed run."""
     if schema is not None:
-        write_atomic(out / SCHEMA_FILE, (json.dumps(json.loads(dump_schema(schema)), indent=2) + "\n").encode())
+        write_atomic(out / DATA_SCHEMA_FILE, (json.dumps(json.loads(dump_schema(schema)), indent=2) + "\n").encode())
 
 
 def prepare_federation(experiment: Experiment, nodes: NodeRegistry, least: int) -> Setup:

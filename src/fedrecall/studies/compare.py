@@ -19,8 +19,7 @@ from fedrecall.methods import METHODS
 from fedrecall.runs.directory import RunDirectory
 from fedrecall.runs.keywords import Keywords, MethodLike, PythonObjects, name_method
 from fedrecall.runs.setup import FederatedData, Setup, build_setup, load_and_partition, with_resolved_choices
-from fedrecall.runs.yardsticks import Baseline
-from fedrecall.studies.study import Cell, Study, Target, slug
+from fedrecall.studies.study import Baseline, Cell, Study, Target, slug
 
 DEFAULT_METHODS = ("fedavg", "fedprox", "fedntd", "fedlmd", "fedcad", "fedgkd")
 

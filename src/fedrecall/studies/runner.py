@@ -22,12 +22,12 @@ from fedrecall.runs.directory import SUMMARY_FILE, RunDirectory
 from fedrecall.runs.records import RoundRecord
 from fedrecall.runs.run import Run
 from fedrecall.runs.setup import MODEL_FILE, Setup
-from fedrecall.runs.yardsticks import write_yardstick
 from fedrecall.studies.compare import StudyObjects
 from fedrecall.studies.extend import write_or_extend
 from fedrecall.studies.results import read_json
 from fedrecall.studies.store import RunStore
 from fedrecall.studies.study import Cell, Study
+from fedrecall.studies.yardsticks import write_yardstick
 
 POLL_INTERVAL = 1.0  # seconds between two checks of the cells that other processes run
 

@@ -22,7 +22,6 @@ from fedrecall.config.validation import to_user_error
 from fedrecall.errors import UserError, unknown_name
 from fedrecall.files import write_atomic
 from fedrecall.methods.presets import PRESETS
-from fedrecall.runs.yardsticks import Baseline
 
 STUDY_FILE = "study.toml"
 
@@ -30,6 +29,8 @@ SCALED_KEYS = (("run", "rounds"), ("method", "switch"))  # numbers of rounds, mu
 
 # keys of a row or a column that belong to the study, not to the configuration
 STUDY_KEYS: dict[str, type[Any]] = {"start": str, "once": bool, "columns": Mapping, "group": str, "baseline": str}
+
+Baseline = Literal["central", "local", "majority"]
 
 Measure = Literal["final", "best", "last10", "rounds_to_target", "speedup"]
 

@@ -35,6 +35,7 @@ from fedrecall.reporting.figures.series import (
 from fedrecall.reporting.figures.style import (
     DATA_COLOUR,
     DIFFERENCE,
+    MAX_NAME_WIDTH,
     MUTED_COLOUR,
     NORMAL,
     PAGE_WIDTH,
@@ -46,7 +47,6 @@ from fedrecall.studies.results import FinishedRun, StudyResults
 
 EMPTY_CELL_COLOUR = "#dfe3e8"  # a cell without a value
 
-MAX_NAME_WIDTH = 0.9  # inches of the name of a class; a longer one is truncated
 
 ROUNDS_HEIGHT = 2.1  # inches of a row of panels
 

@@ -20,7 +20,7 @@ from fedrecall.reporting.figures.layout import (
     truncate_text,
 )
 from fedrecall.reporting.figures.series import Ints, Selection, finished_runs, label_counts, partition_manifest
-from fedrecall.reporting.figures.style import NORMAL, PAGE_WIDTH, SMALL
+from fedrecall.reporting.figures.style import MAX_NAME_WIDTH, NORMAL, PAGE_WIDTH, SMALL
 from fedrecall.studies.results import FinishedRun, StudyResults, read_json
 
 SUFFIXES = (".png", ".svg", ".pdf")
@@ -35,7 +35,6 @@ SAMPLES_COLORMAP = LinearSegmentedColormap.from_list("samples", colormaps["Blues
 
 BAR, FRAME = "#4a6f9c", "#d5dae0"
 
-MAX_NAME_WIDTH = 0.9  # inches of the name of a client or class; a longer one is truncated
 
 THOUSANDS = FuncFormatter(lambda value, _: f"{value:,.0f}")
 

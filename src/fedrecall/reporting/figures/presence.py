@@ -15,9 +15,9 @@ from fedrecall.reporting.tables.federation import federated_runs
 from fedrecall.studies.results import StudyResults
 
 # states of a client in a round, each with a colour that differs in brightness too
-PRESENCE = {"not sampled": "#eef1f4", "reply": "#3b6ea5", "lost": "#d1495b", "rejected": "#e8b04a"}
+PRESENCE_COLOURS = {"not sampled": "#eef1f4", "reply": "#3b6ea5", "lost": "#d1495b", "rejected": "#e8b04a"}
 
-MAX_CLIENTS_DRAWN = 200  # lines of more clients would be narrower than a pixel
+MAX_ROWS_DRAWN = 200  # lines of more clients would be narrower than a pixel
 
 
 def presence(results: StudyResults, *, title: str = "") -> Figure:
@@ -29,7 +29,7 @@ def presence(results: StudyResults, *, title: str = "") -> Figure:
     if not run.records:
         raise MissingData("report.missing_measurement", f"{run.path}: the run has no complete round", "presence")
     population = 1 + max(client for record in run.records for client in record["clients"])
-    shown = min(population, MAX_CLIENTS_DRAWN)
+    shown = min(population, MAX_ROWS_DRAWN)
     table = np.zeros((population, len(run.records)))
     for column, record in enumerate(run.records):
         table[record["clients"], column] = 1
@@ -40,9 +40,9 @@ def presence(results: StudyResults, *, title: str = "") -> Figure:
     last = run.records[-1]["round"]
     axes.imshow(
         table[:shown],
-        cmap=ListedColormap(list(PRESENCE.values())),
+        cmap=ListedColormap(list(PRESENCE_COLOURS.values())),
         vmin=0,
-        vmax=len(PRESENCE) - 1,
+        vmax=len(PRESENCE_COLOURS) - 1,
         aspect="auto",
         interpolation="nearest",
         extent=(run.records[0]["round"] - 0.5, last + 0.5, shown - 0.5, -0.5),
@@ -57,7 +57,7 @@ def presence(results: StudyResults, *, title: str = "") -> Figure:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     seen = sorted({int(state) for state in np.unique(table)})
-    names = list(PRESENCE)
-    legend = [(names[state], Patch(color=PRESENCE[names[state]])) for state in seen]
+    names = list(PRESENCE_COLOURS)
+    legend = [(names[state], Patch(color=PRESENCE_COLOURS[names[state]])) for state in seen]
     notes = [f"the first {shown} of {population} clients"] if shown < population else []
     return add_title_legend_notes(figure, title=title, legend=legend, notes=notes)

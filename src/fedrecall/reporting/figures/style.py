@@ -13,6 +13,7 @@ from fedrecall.studies.study import slug
 
 COLUMN_WIDTH, PAGE_WIDTH = 3.4, 7.0  # inches: one column of a two-column paper, and both
 
+MAX_NAME_WIDTH = 0.9  # inches of the name of a client or class; a longer one is truncated
 SMALL, NORMAL, LARGE = 7.0, 8.0, 9.0  # points; SMALL is the smallest readable size in print
 
 TEXT_COLOUR, MUTED_COLOUR, GRID = "#1d2733", "#5b6672", "#e3e6ea"

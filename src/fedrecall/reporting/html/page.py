@@ -25,7 +25,7 @@ ACCURACY = FigureSpec(form="curves", title="Test accuracy by round")
 FORGOTTEN = FigureSpec(form="curves", title="Forgotten by round", options={"y": ["forgotten", "forgotten_absent"]})
 ACCURACY_GAP = FigureSpec(form="curves", title="Global minus local accuracy by round", options={"y": "forgetting"})
 
-PRESENCE = FigureSpec(form="presence", title="Replies by client and round")
+PRESENCE_FIGURE = FigureSpec(form="presence", title="Replies by client and round")
 
 PARTITION = FigureSpec(form="partition", title="Samples by client and class")
 
@@ -177,7 +177,7 @@ def _sections(
         yield PageSection("probes", "Probes", shown_tables, draw("probes", *specs))
     if finished:
         if federated_runs(results):
-            figures = () if "presence" in forms else draw("federation", PRESENCE)
+            figures = () if "presence" in forms else draw("federation", PRESENCE_FIGURE)
             yield PageSection("federation", "Federation", tuple(federation_tables(results)), figures)
         if "partition" not in forms and has_counts(results):
             yield PageSection("partition", "Partition", figures=draw("partition", PARTITION))

@@ -7,11 +7,11 @@ from fedrecall.reporting.tables.render import ReportTable, TableCell, TableNote
 from fedrecall.studies.results import FinishedRun, ModelKind, StudyResults
 from fedrecall.studies.study import slug
 
-MODELS: tuple[ModelKind, ...] = ("global", "personal")
+MODEL_KINDS: tuple[ModelKind, ...] = ("global", "personal")
 
 DIGITS = 4  # metrics have any unit, so they are shown as they are recorded
 
-CLIENT_MEANS = {"mean": "mean", "weighted": "weighted mean", "worst_tenth": "worst tenth"}  # key -> title
+CLIENT_MEAN_TITLES = {"mean": "mean", "weighted": "weighted mean", "worst_tenth": "worst tenth"}  # key -> title
 
 METRICS_NOTE = "metrics are shown as they are recorded, after the last round"
 
@@ -42,7 +42,7 @@ def _client_table(results: StudyResults, column: str) -> ReportTable | None:
     study = results.study
     groups = {row: run_group(results, row, column) for row in study.rows}
     runs = [run for group in groups.values() for run in group.completed]
-    found = dict.fromkeys((name, model) for run in runs for model in MODELS for name in run.client_metrics(model))
+    found = dict.fromkeys((name, model) for run in runs for model in MODEL_KINDS for name in run.client_metrics(model))
     if not found:
         return None
 
@@ -53,9 +53,9 @@ def _client_table(results: StudyResults, column: str) -> ReportTable | None:
     return ReportTable(
         name=f"clients-{slug(column)}",
         title="Held-out examples of the clients" + ("" if len(study.columns) == 1 else f": {column}"),
-        header=("method", *(f"{title}: {mean}" for title in titles for mean in CLIENT_MEANS.values())),
+        header=("method", *(f"{title}: {mean}" for title in titles for mean in CLIENT_MEAN_TITLES.values())),
         rows=tuple(
-            (row, tuple(make(group, *key, mean) for key in found for mean in CLIENT_MEANS))
+            (row, tuple(make(group, *key, mean) for key in found for mean in CLIENT_MEAN_TITLES))
             for row, group in groups.items()
         ),
         notes=(TableNote(CLIENTS_NOTE), TableNote(METRICS_NOTE)),

@@ -7,7 +7,6 @@ they have the files of a run directory that tables and figures read.
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
@@ -23,8 +22,7 @@ from fedrecall.runs.predictions import INTEGER_TYPES, Predictions, make_predicti
 from fedrecall.runs.records import RoundRecord, group_accuracies, summarise
 from fedrecall.runs.run import Run
 from fedrecall.runs.setup import Setup, UserModel, build_setup
-
-Baseline = Literal["central", "local", "majority"]
+from fedrecall.studies.study import Baseline
 
 
 def write_yardstick(kind: Baseline, setup: Setup, path: Path, model: UserModel | None = None) -> None:
