@@ -45,7 +45,7 @@ def test_a_method_that_is_added_does_not_move_the_target(tmp_path: Path) -> None
     (first, _), (added, _) = comparison_study(["fedavg", "fedprox"]), comparison_study(["fedlmd"])
     both = merge_studies(first, added, tmp_path)
     assert list(both.rows) == ["fedavg", "fedprox", "fedlmd"]
-    assert both.target == Target(of="fedavg", measure="best")
+    assert both.target == Target(of="fedavg", measure="last10")
 
 
 def test_names_that_would_share_a_folder_are_errors_before_anything_is_written(tmp_path: Path) -> None:

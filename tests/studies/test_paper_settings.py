@@ -230,7 +230,7 @@ def facts(e: Experiment) -> Facts:
         "cohort": e.federation.clients_per_round,
         "rounds": e.run.rounds, "epochs": local.epochs, "batch": local.batch, "lr": local.lr, "decay": local.lr_decay,
         "momentum": local.momentum, "weight decay": local.weight_decay, "augment": e.data.augment, "prox": local.prox,
-        "aux": e.data.aux_per_class, "overlap": e.data.aux, "weights": e.server.weights,
+        "aux": e.data.aux_per_class, "overlap": e.data.aux, "weights": e.server.reply_weighting,
         "server momentum": e.server.momentum, "server": e.server.optimiser, "drop last": local.drop_last,
     }  # fmt: skip
 

@@ -65,7 +65,8 @@ def table(folder: Path) -> list[dict[str, str]]:
 def test_trials_hold_out_validation_examples_and_no_test_set(data: Dataset, tmp_path: Path) -> None:
     for overrides, share in (([], 0.2), (["data.validation=0.4", "data.client_test=0.3"], 0.4)):
         out = tmp_path / str(share)
-        with Search("fedcad", out=out, data=data, trials=1, overrides=[*QUICK, *overrides]) as started:
+        arguments = {"trials": 1, "overrides": [*QUICK, *overrides], "keywords": Keywords(data=data)}
+        with Search("fedcad", out=out, **arguments) as started:
             federated = started._data
             assert len(federated.test) == len(federated.dataset.test_y) == 0
             assert list(federated.held_out) == ["validation"]
