@@ -290,7 +290,6 @@ def test_the_dry_run_is_made_once_and_changes_no_state() -> None:
 
         def reply(self, w, steps, r):
             type(self).performed += 1
-            r.w.zero_()  # a method that vandalises what came down harms only its copy
             return super().reply(w, steps, r)
 
     f = model()
@@ -306,3 +305,17 @@ def test_the_dry_run_is_made_once_and_changes_no_state() -> None:
     )
     assert torch.equal(f.w, before)
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_the_dry_run_refuses_a_method_that_writes_to_the_payload_and_gives_it_a_copy() -> None:
+    class Vandal(Method):
+        def reply(self, w, steps, r):
+            r.w.zero_()
+            return super().reply(w, steps, r)
+
+    f = model()
+    before = f.w.clone()
+    with pytest.raises(UserError) as error:
+        DryRun(simulated_clients(Vandal()), f).expected_spec("train", {"w": f.w}, 0)
+    assert (error.value.code, error.value.key) == ("method.writes_to_payload", "method")
+    assert torch.equal(f.w, before)

@@ -54,7 +54,7 @@ class ClientRunner:
         if self.report != ReportRequest() or not has_global_model(self.method, r.f):
             observer = ClientReporter(self.report, self.method, r.f, r, self.test, client)
         reply = train(self.method, r, self.seed, client, observer)
-        _check_weights(reply, r)
+        _check_weights(reply, r, any_type=type(self.method).aggregate is not Method.aggregate)
         return reply
 
     def evaluate_on(
@@ -136,10 +136,14 @@ class ClientRunner:
         return function
 
 
-def _check_weights(reply: Reply, r: Local) -> None:
-    """Raise an error if a reply's weights cannot be averaged: a mistake in the method's own code."""
+def _check_weights(reply: Reply, r: Local, *, any_type: bool) -> None:
+    """Raise an error if a reply's weights cannot be averaged: a mistake in the method's own code.
+
+    With `any_type` they may have another type, which the method's own aggregate converts.
+    """
     w: object = reply.up.get("w", r.w)  # written by users, whom no type checker stops
-    if not isinstance(w, torch.Tensor) or (w.dtype, w.shape, w.device) != (r.w.dtype, r.w.shape, r.w.device):
+    dtype = w.dtype if any_type and isinstance(w, torch.Tensor) else r.w.dtype
+    if not isinstance(w, torch.Tensor) or (w.dtype, w.shape, w.device) != (dtype, r.w.shape, r.w.device):
         form = f"{w.dtype} {list(w.shape)} on {w.device}" if isinstance(w, torch.Tensor) else type(w).__name__
         expected = f"{r.w.dtype} {list(r.w.shape)} on {r.w.device}"
         raise TypeError(f'the "w" that the method\'s reply returns is {form}, not {expected}')
