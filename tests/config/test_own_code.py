@@ -94,9 +94,10 @@ def test_compare_tune_and_every_engine(by_name: fr.Result, tmp_path: Path) -> No
     assert side.methods[1:] == ["support.own_code:Calm:weight=0.5", "support.own_code:Calm:weight=2.0"]
     final = {run.cell.row: run.records[-1]["loss"] for run in side.runs}
     assert final[side.methods[1]] == by_name.rounds[-1]["loss"], "the pool has the bits of serial"
-    assert len(set(final.values())) == 3
+    assert len({final[method] for method in side.methods}) == 3
+    assert side.baselines == ["central", "majority"], "as for any data of the user"
     again = fr.compare([side.methods[1]], config=base, seeds=1, out=tmp_path / "study")
-    assert [run.cell.row for run in again.runs] == side.methods
+    assert [run.cell.row for run in again.runs] == [*side.methods, *side.baselines]
     words = {"overrides": ["data.aux_per_class=0"], "progress": False}
     tuned = fr.tune(side.methods[1], base, trials=2, over=["method.weight=0.1,0.2"], out=tmp_path / "t", **words)
     assert {trial.settings["method.weight"] for trial in tuned.trials} == {0.1, 0.2}

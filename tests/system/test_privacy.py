@@ -39,6 +39,7 @@ MORE = {
     "ccvr": "count, covariance, mean",
     "fedcsd": "P, has",
 }  # what their replies carry beside the weights
+PERSONALISED = {"fedrep"}  # without a global model that could be protected
 
 
 def tables(method: str = "fedavg", **server: object) -> dict[str, object]:
@@ -348,8 +349,15 @@ def test_methods_that_send_more_are_errors_before_anything_is_written(method: st
     assert not (tmp_path / "a").exists()
 
 
+@pytest.mark.parametrize("method", PERSONALISED)
+def test_methods_without_a_global_model_are_errors(method: str) -> None:
+    with pytest.raises(fr.UserError) as error:
+        fr.run(tables(method))
+    assert (error.value.code, error.value.key) == ("config.conflict", "method")
+
+
 def test_every_method_is_one_or_the_other() -> None:
-    for name in set(fr.METHODS) - set(MORE):
+    for name in set(fr.METHODS) - set(MORE) - PERSONALISED:
         assert fr.run(tables(name) | {"run": {"rounds": 1}}).rounds[-1]["epsilon"] > 0, name
 
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
+from math import isfinite
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ValidationError
@@ -168,6 +169,8 @@ def type_error(path: list[str], wrong: ErrorDetails) -> UserError:
     if wrong["type"] == "model_type":
         hint = f"set its keys, such as {key}.KEY=VALUE"
         return UserError("config.invalid_value", f"{key} = {value!r}: not a table", key, hint)
+    if isinstance(value, float) and not isfinite(value):  # else a bound may be reported, which says less
+        return UserError("config.invalid_value", f"{key} = {value!r}: it must be finite", key)
     reason = wrong["msg"].removeprefix("Value error, ").replace("Input should", "it must", 1)
     reason = re.sub(r"0\.0{9,}\d+|\d{16,}", lambda number: f"{float(number[0]):g}", reason)
     return UserError("config.invalid_value", f"{key} = {value!r}: {reason[:1].lower()}{reason[1:]}", key)
