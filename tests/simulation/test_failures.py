@@ -64,11 +64,11 @@ def tokens(folder: Path, number: int) -> str:
 @pytest.mark.parametrize("deaths", [1, 2])
 def test_a_worker_killed_in_a_round_is_replaced_to_the_bit(workers: int, deaths: int, tmp_path: Path) -> None:
     expected = trained(SerialEngine(simulated_clients(ExitsInTraining(str(tmp_path))), model()))
-    before = shared_memory()
+    before, processes_before = shared_memory(), children(os.getpid())
     got = trained(PoolEngine(simulated_clients(ExitsInTraining(tokens(tmp_path, deaths))), model(), workers=workers))
     assert list(tmp_path.iterdir()) == [], "it did die"
     assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
-    assert children(os.getpid()) == []
+    assert set(children(os.getpid())) <= set(processes_before)  # the resource tracker of another test may be there
     assert shared_memory() == before
 
 

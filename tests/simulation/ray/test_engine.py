@@ -25,7 +25,10 @@ def test_a_run_has_the_bits_of_serial() -> None:
     assert [line["accuracy"] for line in got.rounds] == [line["accuracy"] for line in expected.rounds]
 
 
-def test_metrics_held_out_examples_and_training_settings_have_the_bits_of_serial() -> None:
+def test_metrics_held_out_examples_and_training_settings_have_the_bits_of_serial(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(Path(__file__).parents[2])  # Ray's workers import own code from the current folder
     config = {
         "federation": {"clients": 3},
         "data": {"client_test": 0.2, "validation": 0.2},
