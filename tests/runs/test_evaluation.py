@@ -56,7 +56,7 @@ def test_records_and_summary_have_the_metrics(result: fr.Result) -> None:
         clients = record["client_test"]
         assert clients["model"] == "global"
         for name in METRICS:
-            assert {"mean", "weighted", "worst_tenth", "undefined", "by_client"} == clients[name].keys()
+            assert {"mean", "weighted", "worst", "worst_tenth", "undefined", "by_client"} == clients[name].keys()
         assert [sum(map(sum, counts)) for counts in clients["confusion"]] == clients["examples"]
         assert set(record["validation"]) == {"examples", *METRICS}
     summary = json.loads((result.directory / "summary.json").read_text())

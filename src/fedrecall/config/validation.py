@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from math import isfinite
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -176,13 +176,19 @@ def type_error(path: list[str], wrong: ErrorDetails) -> UserError:
     return UserError("config.invalid_value", f"{key} = {value!r}: {reason[:1].lower()}{reason[1:]}", key)
 
 
+def _section_model(annotation: Any) -> type[BaseModel] | None:
+    """Return the model of a section that may be None, or None if the field is not a section."""
+    inner = [part for part in get_args(annotation) or (annotation,) if part is not type(None)]
+    return inner[0] if len(inner) == 1 and isinstance(inner[0], type) and issubclass(inner[0], BaseModel) else None
+
+
 def _unknown_key(path: list[str], model: type[BaseModel], top: str) -> UserError:
     """Return the error for a key that its section does not have."""
     *sections, key = path
     code = "config.unknown_section" if not sections and top == "section" else "config.unknown_key"
     for section in sections:
-        inner = model.model_fields[section].annotation if section in model.model_fields else None
-        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):  # such as an item of a list
+        inner = _section_model(model.model_fields[section].annotation) if section in model.model_fields else None
+        if inner is None:  # such as an item of a list
             message = f"{'.'.join(path)}: {'.'.join(sections)} has no key {key}"
             return UserError(code, message, ".".join(path), f"remove {key}")
         model = inner

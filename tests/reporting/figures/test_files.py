@@ -11,6 +11,7 @@ import pytest
 
 from fedrecall.errors import UserError
 from fedrecall.reporting.figures import FIGURES, default_figures, draw_all, figure_names, validated_options
+from fedrecall.reporting.figures.curves import AXIS_NOTE
 from fedrecall.studies.results import StudyResults
 from fedrecall.studies.study import FigureSpec, Study
 
@@ -36,7 +37,7 @@ def test_every_figure_is_written_three_times_with_text_as_text(make: Callable[..
     for path in report.paths:
         assert path.read_bytes().startswith(MAGIC[path.suffix[1:]])
     svg = (results.folder / "figures" / "curves.svg").read_text()
-    for text in ("Test accuracy", "FedCAD", "$5 a day", "round", "one seed"):
+    for text in ("Test accuracy", "FedCAD", "$5 a day", "round", f"one seed; {AXIS_NOTE}"):
         assert f">{text}</text>" in svg
     assert not plt.get_fignums()
 

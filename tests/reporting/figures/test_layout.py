@@ -17,6 +17,7 @@ LONG = "A rather long name of a data set and a partition that cannot be shortene
 START = {"global model": {}} | {name: {"start": "global model"} for name in ("FedAvg", "FedLSD", "FedCAD")}
 GRID = {f"{b} {t}": {"method": {"beta": b, "tau": t}} for b in (0.1, 0.5, 1.0, 2.0, 5.0) for t in (0.5, 1.0, 2.0, 3.0)}
 AXES = {"x": {"name": "tau", "values": [0.5, 1, 2, 3]}, "y": {"name": "beta", "values": [0.1, 0.5, 1, 2, 5]}}
+LMD = {name: {"method": {"name": name.lower()}} for name in ("FedLMD", "FedLMD-Tf")}
 PRINTED = {"data share": [0.1] * 10, "global model": [0.5] * 10, "FedCAD": [1.0] * 10}
 ALL_PROBES = ["confusion", "local", "local_confusion", "cohort", "shift", "distillation", "own_data", "features"]
 
@@ -43,6 +44,8 @@ CASES: dict[str, tuple[str, dict, list[str] | dict, list[str] | dict, dict]] = {
     "confusion": ("confusion", {"client": 3}, START, ["CIFAR-10"], {}),
     "confusion of 100 classes": ("confusion", {}, START, ["CIFAR-100"], {"classes": 100, "clients": 3, "rounds": 1}),
     "confusion of one method": ("confusion", {}, {"global model": {}, "FedSSD": {"start": "global model"}}, ["a"], {}),
+    "global confusion": ("global-confusion", {}, TEN[:4], ["CIFAR-10"], {"rounds": 2}),
+    "global confusion of 100 classes": ("global-confusion", {}, TEN[:2], ["a", LONG], {"classes": 100, "rounds": 1}),
     "labels": ("labels-over-rounds", {}, ["FedAvg", "FedLMD"], ["CIFAR-10"], {"rounds": 100, "cohort": 3}),
     "labels of 100": ("labels-over-rounds", {}, TEN[:5], ["C"], {"classes": 100, "rounds": 4}),
     "shift": ("shift", {"x": [2, 8]}, ["plain training", "logit distillation"], ["2", "8"], {"rounds": 1}),
@@ -51,7 +54,7 @@ CASES: dict[str, tuple[str, dict, list[str] | dict, list[str] | dict, dict]] = {
     "filter-rate": ("filter-rate", {}, ["FedCSD"], ["CIFAR-100 0.5", "FEMNIST 0.5"], {"rounds": 100}),
     "tsne": ("tsne", {}, ["FedAvg"], ["a"], {"classes": 10}),
     "tsne of more": ("tsne", {}, ["FedAvg"], ["a"], {"classes": 26}),
-    "grid": ("grid", AXES, ["FedLMD", "FedLMD-Tf"], GRID, {"rounds": 1}),
+    "grid": ("grid", AXES, LMD, GRID, {"rounds": 1}),
 }
 
 

@@ -43,4 +43,10 @@ def test_every_form_is_drawn_from_a_real_study(tmp_path: Path) -> None:
     assert len(drawn.paths) == 3 * len(FIGURES)
     assert all(path.stat().st_size > 5_000 for path in drawn.paths)
     alone = load_results(tmp_path / study.cell("plain", "digits", 0).folder)  # a run directory is a study of one cell
-    assert len(default_figures(alone)) == 4
+    assert [(spec.form, spec.options.get("y")) for spec in default_figures(alone)] == [
+        ("curves", None),
+        ("curves", "local_accuracy"),
+        ("curves", "forgetting"),
+        ("curves", ["forgotten", "forgotten_absent"]),
+        ("partition", None),
+    ]

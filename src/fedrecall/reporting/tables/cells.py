@@ -248,13 +248,14 @@ def number_cell(value: float | None, unit: float = 1.0) -> TableCell:
 
 
 def scope_notes(results: StudyResults) -> list[TableNote]:
-    """Return the notes about the basis of a table: share of the rounds, seeds, unfinished runs."""
+    """Return the notes about the basis of a table: share of the rounds, seeds and what they vary, unfinished runs."""
     study, unfinished = results.study, len(results.unfinished)
     text = f"{'seed' if len(study.seeds) == 1 else 'seeds'} {', '.join(map(str, study.seeds))}"
     if unfinished:
         text += f"; {unfinished} of {len(study.cells())} runs are not finished"
     scale = [TableNote(note, "scaled") for note in study.scale_note(lengths=True)]
-    return [*scale, TableNote(text, "unfinished" if unfinished else "seeds"), TableNote(seed_scope(results))]
+    varied = [TableNote(seed_scope(results))] if len(study.seeds) > 1 else []
+    return [*scale, TableNote(text, "unfinished" if unfinished else "seeds"), *varied]
 
 
 def seed_scope(results: StudyResults) -> str:

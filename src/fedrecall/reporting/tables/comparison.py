@@ -76,16 +76,18 @@ def comparison_table(results: StudyResults, column: str, *, brief: bool = False)
     if brief:
         shown = {measure, "best", f"{measure} less {first}", "few", "forgotten", "pull", "s/round", *metrics}
         makers = {title: make for title, make in makers.items() if title in shown}
+    rows = tuple((row, tuple(make(row, group) for make in makers.values())) for row, group in groups.items())
+    examples = any("examples_low" in cell.numbers for _, line in rows for cell in line)
     return ReportTable(
         name=f"compare-{slug(column)}",
         title=study.title if len(study.columns) == 1 else f"{study.title}: {column}",
         header=("method", *makers),
-        rows=tuple((row, tuple(make(row, group) for make in makers.values())) for row, group in groups.items()),
+        rows=rows,
         notes=(
             *cells.scope_notes(results),
             *map(TableNote, _baseline_notes(results, groups)),
             *map(TableNote, _inactive_notes(groups)),
-            *map(TableNote, _legend(results, column, set(makers))),
+            *map(TableNote, _legend(results, column, set(makers), examples=examples)),
             *([TableNote(METRICS_NOTE)] if metrics else []),
             *cells.failure_notes(results, column),
         ),
@@ -137,15 +139,17 @@ def _inactive_notes(groups: Mapping[str, RunGroup]) -> list[str]:
     return [f"{row} is FedAvg on this data: {found[0]}" for row, found in reasons.items() if found and all(found)]
 
 
-def _legend(results: StudyResults, column: str, shown: Container[str]) -> list[str]:
+def _legend(results: StudyResults, column: str, shown: Container[str], *, examples: bool) -> list[str]:
+    """Return the lines that explain the columns; `examples` if a cell has an interval over test examples."""
     study, reference = results.study, reference_row(results.study)
     target = target_accuracy(results, column) if "speedup" in shown else None
     several = len(study.seeds) > 1
     out = ["accuracies in %" + ("; ± is the sample standard deviation over seeds" if several else "")]
     if several and len(study.rows) > 1:
         out.append("[low, high]: 95 % confidence interval of the mean difference, paired by seed (Student's t)")
-    if len(study.rows) > 1:
+    if examples:
         out.append("[low, high]e: 95 % interval over test examples (bootstrap within each seed, mean over seeds)")
+    if examples and several:
         out.append("better, worse: both intervals exclude 0; otherwise no difference is shown")
     if "best" in shown:
         out.append("best: the best round is chosen on the test set, so the number is too high")
