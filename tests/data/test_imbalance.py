@@ -6,7 +6,7 @@ import torch
 
 import fedrecall as fr
 from fedrecall.data.imbalance import Exponential, frequency_groups, with_imbalance
-from fedrecall.runs.probes import frequency_metrics
+from fedrecall.runs.forgetting import frequency_metrics
 from fedrecall.runs.setup import load_and_partition
 
 

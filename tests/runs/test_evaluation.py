@@ -12,7 +12,7 @@ from sklearn.metrics import f1_score
 
 import fedrecall as fr
 from fedrecall.config.experiment import Experiment
-from fedrecall.runs.evaluation import Monitor
+from fedrecall.runs.early_stopping import Monitor
 from support.own_code import blobs, brier, share_of_first
 
 # every key of [local] that clients train with, beside held-out examples and metrics

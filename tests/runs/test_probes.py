@@ -14,7 +14,8 @@ import fedrecall as fr
 from fedrecall.core.client_report import distillation_share
 from fedrecall.core.types import Local, Output, Step
 from fedrecall.methods.fedcsd import FedCSD
-from fedrecall.runs.probes import PROBES, _in_and_out_of_distribution, measure_forgotten
+from fedrecall.runs.forgetting import measure_forgotten
+from fedrecall.runs.probes import PROBES, _in_and_out_of_distribution
 from fedrecall.runs.records import has_no_effect
 from fedrecall.runs.run import Run
 from fedrecall.runs.setup import prepare_run

@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperCommand
 
 from fedrecall._version import __version__
-from fedrecall.cli import completion, doctor, flower, init, output, predict, run, show, study, tune
+from fedrecall.cli import compare, completion, doctor, flower, init, output, predict, report, reproduce, run, show, tune
 from fedrecall.errors import UserError, limit_reached
 
 
@@ -52,10 +52,10 @@ app = typer.Typer(
 for command in (
     init.init,
     run.run,
-    study.compare,
-    study.reproduce,
+    compare.compare,
+    reproduce.reproduce,
     tune.tune,
-    study.report,
+    report.report,
     predict.predict,
     doctor.doctor,
 ):

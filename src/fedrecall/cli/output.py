@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from fedrecall.reporting.comparison import Comparison
+
 
 class Incomplete(UserError):
     """A command that failed after it had produced results: with --json, `document` is printed beside the error."""
@@ -71,3 +73,34 @@ def to_json_types(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return str(value) if isinstance(value, Path) else value
+
+
+def print_comparison(comparison: "Comparison", console: "Console", as_json: bool) -> dict[str, Any]:
+    """Print the tables, write them and the figures, and return the tables; raise an error with them if runs lack."""
+    from fedrecall.reporting.figures import draw_all
+    from fedrecall.reporting.tables import print_table, to_dict, write_tables
+
+    results, folder, tables = comparison.study_results, comparison.folder, comparison.tables()
+    if comparison.runs:
+        brief = results.study.paper is None  # the complete table is in the files
+        for table in () if as_json else comparison.tables(brief=brief):
+            console.print()
+            print_table(table, console)
+        console.print()
+        write_tables(results)
+        drawn = draw_all(results)
+        figures = f", figures in {folder / 'figures'}" if drawn.figures else ""
+        print_line(console, f"tables in {folder / 'tables'}{figures}")
+        for name, reason in drawn.skipped.items():
+            print_line(console, f"figure {name} is not drawn: {reason}")
+        print_line(console, f"HTML page of the study: fedrecall report {folder}")
+    document = {
+        "folder": folder,
+        "study": results.study.id,
+        "tables": {table.name: to_dict(table) for table in tables},
+    }
+    if comparison.rejected:
+        reasons = dict.fromkeys(map(str, comparison.rejected.values()))
+        text = f"{len(comparison.rejected)} of {len(results.study.cells())} runs cannot be made: {'; '.join(reasons)}"
+        raise Incomplete("study.runs_failed", text, str(folder), document=document)
+    return document

@@ -13,7 +13,7 @@ from fedrecall.data.preprocessing import Preprocessing
 from fedrecall.errors import UserError
 from fedrecall.models.adapt import without_hooks
 from fedrecall.runs.inference import DeployedModel, ExportFormat, default_export_path
-from fedrecall.runs.probes import ProbeRecord
+from fedrecall.runs.probe_context import ProbeRecord
 from fedrecall.runs.records import RoundRecord, describe_privacy
 
 if TYPE_CHECKING:

@@ -22,6 +22,7 @@ from fedrecall.errors import FULL_ERRORS, UserError
 from fedrecall.runs.card import CARD_FILE, model_card
 from fedrecall.runs.checkpoints import Checkpoint
 from fedrecall.runs.directory import ROUNDS_FILE, RunDirectory, cannot_write, locked, require_empty
+from fedrecall.runs.early_stopping import Monitor, monitored_part
 from fedrecall.runs.engine import (
     EngineFactory,
     ManagedEngine,
@@ -29,20 +30,15 @@ from fedrecall.runs.engine import (
     make_reply_policy,
     with_simulated_faults,
 )
-from fedrecall.runs.evaluation import Monitor, evaluate_clients, monitored_part, server_metrics
+from fedrecall.runs.evaluation import evaluate_clients, server_metrics
 from fedrecall.runs.extension import extension_error, final_state, save_final_state
+from fedrecall.runs.forgetting import frequency_metrics, measure_forgotten
 from fedrecall.runs.inference import PREPROCESS_FILE, model_metadata
 from fedrecall.runs.notices import check_own_method, inactive_reason, warn_of_untrained_parts
 from fedrecall.runs.predictions import make_predictions, save_predictions
 from fedrecall.runs.privacy import check_privacy, open_ledger, privacy_summary
-from fedrecall.runs.probes import (
-    ProbeContext,
-    ProbeRecord,
-    feature_tensors,
-    frequency_metrics,
-    measure_forgotten,
-    run_probes,
-)
+from fedrecall.runs.probe_context import ProbeContext, ProbeRecord
+from fedrecall.runs.probes import feature_tensors, run_probes
 from fedrecall.runs.records import RoundRecord, make_record, summarise
 from fedrecall.runs.result import Result
 from fedrecall.runs.setup import BEST_MODEL_FILE, MODEL_FILE, Setup, load_weights, weights_to_save
