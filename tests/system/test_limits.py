@@ -161,6 +161,87 @@ def test_a_server_of_another_form_is_named() -> None:
         assert how in str(error.value)
 
 
+NO_PAYLOADS: dict[str, Any] = {
+    "NoneType": None,
+    "list": [torch.ones(3)],
+    "float": {"c": 1.0},
+    "not a string": {3: torch.ones(3)},
+    "sparse": {"c": torch.eye(3).to_sparse()},
+    "meta": {"c": torch.ones(3, device="meta")},
+}
+
+
+@dataclass(frozen=True)
+class WrongHook(fr.Method):
+    """One of its hooks at the server returns something else than a dictionary of tensors."""
+
+    hook: str = "broadcast"
+    how: str = "NoneType"
+
+    def init(self, w: Tensor) -> Payload:
+        return NO_PAYLOADS[self.how] if self.hook == "init" else {}
+
+    def broadcast(self, server: fr.Server) -> Payload:
+        return NO_PAYLOADS[self.how] if self.hook == "broadcast" else {}
+
+    def round(self, server: fr.Server, cohort: Cohort) -> fr.Server:
+        if self.hook == "round":
+            return self.aggregate(server, cohort.run("train", NO_PAYLOADS[self.how]), cohort)
+        return super().round(server, cohort)
+
+    def aggregate(self, server: fr.Server, replies: Iterable[fr.Reply], cohort: Cohort) -> fr.Server:
+        after = super().aggregate(server, replies, cohort)
+        return replace(after, extra=NO_PAYLOADS[self.how]) if self.hook == "aggregate" else after
+
+
+@pytest.mark.parametrize("engine", ["serial", "pool"])
+@pytest.mark.parametrize("hook", ["init", "broadcast", "round", "aggregate"])
+def test_a_hook_that_returns_no_tensors_by_name_is_named(hook: str, engine: str) -> None:
+    for how in NO_PAYLOADS if engine == "serial" else ("NoneType", "meta"):
+        with pytest.raises(fr.UserError) as error:
+            fr.run({"engine": {"name": engine}, "local": {"epochs": 1}}, method=WrongHook(hook, how), rounds=1)
+        assert (error.value.code, error.value.key) == ("method.invalid_payload", "method")
+        assert how in str(error.value)
+        assert {"round": "cohort.run", "aggregate": "aggregation"}.get(hook, hook) in str(error.value)
+
+
+def test_a_mistake_in_a_method_is_one_line_and_exit_code_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "hasty.py").write_text(
+        "import fedrecall as fr\n\nclass Hasty(fr.Method):\n    def broadcast(self, server):\n        pass\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    code, _, err = call(monkeypatch, capsys, "run", *QUICK, "--set", "method.name=hasty:Hasty")
+    assert code == 2
+    assert err.splitlines()[-1].endswith("[method.invalid_payload]")
+    assert "Traceback" not in err
+
+
+@dataclass(frozen=True)
+class WrongVector(fr.Method):
+    """Returns a server whose weights are right, and something else is not."""
+
+    how: str = "evaluated"
+
+    def aggregate(self, server: fr.Server, replies: Iterable[fr.Reply], cohort: Cohort) -> fr.Server:
+        after = super().aggregate(server, replies, cohort)
+        if self.how == "evaluated":
+            return after.with_extra(evaluated=after.w[:3])
+        return replace(after, **{self.how: None}) if self.how != "finish" else after
+
+    def finish(self, server: fr.Server, cohort: Cohort) -> fr.Server:
+        return None if self.how == "finish" else server
+
+
+@pytest.mark.parametrize("how", ["evaluated", "b", "int_buffers", "finish"])
+def test_a_server_with_another_vector_is_named(how: str) -> None:
+    with pytest.raises(fr.UserError) as error:
+        fr.run({"engine": {"name": "serial"}, "local": {"epochs": 1}}, method=WrongVector(how), rounds=1)
+    assert (error.value.code, error.value.key) == ("method.invalid_weights", "method")
+    assert how in str(error.value)
+
+
 def test_the_root_of_the_file_system_is_no_folder_of_images() -> None:
     with pytest.raises(fr.UserError) as error:
         fr.run({"data": {"name": "folder", "path": "/"}}, rounds=1)

@@ -7,7 +7,7 @@ import torch
 
 from fedrecall.core.reply_validation import Reason, RejectedReply, ReplyValidator
 from fedrecall.core.robust import AggregationRule, ExchangeInfo
-from fedrecall.core.types import EngineCohort, Payload, Reply, RunningMean, Server, payload_bytes
+from fedrecall.core.types import EngineCohort, Payload, Reply, RunningMean, Server, payload_bytes, require_payload
 from fedrecall.errors import UserError
 
 
@@ -69,6 +69,7 @@ class Exchange:
 
         A tensor that was sent earlier in the round is not counted as sent again.
         """
+        down = require_payload(down, f'method: the payload of cohort.run("{task}")')
         if "w" in down:
             down = {**down, **self._buffers}
         self.bytes_down += payload_bytes({name: t for name, t in down.items() if self._sent.get(name) is not t})

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedrecall.core.method_extensions import MethodExtensions
-from fedrecall.core.types import Cohort, Local, Payload, Reply, Server, Step
+from fedrecall.core.types import Cohort, Local, Payload, Reply, Server, Step, require_payload
 from fedrecall.errors import UserError
 
 
@@ -52,7 +52,8 @@ class Method(MethodExtensions):
 
     def round(self, server: Server, cohort: Cohort) -> Server:
         """Run one communication round: broadcast, train, aggregate. Override for more than one exchange."""
-        return self.aggregate(server, cohort.run("train", {"w": server.w, **self.broadcast(server)}), cohort)
+        extra = require_payload(self.broadcast(server), f"method = {type(self).__name__}: the result of broadcast")
+        return self.aggregate(server, cohort.run("train", {"w": server.w, **extra}), cohort)
 
     # --- client ---------------------------------------------------------------------------
     def memory(self, w: Tensor) -> Payload:

@@ -13,7 +13,7 @@ from fedrecall.core.client_report import has_global_model
 from fedrecall.core.exchange import ACCEPT_ALL, Diverged, Exchange, ReplyPolicy
 from fedrecall.core.method import Method
 from fedrecall.core.reply_validation import RejectedReply
-from fedrecall.core.types import Engine, Payload, Score, Server
+from fedrecall.core.types import Engine, Payload, Score, Server, require_payload
 from fedrecall.errors import UserError
 
 
@@ -68,13 +68,12 @@ def run_rounds(
         started = time.perf_counter()
         clients = sample_clients(schedule, t)
         exchange = Exchange(server, engine.cohort(t, clients), policy)
-        after = method.round(server, exchange)
-        _require_weights(after, server, method)
+        after = _checked(method.round(server, exchange), server, method, "its aggregation")
         server = replace(exchange.with_averaged_buffers(after), t=t + 1)
         last = None
         if server.t == schedule.rounds and type(method).finish is not Method.finish:
             last = Exchange(server, engine.cohort(server.t, range(schedule.population)), policy)
-            server = method.finish(server, last)
+            server = _checked(method.finish(server, last), server, method, "its finish")
         if not server.evaluated_state.isfinite().all():
             raise Diverged(
                 "round.diverged",
@@ -110,19 +109,32 @@ def run_rounds(
         )
 
 
-def _require_weights(after: object, before: Server, method: Method) -> None:
-    """Raise an error if a user's method returns no server, or one whose weights have another type or shape."""
-    w = getattr(after, "w", None)
-    if isinstance(after, Server) and isinstance(w, Tensor):
-        if (w.dtype, w.shape, w.device) == (before.w.dtype, before.w.shape, before.w.device):
-            return
-        found = f"weights {w.dtype} {list(w.shape)} on {w.device}"
-    else:
-        found = f"a {type(after).__name__}"
-    raise UserError(
-        "method.invalid_weights",
-        f"method = {type(method).__name__}: its aggregation returns {found}, not a server with weights "
-        f"{before.w.dtype} {list(before.w.shape)} on {before.w.device}",
-        "method",
-        "return server.step(w), or a copy of the server with weights of this form",
-    )
+def _checked(after: object, before: Server, method: Method, origin: str) -> Server:
+    """Return the server that a method has made; raise an error if it is none, or a vector of it has another form.
+
+    Methods are written by users, whom no type checker stops. `origin` names the hook that made it.
+    """
+    name = f"method = {type(method).__name__}: {origin}"
+    if not isinstance(after, Server):
+        raise _wrong_server(f"{name} returns a {type(after).__name__}, not a server with weights {_form(before.w)}")
+    extra = require_payload(after.extra, f"{name} returns a server whose extra state")
+    require_payload(after.optimiser_state, f"{name} returns a server whose optimiser_state")
+    vectors = [
+        ("weights", after.w, before.w),
+        ('extra["evaluated"]', extra.get("evaluated", before.w), before.w),
+        ("b", after.b, before.b),
+        ("int_buffers", after.int_buffers, before.int_buffers),
+    ]
+    for vector, found, expected in vectors:
+        if _form(found) != _form(expected):
+            raise _wrong_server(f"{name} returns a server with {vector} {_form(found)}, not {_form(expected)}")
+    return after
+
+
+def _form(t: object) -> str:
+    return f"{t.dtype} {list(t.shape)} on {t.device}" if isinstance(t, Tensor) else type(t).__name__
+
+
+def _wrong_server(message: str) -> UserError:
+    hint = "return server.step(w), or a copy of the server with vectors of this form"
+    return UserError("method.invalid_weights", message, "method", hint)

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, Self
 
+import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
@@ -237,6 +238,29 @@ class Engine(Protocol):
     def evaluate(self, state: Tensor, *, logits: bool = False) -> Score:
         """Evaluate a complete model on the test set; with `logits` the score has them."""
         ...
+
+
+def require_payload(payload: object, origin: str) -> Payload:
+    """Return what a hook of a method returned; raise an error if it is not a dictionary of dense tensors by name.
+
+    Methods are written by users, whom no type checker stops; other processes can receive nothing else. `origin` begins
+    the message.
+    """
+    hint = "return a dictionary of dense tensors with values, by name"
+    if not isinstance(payload, dict):
+        what = f"{origin} is of type {type(payload).__name__}, not a dictionary of tensors by name"
+        raise UserError("method.invalid_payload", what, "method", hint)
+    for name, t in payload.items():
+        if not isinstance(name, str):
+            found = "its name is not a string"
+        elif not isinstance(t, Tensor):
+            found = f"it is a {type(t).__name__}, not a tensor"
+        elif t.layout is not torch.strided or t.is_meta:
+            found = f"it is a tensor on {t.device} with layout {t.layout}"
+        else:
+            continue
+        raise UserError("method.invalid_payload", f"{origin} has {name!r}: {found}", "method", hint)
+    return payload
 
 
 def payload_bytes(payload: Payload) -> int:

@@ -21,7 +21,7 @@ from fedrecall.core.evaluation import HeldOutPart
 from fedrecall.core.flat_model import FlatModel
 from fedrecall.core.private_part import private_names
 from fedrecall.core.rounds import RoundSchedule
-from fedrecall.core.types import Server
+from fedrecall.core.types import Server, require_payload
 from fedrecall.data.custom import as_dataset
 from fedrecall.data.dataset import Dataset
 from fedrecall.data.examples import Examples
@@ -127,7 +127,7 @@ def build_setup(experiment: Experiment, federated: FederatedData, model: UserMod
         b=f.b,
         int_buffers=f.int_buffers,
         optimiser=experiment.server.to_optimiser(),
-        extra=method.init(f.w),
+        extra=require_payload(method.init(f.w), f"method = {type(method).__name__}: the result of init"),
         weights=experiment.server.reply_weighting,
         auxiliary=federated.auxiliary,
         seed=run.seed,
