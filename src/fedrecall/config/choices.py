@@ -7,7 +7,16 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cached_property, partial
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BeforeValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter, ValidationError
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    TypeAdapter,
+    ValidationError,
+    create_model,
+)
 from pydantic_core import CoreSchema, core_schema
 
 from fedrecall.config.own_code import check_arguments, import_object, is_code_path, untrusted
@@ -218,21 +227,23 @@ class NamedChoice:
             return UserError("config.unknown_key", message, path, f"remove {path}, or set {self.key}.name")
         return unknown_key(path, f"key of the {self.kind} {name}", known)
 
-    def __get_pydantic_core_schema__(self, _: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(self, _: Any, __: GetCoreSchemaHandler) -> CoreSchema:
         """Validate by `build`, serialise by `dump`."""
-        members: list[CoreSchema | tuple[CoreSchema, str]] = [
-            handler.generate_schema(cls) for cls in self.classes.values()
-        ]
         return core_schema.no_info_plain_validator_function(
-            self.build,
-            json_schema_input_schema=core_schema.union_schema(members),
-            serialization=core_schema.plain_serializer_function_ser_schema(self.dump),
+            self.build, serialization=core_schema.plain_serializer_function_ser_schema(self.dump)
         )
 
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """Describe a bare name, the table of each class with its settings, and the table of a Python object."""
-        union = handler(schema)
-        members = [handler.resolve_ref_schema(member) for member in union.get("anyOf", [union])]
+    def __get_pydantic_json_schema__(self, _: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """Describe a bare name, the table of each class with its settings, and the table of a Python object.
+
+        The settings are those of a model with a field of each class. It is made here, because to read the classes'
+        source takes longer than to import the package.
+        """
+        config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
+        fields_of_all: dict[str, Any] = {name: (cls, ...) for name, cls in self.classes.items()}
+        all_classes = create_model("Classes", __config__=config, **fields_of_all)
+        properties = handler.resolve_ref_schema(handler(all_classes.__pydantic_core_schema__))["properties"]
+        members = [handler.resolve_ref_schema(properties[name]) for name in self.classes]
         tables = [self._member_schema(name, member) for name, member in zip(self.classes, members, strict=True)]
         own = {
             "title": "PythonObject",
