@@ -72,7 +72,7 @@ test-slow: setup build/byzfl  ## the tests that take minutes
 	.venv-flower/bin/pip install --quiet --disable-pip-version-check --editable '.[flower,text]' 'pytest>=8.3'
 	touch $@
 
-test-flower: .venv-flower/ready  ## real federations: SuperLinks and SuperNodes on loopback, about half an hour
+test-flower: .venv-flower/ready  ## real federations: SuperLinks and SuperNodes on loopback, about an hour
 	.venv-flower/bin/python -m pytest --count-attacks -m flower tests/flower
 
 test-ray: setup  ## a cluster of several nodes on this machine, whose actors and nodes are killed

@@ -58,7 +58,7 @@ def trial(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
 
 @pytest.mark.parametrize("method", NO_AUXILIARY)
 def test_every_method_ends_with_the_weights_of_serial(method: str, trial: Federation) -> None:
-    changes = f"method.name={method} run.rounds=2"
+    changes = f"method.name={method} run.rounds=2 run.evaluate_every=2"  # a message takes seconds of start-up
     run = trial.start(method, changes)
     assert trial.rounds(run, method) == 2, "".join(run.heard[-40:])
     assert not run.missing
