@@ -69,7 +69,7 @@ test-slow: setup build/byzfl  ## the tests that take minutes
 # Flower needs older versions of typer and protobuf than the trackers do: it has an environment of its own.
 .venv-flower/ready: pyproject.toml
 	$(PYTHON) -m venv .venv-flower
-	.venv-flower/bin/pip install --quiet --disable-pip-version-check --editable '.[flower,text]' 'pytest>=8.3'
+	.venv-flower/bin/pip install --quiet --disable-pip-version-check --editable '.[flower,privacy,text]' 'pytest>=8.3'
 	touch $@
 
 test-flower: .venv-flower/ready  ## real federations: SuperLinks and SuperNodes on loopback, about an hour

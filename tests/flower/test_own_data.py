@@ -182,13 +182,55 @@ def test_a_method_with_auxiliary_examples_needs_data_at_the_coordinator(tmp_path
     assert not grid.sent
 
 
-def test_a_private_run_sends_no_sums(tmp_path: Path) -> None:
-    changes = "server.privacy.noise=1 server.privacy.clip=1 server.privacy.source=system server.weights=uniform"
-    grid = own_federation(tmp_path, f"{changes} data.client_test=0 run.metrics=[]")
+PRIVATE = (
+    "server.privacy.noise=1 server.privacy.clip=1 server.privacy.source=system server.weights=uniform "
+    "data.client_test=0 run.metrics=[] run.rounds=1"
+)
+STATED = {
+    "age": "{mean=60,std=20}",
+    "pressure": "{mean=130,std=15}",
+    "smoker": '["no","yes","former"]',
+    "weight": "{mean=150,std=70}",
+}
+
+
+def stated_columns(**changed: str) -> str:
+    columns = STATED | changed
+    return "data.columns={" + ",".join(f"{name}={value}" for name, value in columns.items()) + "}"
+
+
+@pytest.mark.parametrize("columns", ["", stated_columns(weight='"number"')])
+def test_a_private_run_sends_no_sums(columns: str, tmp_path: Path) -> None:
+    grid, replies = own_federation(tmp_path, f"{PRIVATE} {columns}"), []
+    grid.fate = lambda node, reply: replies.append(reply) or reply
     with pytest.raises(UserError) as error:
         federate(grid)
     assert error.value.code == "flower.too_few_clients"
     assert "privacy.not_covered" in str(error.value)
+    assert all("description" not in reply.content.config_records.get("answer", {}) for reply in replies)
+
+
+def test_a_private_run_with_stated_statistics(tmp_path: Path) -> None:
+    grid, replies = own_federation(tmp_path, f"{PRIVATE} {stated_columns()}"), []
+    grid.fate = lambda node, reply: replies.append(reply) or reply
+    federate(grid)
+    assert lines(tmp_path)[0]["epsilon"] > 0
+    described = json.loads(replies[0].content.config_records["answer"]["description"])
+    assert not any(column["sums"] for column in described["columns"])
+
+
+@pytest.mark.parametrize("data", ["a share of the configured table", "rows of the configured table"])
+def test_a_private_run_on_a_table_that_all_nodes_have_is_refused(data: str, tmp_path: Path) -> None:
+    write_federation(tmp_path)
+    grid = Loopback.of(tmp_path, 3, app(tmp_path, tmp_path / "simulation.toml", f"{PRIVATE} data.test=0.2"))
+    if data == "rows of the configured table":
+        (tmp_path / "rows.txt").write_text("\n".join(map(str, range(40))))
+        for node in grid.nodes.values():
+            node["index"] = str(tmp_path / "rows.txt")
+    with pytest.raises(UserError) as error:
+        federate(grid)
+    assert (error.value.code, error.value.key) == ("privacy.not_covered", "server.privacy")
+    assert not (tmp_path / "run" / "rounds.jsonl").exists()
 
 
 def test_a_resumed_run_keeps_its_schema(tmp_path: Path) -> None:

@@ -452,16 +452,50 @@ def test_inputs_scaled_by_statistics_of_all_clients_are_an_error() -> None:
     assert fr.run(small, data=fr.from_arrays(x, y)).rounds[0]["epsilon"] > 0
 
 
+def write_small_table(folder: Path) -> Path:
+    rows = [f"{i % 7},{i % 3},{'xyz'[i % 3]},{'ab'[i % 2]}" for i in range(400)]
+    (folder / "t.csv").write_text("\n".join(["p,q,place,kind", *rows]) + "\n")
+    return folder / "t.csv"
+
+
+FIXED = {"p": {"mean": 3, "std": 2}, "q": {"mean": 1, "std": 1}, "place": ["x", "y", "z"]}
+
+
 def test_a_table_with_fixed_statistics_is_covered(tmp_path: Path) -> None:
-    rows = [f"{i % 7},{i % 3},{'ab'[i % 2]}" for i in range(400)]
-    (tmp_path / "t.csv").write_text("\n".join(["p,q,kind", *rows]) + "\n")
-    data = {"name": "table", "path": str(tmp_path / "t.csv"), "label": "kind"}
-    small = tables() | {"data": data | {"columns": {"p": {"mean": 3, "std": 2}, "q": "number"}}, "run": {"rounds": 1}}
+    data = {"name": "table", "path": str(write_small_table(tmp_path)), "label": "kind"}
+    small = tables() | {"run": {"rounds": 1}}
+    fitted: list[dict[str, object]] = [
+        {},
+        {"columns": FIXED | {"q": "number"}},
+        {"missing": "mean"},
+        {"categorical": "integers"},
+        {"drop": ["q"], "missing": "category"},
+    ]
+    for keys in fitted:
+        with pytest.raises(fr.UserError) as error:
+            fr.run(small | {"data": data | keys})
+        assert (error.value.code, error.value.key) == ("privacy.not_covered", "server.privacy")
+    for keys in ({}, {"missing": "category"}, {"categorical": "integers"}):
+        assert fr.run(small | {"data": data | {"columns": FIXED} | keys}).rounds[0]["epsilon"] > 0
+    assert fr.run(small | {"data": data | {"text": "place"}}).rounds[0]["epsilon"] > 0, "tokens have no statistics"
+
+
+def test_a_table_that_python_or_own_code_has_fitted_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = write_small_table(tmp_path)
+    small = tables() | {"run": {"rounds": 1}}
     with pytest.raises(fr.UserError) as error:
-        fr.run(small)
+        fr.run(small | {"data": {}}, data=fr.from_table(table, label="kind"))
     assert (error.value.code, error.value.key) == ("privacy.not_covered", "server.privacy")
-    small["data"]["columns"]["q"] = {"mean": 1, "std": 1}
-    assert fr.run(small).rounds[0]["epsilon"] > 0
+    (tmp_path / "fitted_data.py").write_text(
+        "import fedrecall as fr\n\n\ndef load(file):\n    return fr.from_table(file, label='kind')\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for columns in ({}, {"columns": FIXED}):  # which own code does not use
+        with pytest.raises(fr.UserError) as error:
+            fr.run(small | {"data": {"name": "fitted_data:load", "file": str(table)} | columns})
+        assert (error.value.code, error.value.key) == ("privacy.not_covered", "server.privacy")
 
 
 def test_the_page_lists_what_leaves_a_client() -> None:

@@ -27,7 +27,8 @@ def check_privacy(setup: Setup) -> None:
     privacy = setup.experiment.server.privacy
     if privacy is None:
         return
-    fitted = setup.data.dataset.columns and not setup.experiment.data.has_fixed_columns
+    stated = setup.experiment.data.column_encodings or {}
+    fitted = any(column != stated.get(column.name) for column in setup.data.dataset.columns)
     if fitted or setup.data.dataset.scaling is not None:
         raise UserError(
             "privacy.not_covered",
