@@ -28,7 +28,7 @@ def main() -> None:
         pictures = Path(folder) / "pictures"
         write_pictures(pictures)
         # size= resizes all pictures; without it they must have the same size. A part of every class is the test set,
-        # another one for each seed, for which the folder is read again.
+        # another one for each seed.
         data = fr.from_folder(pictures, size=16)
         print(f"{len(data.train_y)} pictures of {len(data.classes)} classes, {'x'.join(map(str, data.shape))}\n")
 

@@ -3,14 +3,18 @@
 import errno
 import logging
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import cache
 from importlib import resources
+from typing import Self
 
 MEMORY_ERRORS = ("can't allocate memory", "cannot allocate memory", "failed to map segment", "can't start new thread")
 
 FULL_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})  # disk full, quota or file size limit exceeded
+
+MAX_LISTED = 20  # problems of one file or folder in an error; more are counted
 
 
 class UserError(Exception):
@@ -33,6 +37,53 @@ class UserError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message}: {self.hint}" if self.hint else self.message
+
+
+class SeveralProblems(UserError):
+    """Several errors of one file or folder, listed in one line."""
+
+    found: tuple[UserError, ...] = ()
+
+
+class Problems:
+    """Collects the errors of a file or folder; on exit they are raised, several as one error that lists them."""
+
+    def __init__(self, where: str) -> None:
+        self._where, self.found = where, list[UserError]()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None or not self.found:
+            return
+        if len(self.found) == 1:
+            raise self.found[0]
+        by_hint = dict[str | None, list[str]]()  # what to do is stated once for all problems that have it in common
+        for error in self.found:
+            text = error.message.removeprefix(f"{self._where}: ").removeprefix(f"{self._where}/")
+            by_hint.setdefault(error.hint, []).append(text)
+        each = max(1, MAX_LISTED // len(by_hint))
+        texts = [_list_some(texts, each) + (f": {hint}" if hint else "") for hint, texts in by_hint.items()]
+        message = f"{self._where}: {len(self.found)} problems: {_list_some(texts, MAX_LISTED)}"
+        several = SeveralProblems("data.several_problems", message, self._where)
+        several.found = tuple(self.found)
+        raise several
+
+    @contextmanager
+    def collected(self) -> Iterator[None]:
+        """Keep an error of the block for the end."""
+        try:
+            yield
+        except SeveralProblems as error:
+            self.found += error.found
+        except UserError as error:
+            self.found.append(error)
+
+
+def _list_some(texts: list[str], most: int) -> str:
+    more = f"; and {len(texts) - most} more" if len(texts) > most else ""
+    return "; ".join(texts[:most]) + more
 
 
 def unknown_name(

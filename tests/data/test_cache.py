@@ -180,7 +180,7 @@ def test_images_of_a_folder_are_decoded_once_in_a_private_cache(
     with private_cache(cache_folder):
         first = from_folder(tmp_path / "images", test=0.0)
         with monkeypatch.context() as patch:
-            patch.setattr("fedrecall.data.readers._pixels", None)  # decoding would raise an error
+            patch.setattr("fedrecall.data.readers._decode", None)  # decoding would raise an error
             second = from_folder(tmp_path / "images", test=0.0)
         for data in (first, second):
             assert torch.equal(data.train_x, plain.train_x)

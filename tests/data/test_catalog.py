@@ -292,7 +292,9 @@ def test_damaged_and_wrong_parquet(
     broken = bytearray(data)
     broken[100:600] = bytes(500)
     file.write_bytes(broken)
-    check_error("data.unreadable_file")
+    with pytest.raises(UserError) as several:
+        load_part("cifar10", root=cifar)
+    one_line(several, "data.several_problems", "cifar10 test", f"{file}, row 0", "10 problems")
     write_parquet(file, [random_image(0)], [0], TEN)
     check_error("data.missing_column", '"img"', "image, label")
     write_parquet(file, [random_image(0), random_image(1, (5, 6))], [0, 1], TEN, image="img")

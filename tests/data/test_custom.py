@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 from torch.utils.data import IterableDataset, TensorDataset
 
+from fedrecall.config.experiment import Experiment
 from fedrecall.data.custom import as_dataset, from_arrays, from_folder, from_huggingface, from_torch
 from fedrecall.data.tabular import from_table
 from fedrecall.errors import UserError
@@ -244,16 +245,98 @@ def test_bad_folders(
         check_error(lambda: from_folder(tmp_path), "data.unreadable_file", tmp_path / "a" / "z.png")
     (tmp_path / "a" / "z.png").unlink()
     with monkeypatch.context() as patched:
+        read = Path.read_bytes
 
         def fail(file: Path) -> bytes:
-            raise PermissionError(13, "Permission denied", str(file))
+            if file == tmp_path / "a" / "0.png":
+                raise PermissionError(13, "Permission denied", str(file))
+            return read(file)
 
         patched.setattr(Path, "read_bytes", fail)
         check_error(
             lambda: from_folder(tmp_path), "data.unreadable_file", tmp_path / "a" / "0.png", "Permission denied"
         )
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 30)  # 36 pixels: PIL only warns up to twice the limit
-    check_error(lambda: from_folder(tmp_path), "data.unreadable_file", tmp_path / "a" / "0.png", "decompression bomb")
+    random_image(0, (7, 6)).save(tmp_path / "a" / "z.png")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 40)  # 42 pixels: PIL only warns up to twice the limit
+    check_error(lambda: from_folder(tmp_path), "data.unreadable_file", tmp_path / "a" / "z.png", "decompression bomb")
+
+
+def test_all_problems_of_a_folder_are_in_one_error(
+    tmp_path: Path, write_images: Write, random_image: MakeImage
+) -> None:
+    for name, count in (("cat", 3), ("dog", 2), ("eel", 0)):
+        write_images(tmp_path / "train" / name, count)
+    write_images(tmp_path / "test" / "cat", 1)
+    write_images(tmp_path / "test" / "fox", 1)
+    (tmp_path / "train" / "cat" / "damaged.png").write_bytes(b"no image")
+    (tmp_path / "train" / "dog" / "half.jpg").write_bytes(b"")
+    (tmp_path / "train" / "dog" / "scan.dcm").write_bytes(b"DICM")
+    (tmp_path / "train" / "dog" / "notes.txt").write_text("a companion of the images")
+    (tmp_path / "train" / "dog" / ".hidden").touch()
+    random_image(0, (7, 6)).save(tmp_path / "train" / "dog" / "wide.png")
+    random_image(0, (6, 9)).save(tmp_path / "test" / "cat" / "tall.png")
+    with pytest.raises(UserError) as raised:
+        from_folder(tmp_path)
+    error = raised.value
+    assert (error.code, error.key) == ("data.several_problems", str(tmp_path))
+    assert {(each.code, each.key) for each in error.found} == {
+        ("data.empty", str(tmp_path / "train" / "eel")),
+        ("data.unsupported_type", str(tmp_path / "train" / "dog" / "scan.dcm")),
+        ("data.unreadable_file", str(tmp_path / "train" / "cat" / "damaged.png")),
+        ("data.unreadable_file", str(tmp_path / "train" / "dog" / "half.jpg")),
+        ("data.shape_mismatch", str(tmp_path / "train" / "dog" / "wide.png")),
+        ("data.unknown_class", str(tmp_path / "test")),
+        ("data.shape_mismatch", str(tmp_path / "test" / "cat" / "tall.png")),
+    }
+    assert "7 problems" in str(error)
+    assert "train/eel" in str(error)
+    assert "\n" not in str(error)
+    assert str(error).count("set size") == 1, "what to do is stated once"
+    with pytest.raises(UserError) as raised:  # by data.path, too
+        Experiment(data={"name": "folder", "path": str(tmp_path)}).data.load()
+    assert str(raised.value) == str(error)
+
+
+def test_the_list_of_problems_is_bounded_and_has_every_kind(tmp_path: Path, write_images: Write) -> None:
+    write_images(tmp_path / "a", 2)
+    write_images(tmp_path / "b", 50, size=(7, 7))
+    (tmp_path / "b" / "z.png").write_bytes(b"no image")
+    with pytest.raises(UserError) as raised:
+        from_folder(tmp_path)
+    text = str(raised.value)
+    assert "51 problems" in text
+    assert text.count("the image is 7 x 7") == 10, "half of 20: there are two kinds"
+    assert "and 40 more" in text
+    assert "b/z.png" in text
+
+
+def test_empty_folders_of_clients_and_classes(tmp_path: Path, write_images: Write) -> None:
+    write_images(tmp_path / "north" / "a", 2)
+    write_images(tmp_path / "north" / "b", 2)
+    write_images(tmp_path / "south" / "a", 2)
+    (tmp_path / "south" / "b").mkdir()
+    assert from_folder(tmp_path, client=True).group_names == ("north", "south"), "a client may lack a class"
+    (tmp_path / "south" / "c").mkdir()
+    check_error(lambda: from_folder(tmp_path, client=True), "data.empty", tmp_path / "south" / "c")
+    (tmp_path / "south" / "c").rmdir()
+    (tmp_path / "west" / "a").mkdir(parents=True)
+    check_error(lambda: from_folder(tmp_path, client=True), "data.empty", tmp_path / "west")
+
+
+def test_another_split_of_a_folder_decodes_nothing(
+    tmp_path: Path, write_images: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for client in ("north", "south"):
+        for name in ("a", "b"):
+            write_images(tmp_path / client / name, 10)
+    options = {"client": True, "test": 0.3, "classes": ["b", "c", "a"]}
+    data, other = from_folder(tmp_path, **options), from_folder(tmp_path, **options, seed=2)
+    monkeypatch.setattr(Image, "open", lambda *_: pytest.fail("an image is decoded again"))
+    assert data.fingerprint != other.fingerprint
+    again = data.split_again(seed=2)
+    assert again.fingerprint == other.fingerprint
+    assert (again.classes, again.test_split) == (other.classes, other.test_split)
+    assert again.split_again(seed=0).fingerprint == data.fingerprint
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ example is specified, the clients become the groups of the data set, for the par
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from fedrecall.data.readers import find_idx_files, read_idx, read_image_folder, 
 from fedrecall.data.splits import holdout_rows, last_rows
 from fedrecall.data.text import MAX_TOKENS, Tokenizer, describe_encoding, encode_texts
 from fedrecall.data.transforms import Transform
-from fedrecall.errors import UserError, unknown_name
+from fedrecall.errors import Problems, UserError, unknown_name
 from fedrecall.tensor_dict import TensorDict, concatenate
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 
 _TEST_NAMES = ("test", "validation", "valid", "val")  # splits that are used as the test set, the first one found
+
+Names = tuple[str, ...] | None
 
 
 def from_arrays(
@@ -220,31 +222,58 @@ def from_folder(
             str(folder),
             "use one that has a folder of images per class",
         )
-    data = _load_folder(folder, size, client, test, seed)
-    if data.split_again is not None:
-        again = partial(from_folder, path, size=size, client=client, classes=classes, test=test)
-        data = replace(data, split_again=again)
-    return data if classes is None else with_classes(data, tuple(classes))
+    train, test_part, names = _read_folder(folder, size, client)
+    order = None if classes is None else tuple(classes)
+    if test_part is None:
+        return _draw_test_set(cast(Tensor, train.x), train, names, order, test, folder.name, seed)
+    data = make_dataset(folder.name, train, test_part, names, seed)
+    return data if order is None else with_classes(data, order)
 
 
-def _load_folder(folder: Path, size: int | None, client: bool, test: float, seed: int) -> Dataset:
-    again = partial(_load_folder, folder, size, client, test)
+def _draw_test_set(
+    x: Tensor, about: RawExamples, names: Names, order: Names, test: float, name: str, seed: int
+) -> Dataset:
+    """Hold out a share of the decoded images `x`; `about` has their labels and clients."""
+    about = replace(about, x=torch.arange(len(x)))  # the inputs follow once the rows are drawn
+    drawn = make_dataset(name, about, test, names, seed)
+    rows = cast(Tensor, drawn.train_x), cast(Tensor, drawn.test_x)
+    parts = x[rows[0]], x[rows[1]]
+    draw = partial(_draw_test_set, about=about, names=names, order=order, test=test, name=name)
+    again = partial(_draw_another_test_set, parts, rows, draw)
+    data = replace(drawn, train_x=parts[0], test_x=parts[1], split_again=again)
+    return data if order is None else with_classes(data, order)
+
+
+def _draw_another_test_set(
+    parts: Sequence[Tensor], rows: Sequence[Tensor], draw: Callable[..., Dataset], *, seed: int
+) -> Dataset:
+    """Put the parts of a split together again and split them by another seed: a copy of all would double the memory."""
+    x = parts[0].new_empty((len(parts[0]) + len(parts[1]), *parts[0].shape[1:]))
+    x[rows[0]], x[rows[1]] = parts
+    return draw(x, seed=seed)
+
+
+def _read_folder(
+    folder: Path, size: int | None, client: bool
+) -> tuple[RawExamples, RawExamples | None, tuple[str, ...] | None]:
+    """Decode the training examples of a folder and its test examples, if it has any; return them and the classes."""
     if idx := find_idx_files(folder, "train"):
         train, idx_test = from_images(read_idx(*idx), folder.name, 1, size), find_idx_files(folder, "test")
-        if idx_test is not None:
-            return make_dataset(folder.name, train, from_images(read_idx(*idx_test), folder.name, 1, size), None, seed)
-        return replace(make_dataset(folder.name, train, test, None, seed), split_again=again)
+        return train, None if idx_test is None else from_images(read_idx(*idx_test), folder.name, 1, size), None
     below = subfolders(folder)
     train_folder, test_folder = below.get("train"), next((below[key] for key in _TEST_NAMES if key in below), None)
     if train_folder is None or test_folder is None:
         train_folder, test_folder = folder, None
-    raw = read_image_folder(train_folder, grouped=client, within=folder)
-    train = from_images(raw, folder.name, None, size)
+    splits = [read_image_folder(train_folder, grouped=client, within=folder)]
     if test_folder is not None:
-        raw_test = read_image_folder(test_folder, raw.classes, grouped=client, within=folder)
-        test_part = from_images(raw_test, folder.name, cast(Tensor, train.x).shape[1], size)
-        return make_dataset(folder.name, train, test_part, raw.classes, seed)
-    return replace(make_dataset(folder.name, train, test, raw.classes, seed), split_again=again)
+        splits.append(read_image_folder(test_folder, splits[0].classes, grouped=client, within=folder))
+    parts: list[RawExamples] = []
+    with Problems(str(folder)) as problems:
+        for split in splits:
+            with problems.collected():
+                channels = cast(Tensor, parts[0].x).shape[1] if parts else None
+                parts.append(from_images(split, folder.name, channels, size))
+    return parts[0], parts[1] if test_folder is not None else None, splits[0].classes
 
 
 def from_clients(

@@ -225,7 +225,7 @@ def _rows_of(values: Any) -> Any:
 
 def from_images(split: RawSplit, name: str, channels: int | None, size: int | None) -> RawExamples:
     """Decode the images of a split. In a private cache, as a Flower node has, those of a folder are decoded once."""
-    if not split.files or not has_private_cache():
+    if not split.files or split.problems or not has_private_cache():
         return RawExamples(*decode_images(split, name, channels, size))
 
     def decode() -> CachedTensors:

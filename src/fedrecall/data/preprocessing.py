@@ -5,8 +5,7 @@ It contains the names of features and classes, and no names of clients.
 
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -16,7 +15,7 @@ import torch
 
 from fedrecall.data.column_sums import ColumnSums
 from fedrecall.data.transforms import Transform
-from fedrecall.errors import UserError, warn_once
+from fedrecall.errors import Problems, UserError, warn_once
 from fedrecall.tensor_dict import Inputs, TensorDict
 
 if TYPE_CHECKING:
@@ -174,33 +173,6 @@ def encode_columns(encodings: Sequence[ColumnEncoding], columns: "Mapping[str, C
         assert only is not None
         return only
     return TensorDict({NUMBERS: numbers, CATEGORIES: categories})
-
-
-class Problems:
-    """Collects the errors of a file; on exit they are raised, several as one error that lists all of them."""
-
-    def __init__(self, file: str) -> None:
-        self._file, self._found = file, list[UserError]()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None or not self._found:
-            return
-        if len(self._found) == 1:
-            raise self._found[0]
-        texts = [str(error).removeprefix(f"{self._file}: ") for error in self._found]
-        message = f"{self._file}: {len(texts)} problems: {'; '.join(texts)}"
-        raise UserError("data.several_problems", message, self._file)
-
-    @contextmanager
-    def collected(self) -> Iterator[None]:
-        """Keep an error of the block for the end."""
-        try:
-            yield
-        except UserError as error:
-            self._found.append(error)
 
 
 def has_too_many_texts(values: "ChunkedArray") -> bool:

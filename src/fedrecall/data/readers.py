@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrecall.errors import UserError, first_line
+from fedrecall.errors import Problems, UserError, first_line
 
 if TYPE_CHECKING:
     from datasets import Dataset as HubDataset
@@ -26,6 +26,13 @@ if TYPE_CHECKING:
 READ_BATCH = 1000  # images decoded at a time, and between two steps of the progress bar
 
 IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
+
+# Files beside images that are no images themselves: notes, annotations, and what file managers write.
+COMPANION_SUFFIXES = frozenset({".txt", ".md", ".csv", ".tsv", ".json", ".xml", ".html", ".db", ".ini"})
+
+_FORMATS = ", ".join(sorted(IMAGE_SUFFIXES))
+
+Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 
 SplitLocation = tuple[Path, ...] | Path
 """A split on disk: its Parquet or IDX files, or the folder that contains its class (or group) folders."""
@@ -40,9 +47,9 @@ class ColumnNames(NamedTuple):
 
 
 class RawBatch(NamedTuple):
-    """Some stored examples: encoded images, their origins for error messages, labels and groups."""
+    """Some stored examples: encoded images or their files, their origins for error messages, labels and groups."""
 
-    images: list[bytes]
+    images: Sequence[bytes | Path]
     origins: Sequence[str]
     labels: list[Any]
     groups: list[Any] | None
@@ -56,6 +63,7 @@ class RawSplit(NamedTuple):
     classes: tuple[str, ...] | None  # class names, if the labels are positions in them
     groups: tuple[str, ...] | None  # group names, if the groups are positions in them
     files: tuple[Path, ...] = ()  # all files, in their order, if the split is a folder of images
+    problems: tuple[UserError, ...] = ()  # found without decoding; `decode_images` raises them with its own
 
 
 def read_parquet(files: Sequence[Path], columns: ColumnNames) -> RawSplit:
@@ -141,7 +149,7 @@ def read_image_folder(
     """Read images under folder/<class>/ or, if `grouped`, under folder/<group>/<class>/.
 
     `classes` are the classes of the training split; None: the class folders. Links to files outside of `within`, by
-    default outside of the folder, are refused.
+    default outside of the folder, are refused. Other problems of files and classes are in the result.
     """
     if folder.resolve() == Path(folder.resolve().anchor):
         what = f"{folder}: the root of the file system, not a folder of images"
@@ -156,38 +164,53 @@ def read_image_folder(
             f"put the images in one folder per class, {folder.name}/<class>/",
         )
     files: list[tuple[Path, str, str]] = []
+    others: list[Path] = []
     for group, below in groups.items():
         if annotated := _annotations(below):
             files += [(file, annotated[file.name], group) for file in image_files(below) if file.name in annotated]
-        else:
-            files += [(file, name, group) for name, path in subfolders(below).items() for file in image_files(path)]
+            continue
+        for name, path in subfolders(below).items():
+            images, further = _sort_by_format(path)
+            files += [(file, name, group) for file in images]
+            others += further
     if not files:
+        instead = f" (but files *{', *'.join(sorted({file.suffix for file in others})[:5])})" if others else ""
         raise UserError(
             "data.empty",
-            f"{folder}: the class folders have no images",
+            f"{folder}: the class folders have no images{instead}",
             str(folder),
-            f"put images there ({', '.join(sorted(IMAGE_SUFFIXES))})",
+            f"put images there ({_FORMATS})",
         )
-    if unknown := {name for _, name, _ in files}.difference(names):
-        raise UserError(
+    _refuse_outside_links([file for file, _, _ in files], within or folder)
+    problems = [
+        UserError(
             "data.unknown_class",
-            f'{folder}: the training data does not have the class "{min(unknown)}"',
+            f'{folder}: the training data does not have the class "{name}"',
             str(folder),
             f"remove the class here, or add it to the training data (classes: {', '.join(names[:20])})",
         )
-    _refuse_outside_links([file for file, _, _ in files], within or folder)
+        for name in sorted({name for _, name, _ in files}.difference(names))
+    ]
+    files = [entry for entry in files if entry[1] in names]
+    if classes is None:  # a test split need not have all classes and clients
+        hint = "put images there, or remove the folder"
+        empty = [path for group, path in groups.items() if group not in {group for _, _, group in files}]
+        for name in sorted(set(names).difference(name for _, name, _ in files)):
+            empty += [found[name] for path in groups.values() if name in (found := subfolders(path))]
+        problems += [UserError("data.empty", f"{path}: the folder has no images", str(path), hint) for path in empty]
+    hint = f"convert or remove it (formats: {_FORMATS})"
+    problems += [
+        UserError("data.unsupported_type", f"{file}: not a format of images that can be read", str(file), hint)
+        for file in others
+    ]
 
     def batches() -> Iterator[RawBatch]:
         for start in range(0, len(files), READ_BATCH):
             paths, labels, members = zip(*files[start : start + READ_BATCH], strict=True)
             ids = [names.index(label) for label in labels]
-            try:
-                images = [path.read_bytes() for path in paths]
-            except OSError as error:
-                raise unreadable_error(error.filename, error) from error
-            yield RawBatch(images, [str(path) for path in paths], ids, list(members) if grouped else None)
+            yield RawBatch(paths, [str(path) for path in paths], ids, list(members) if grouped else None)
 
-    return RawSplit(batches(), len(files), names, None, tuple(file for file, _, _ in files))
+    return RawSplit(batches(), len(files), names, None, tuple(file for file, _, _ in files), tuple(problems))
 
 
 def find_idx_files(folder: Path, split: str) -> tuple[Path, Path] | None:
@@ -219,7 +242,7 @@ def read_idx(images: Path, labels: Path) -> RawSplit:
     return RawSplit(batches(), len(pixels), None, None)
 
 
-def _read_idx_file(file: Path, dimensions: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def _read_idx_file(file: Path, dimensions: int) -> Pixels:
     """Return the bytes of an IDX file: a magic number with the type and the number of dimensions, the sizes, values."""
     try:
         content = file.read_bytes()
@@ -239,11 +262,7 @@ def read_files(files: Sequence[Path]) -> RawSplit:
     def batches() -> Iterator[RawBatch]:
         for start in range(0, len(files), READ_BATCH):
             paths = files[start : start + READ_BATCH]
-            try:
-                images = [path.read_bytes() for path in paths]
-            except OSError as error:
-                raise unreadable_error(error.filename, error) from error
-            yield RawBatch(images, [str(path) for path in paths], [0] * len(paths), None)
+            yield RawBatch(paths, [str(path) for path in paths], [0] * len(paths), None)
 
     return RawSplit(batches(), len(files), None, None)
 
@@ -277,10 +296,18 @@ def subfolders(folder: Path) -> dict[str, Path]:
 
 def image_files(folder: Path) -> list[Path]:
     """Return all images in a folder and its sub-folders, sorted by path."""
+    return _sort_by_format(folder)[0]
+
+
+def _sort_by_format(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Return all images in a folder and its sub-folders, and all files of formats that are not read."""
     try:
-        return sorted(p for p in folder.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
+        files = sorted(path for path in folder.rglob("*") if path.is_file())
     except OSError as error:
         raise unreadable_error(folder, error) from error
+    skipped = IMAGE_SUFFIXES | COMPANION_SUFFIXES
+    images = [file for file in files if file.suffix.lower() in IMAGE_SUFFIXES]
+    return images, [f for f in files if f.suffix.lower() not in skipped and not f.name.startswith(".")]
 
 
 def decode_images(
@@ -289,27 +316,35 @@ def decode_images(
     """Decode all images to uint8 [n, C, H, W], with a progress bar on a terminal; returns images, labels and groups.
 
     If `channels` is None, the result is grey if all images are grey, else colour. If `size` is None, all images must
-    have one size. Groups are names where the split has them.
+    have one size. Groups are names where the split has them. All images that are unreadable or of another size are
+    reported in one error.
     """
-    parts: list[np.ndarray[Any, np.dtype[np.uint8]]] = []
+    parts: list[Pixels] = []
     labels, groups = list[Any](), list[Any]()
-    for batch in _with_progress(split, f"decoding {name}"):
-        arrays = _pixels(batch, channels, size)
-        shape = parts[0].shape[2:] if parts else arrays[0].shape[:2]
-        for array, origin in zip(arrays, batch.origins, strict=True):
-            if array.shape[:2] != shape:
-                raise UserError(
-                    "data.shape_mismatch",
-                    f"{origin}: the image is {array.shape[1]} x {array.shape[0]}, the first one"
-                    f" {shape[1]} x {shape[0]}",
-                    origin,
-                    "set size (data.size, --size) to resize all images",
-                )
-        depth = max(a.shape[2] for a in arrays)
-        stacked = np.stack([a if a.shape[2] == depth else a.repeat(depth, axis=2) for a in arrays])
-        parts.append(np.ascontiguousarray(stacked.transpose(0, 3, 1, 2)))
-        labels += batch.labels
-        groups += batch.groups or []
+    shape: tuple[int, ...] | None = None
+    with Problems(name) as problems:
+        problems.found += split.problems
+        for batch in _with_progress(split, f"decoding {name}"):
+            arrays: list[Pixels] = []
+            for image, origin in zip(batch.images, batch.origins, strict=True):
+                with problems.collected():
+                    arrays.append(_decode(image, origin, channels, size))
+                    shape = shape or arrays[-1].shape[:2]
+                    if arrays[-1].shape[:2] != shape:
+                        raise UserError(
+                            "data.shape_mismatch",
+                            f"{origin}: the image is {arrays[-1].shape[1]} x {arrays[-1].shape[0]}, the first one"
+                            f" {shape[1]} x {shape[0]}",
+                            origin,
+                            "set size (data.size, --size) to resize all images",
+                        )
+            if problems.found:
+                continue  # the other images are decoded to find all problems, not to be used
+            depth = max(a.shape[2] for a in arrays)
+            stacked = np.stack([a if a.shape[2] == depth else a.repeat(depth, axis=2) for a in arrays])
+            parts.append(np.ascontiguousarray(stacked.transpose(0, 3, 1, 2)))
+            labels += batch.labels
+            groups += batch.groups or []
     if not parts:
         raise UserError("data.empty", f"{name}: there are no examples", name, "provide at least one")
     depth = max(p.shape[1] for p in parts)
@@ -319,25 +354,26 @@ def decode_images(
     return torch.from_numpy(x), labels, groups or None
 
 
-def _pixels(batch: RawBatch, channels: int | None, size: int | None) -> list[np.ndarray[Any, np.dtype[np.uint8]]]:
-    """Decode a batch of images, each to uint8 [H, W, C]."""
+def _decode(encoded: bytes | Path, origin: str, channels: int | None, size: int | None) -> Pixels:
+    """Decode an image to uint8 [H, W, C]."""
     from PIL import Image, UnidentifiedImageError
 
-    arrays = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        for data, origin in zip(batch.images, batch.origins, strict=True):
-            try:
-                image = _convert_mode(Image.open(io.BytesIO(data)), channels)
-                if size is not None and image.size != (size, size):
-                    image = image.resize((size, size), Image.Resampling.BILINEAR)
-                array = np.asarray(image)
-            except UnidentifiedImageError as error:  # its text is a memory address
-                raise _undecodable_error(origin, "its image format is unknown") from error
-            except Exception as error:  # each image format has its own exceptions for damaged bytes
-                raise _undecodable_error(origin, first_line(error)) from error
-            arrays.append(array if array.ndim == 3 else array[:, :, None])
-    return arrays
+    try:
+        content = encoded.read_bytes() if isinstance(encoded, Path) else encoded
+    except OSError as error:
+        raise unreadable_error(origin, error) from error
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            image = _convert_mode(Image.open(io.BytesIO(content)), channels)
+        if size is not None and image.size != (size, size):
+            image = image.resize((size, size), Image.Resampling.BILINEAR)
+        array = np.asarray(image)
+    except UnidentifiedImageError as error:  # its text is a memory address
+        raise _undecodable_error(origin, "its image format is unknown") from error
+    except Exception as error:  # each image format has its own exceptions for damaged bytes
+        raise _undecodable_error(origin, first_line(error)) from error
+    return array if array.ndim == 3 else array[:, :, None]
 
 
 def _convert_mode(image: "Image", channels: int | None) -> "Image":

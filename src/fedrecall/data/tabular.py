@@ -18,7 +18,6 @@ from fedrecall.data.preprocessing import (
     Categorical,
     ColumnEncoding,
     MissingRule,
-    Problems,
     encode_columns,
     missing_value_error,
     warn_of_identifier,
@@ -26,7 +25,7 @@ from fedrecall.data.preprocessing import (
 from fedrecall.data.readers import missing_column_error
 from fedrecall.data.text import MAX_TOKENS, Tokenizer, describe_encoding, encode_texts
 from fedrecall.data.transforms import Transform
-from fedrecall.errors import UserError, first_line
+from fedrecall.errors import Problems, UserError, first_line
 
 if TYPE_CHECKING:
     from pandas import DataFrame
