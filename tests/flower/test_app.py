@@ -5,10 +5,8 @@ import tomllib
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from fedrecall import UserError
 from fedrecall.config.experiment import Experiment
@@ -17,6 +15,7 @@ from fedrecall.data.preprocessing import ColumnEncoding, Preprocessing
 from fedrecall.flower.app_config import NodeConfig, read_experiment
 from fedrecall.flower.app_template import with_flower_engine, write_app
 from fedrecall.flower.node_data import load_node_data, make_client_runner
+from support.images import write_images
 
 CHANGES = ["method.name=fedcsd", "federation.clients=3", "run.targets=[0.5]", "engine.min_replies=2"]
 
@@ -96,14 +95,6 @@ def test_an_app_without_an_experiment_for_flower_is_an_error(app: dict[str, str]
     with pytest.raises(UserError) as error:
         read_experiment(app)
     assert (error.value.code, error.value.key) == ("flower.invalid_app", key)
-
-
-def write_images(folder: Path, classes: dict[str, int]) -> Path:
-    for label, number in classes.items():
-        (folder / label).mkdir(parents=True)
-        for i in range(number):
-            Image.fromarray(np.full((4, 4), 20 * i, dtype=np.uint8)).save(folder / label / f"{i}.png")
-    return folder
 
 
 def test_labels_of_a_nodes_folder_are_encoded_by_the_federations_names(tmp_path: Path) -> None:

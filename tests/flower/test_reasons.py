@@ -2,6 +2,7 @@
 
 import json
 import logging
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ pytest.importorskip("flwr", reason="needs Flower: make test-flower")
 
 from fedrecall import UserError
 from fedrecall.flower.app_template import write_app
+from support.images import write_images
 from support.loopback import Loopback, federate, federation, in_a_task, lines, same
 from support.lossy_engine import serial_without
 
@@ -58,6 +60,65 @@ def test_the_reason_of_a_node_reaches_the_server(
     for text in (note, json.dumps(status), json.dumps(lost), *at_server):
         assert SECRET not in text
         assert "own-1.csv" not in text, "the name of a file of the node"
+
+
+def spoil(folder: Path, case: str) -> None:
+    """Change the images of a node; the name of a file is the one of a person."""
+    named = (folder / "owl" / "0.png").rename(folder / "owl" / f"{SECRET}, and {SECRET}: 3.png")
+    if case == "does-not-decode":
+        named.write_bytes(b"no image")
+    elif case == "cut":
+        named.write_bytes(named.read_bytes()[:40])
+    elif case == "link":
+        named.unlink()
+        (folder.parent / SECRET).write_bytes(b"elsewhere")
+        named.symlink_to(folder.parent / SECRET)
+    elif case == "no-example":
+        shutil.rmtree(folder)
+        (folder / "owl").mkdir(parents=True)
+    elif case == "no-class":
+        shutil.rmtree(folder)
+        folder.mkdir()
+    elif case == "one-class":
+        shutil.rmtree(folder / "cat")
+    elif case == "another-class":
+        (folder / "cat").rename(folder / "dog")
+    elif case == "another-size":
+        shutil.rmtree(folder)
+        write_images(folder, {"cat": 6, "owl": 6}, size=5)
+
+
+IMAGES = {
+    "does-not-decode": "data.unreadable_file",
+    "cut": "data.unreadable_file",
+    "link": "data.link_outside_folder",
+    "no-example": "data.empty",
+    "no-class": "data.empty",
+    "one-class": "data.one_class",
+    "another-class": "data.unknown_class",
+    "another-size": "data.shape_mismatch",
+}
+
+
+@pytest.mark.parametrize("case", IMAGES)
+def test_the_reason_of_a_node_with_images_reaches_the_server(case: str, tmp_path: Path) -> None:
+    config = tmp_path / "exp.toml"
+    config.write_text('[data]\nname = "folder"\nlabels = ["cat", "owl"]\nclient_test = 0.25\n')
+    grid = federation(tmp_path, config, "federation.clients=3 engine.min_replies=2 run.rounds=2 local.epochs=1")
+    for client in range(3):
+        folder = write_images(tmp_path / f"own-{client}", {"cat": 6, "owl": 6})
+        grid.nodes[100 + client]["folder"] = str(folder)
+    spoil(tmp_path / "own-1", case)
+    federate(grid)
+    assert [line["replies"] for line in lines(tmp_path)] == [2, 2]
+    assert {(x["client"], x["code"]) for x in lines(tmp_path)[0]["lost"]} == {(1, IMAGES[case])}
+    note = (tmp_path / "run" / "failures" / "round-1-client-1.txt").read_text()
+    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert note.startswith(f"{IMAGES[case]}: ")
+    assert status["error"]["code"] == IMAGES[case]
+    for text in (note, json.dumps(status), json.dumps(lines(tmp_path)[0])):
+        assert SECRET not in text
+        assert "own-1" not in text
 
 
 def test_without_enough_other_nodes_the_run_ends_at_once_with_the_reason(config: Path, tmp_path: Path) -> None:

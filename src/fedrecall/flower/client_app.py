@@ -61,7 +61,7 @@ def handle_message(message: Message, context: Context) -> Message:
         log.info("node %d, client %d: %s: %d examples, %.2f s", context.node_id, node.client, request, reply.n, seconds)
         return reply_message(reply, message)
     except (UserError, InvalidMessage) as error:
-        text, code, key = str(error), error.code, without_paths(error.key or "", node)
+        text, code, key = str(error), error.code, without_paths(error.key or "", node, error.key)
         reason = public_reason(error, node)
     except Exception as error:
         text, code, key = format_exception(error)[1], TASK_FAILED, None

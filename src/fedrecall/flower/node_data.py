@@ -87,15 +87,22 @@ def public_reason(error: Exception, node: NodeConfig | None) -> str:
     text, cause = str(error), error.__cause__ or error.__context__
     if cause is not None and not isinstance(cause, OSError | UserError) and len(quoted := first_line(cause)) > 3:
         text = text.replace(quoted, type(cause).__name__)
-    return without_paths(text, node)
+    return without_paths(text, node, error.key)
 
 
-def without_paths(text: str, node: NodeConfig | None) -> str:
-    """Return a text with the keys of the node-config in place of the paths of the node's data."""
+def without_paths(text: str, node: NodeConfig | None, file: str | None) -> str:
+    """Return a text with the keys of the node-config in place of the paths of the node's data.
+
+    `file` is the path that an error is about, if it is about one: its name may have any characters.
+    """
     for key in ("folder", "table", "index") if node is not None else ():
         if (path := getattr(node, key)) is not None:
+            if file is not None and Path(file).is_relative_to(path):
+                for known in (file, str(Path(file).resolve())):  # a link is reported with the file that it leads to
+                    text = text.replace(known, f"node-config.{key}")
             text = re.sub(rf"{re.escape(str(path))}(/.*?(?=: | and |, |$))?", f"node-config.{key}", text)
             text = text.replace(f'"{path.stem}"', f"node-config.{key}")  # the name of the data
+            text = re.sub(rf"(?<![\w/]){re.escape(path.name)}/", f"node-config.{key}/", text)  # in a hint
     return text
 
 
