@@ -3,6 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from support.own_tables import TRAINING
+
 
 @pytest.fixture(scope="session")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -22,15 +24,5 @@ aux_per_class = 4
 [federation]
 clients = 3
 partition = {{ name = "dirichlet", alpha = 0.5, min_size = 5 }}
-
-[local]
-epochs = 2
-batch = 8
-
-[engine]
-name = "serial"
-
-[run]
-rounds = 3
-""")
+{TRAINING}""")
     return folder / "exp.toml"

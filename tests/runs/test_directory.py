@@ -16,7 +16,7 @@ import fedrecall as fr
 from fedrecall.files import TEMPORARY_NAME, write_atomic
 from fedrecall.runs.directory import START_FILES, new_run_directory, remove_if_unused
 from support.command import call
-from support.interrupted_run import difference, outcome, start_process, tables
+from support.interrupted_run import difference, kill_at_write, outcome, start_process, tables
 
 CODES = ("[run.cannot_write]", "[run.not_a_directory]", "[study.cannot_write]")
 SMALL = {"federation": {"clients": 4, "sample": 2}, "local": {"epochs": 1}}
@@ -49,19 +49,6 @@ def test_a_command_that_fails_at_its_start_leaves_no_directory(
     code, _, _ = call(monkeypatch, capsys, "run", "--set", "data.name=cifar10", "--set", "data.root=nowhere")
     assert code == 2
     assert list(tmp_path.iterdir()) == []
-
-
-def kill_at_write(config: dict[str, object], out: Path, write: int) -> None:
-    """Run, and kill the process in the middle of its n-th atomic write."""
-    real, writes = os.fsync, iter(range(1, write + 1))
-
-    def fsync(handle: int) -> None:
-        if next(writes, None) == write:
-            os.kill(os.getpid(), signal.SIGKILL)
-        real(handle)
-
-    os.fsync = fsync
-    fr.run(config, out=out)
 
 
 @pytest.mark.parametrize("write", range(1, len(START_FILES) + 1))

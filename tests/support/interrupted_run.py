@@ -11,6 +11,7 @@ from typing import Any
 import safetensors.torch
 import torch
 
+import fedrecall as fr
 from support.processes import children, has_exited, until
 
 
@@ -68,3 +69,16 @@ def kill(process: multiprocessing.Process) -> None:
     os.kill(process.pid, signal.SIGKILL)
     process.join(20)
     until(lambda: all(has_exited(pid) for pid in workers))
+
+
+def kill_at_write(config: dict[str, object], out: Path, write: int) -> None:
+    """Run, and kill the process in the middle of its n-th write to the disk."""
+    real, writes = os.fsync, iter(range(1, write + 1))
+
+    def fsync(handle: int) -> None:
+        if next(writes, None) == write:
+            os.kill(os.getpid(), signal.SIGKILL)
+        real(handle)
+
+    os.fsync = fsync
+    fr.run(config, out=out)

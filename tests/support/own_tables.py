@@ -6,16 +6,7 @@ from pathlib import Path
 
 COLUMNS = ["age", "pressure", "smoker", "weight", "outcome"]
 
-CONFIG = """
-[data]
-name = "table"
-label = "outcome"
-missing = "mean"
-client_test = 0.25
-
-[federation]
-clients = 3
-
+TRAINING = """
 [local]
 epochs = 2
 batch = 8
@@ -25,7 +16,18 @@ name = "serial"
 
 [run]
 rounds = 3
-metrics = ["log_loss", "confusion"]
+"""
+
+CONFIG = f"""
+[data]
+name = "table"
+label = "outcome"
+missing = "mean"
+client_test = 0.25
+
+[federation]
+clients = 3
+{TRAINING}metrics = ["log_loss", "confusion"]
 """
 
 

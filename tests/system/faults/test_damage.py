@@ -50,6 +50,14 @@ def test_flipped_bytes_in_checkpoints(flips: int, tmp_path: Path, tally) -> None
         shutil.rmtree(out)
 
 
+def resume_if_stopped(config: dict[str, object], out: Path, code: str, message: str) -> None:
+    """Resume a run that had no space, after an error of one line."""
+    if message:
+        assert code in ("run.disk_full", "run.cannot_write")
+        assert "\n" not in message
+        fr.run(config, out=out, resume=(out / "environment.json").exists())
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """Mount a small file system; only root can."""
@@ -83,10 +91,7 @@ def test_the_disk_is_full(small_disk: Path, tmp_path: Path, tally) -> None:
             code, message = error.code, str(error)
         resize(small_disk, "64m")
         count.note("stopped" if message else "fitted")
-        if message:
-            assert code in ("run.disk_full", "run.cannot_write")
-            assert "\n" not in message
-            fr.run(config, out=out, resume=(out / "environment.json").exists())
+        resume_if_stopped(config, out, code, message)
         count.add(difference(out, expected))
         shutil.rmtree(out)
 
@@ -120,10 +125,7 @@ def test_files_may_not_grow(tmp_path: Path, tally) -> None:
         code, message = ours.recv()
         child.join()
         count.note("stopped" if message else "fitted")
-        if message:
-            assert code in ("run.disk_full", "run.cannot_write")
-            assert "\n" not in message
-            fr.run(config, out=out, resume=(out / "environment.json").exists())
+        resume_if_stopped(config, out, code, message)
         count.add(difference(out, expected))
         shutil.rmtree(out)
 

@@ -1,10 +1,8 @@
 """Processes killed at random moments: the run resumes and ends with the same bits."""
 
 import itertools
-import os
 import random
 import shutil
-import signal
 import time
 from functools import partial
 from pathlib import Path
@@ -13,7 +11,7 @@ import pytest
 import tomli_w
 
 import fedrecall as fr
-from support.interrupted_run import difference, kill, outcome, start_process, tables
+from support.interrupted_run import difference, kill, kill_at_write, outcome, start_process, tables
 
 pytestmark = pytest.mark.faults
 RUNS = [("scaffold", "pool", 20), ("fedcsd", "pool", 15), ("fedgkd", "serial", 15)]  # 50 kills in all
@@ -50,19 +48,6 @@ def test_killed_at_random_moments(method: str, engine: str, times: int, tmp_path
     assert count.tried == times
 
 
-def dying(config: dict[str, object], out: Path, write: int) -> None:
-    """Run, and kill the process in the middle of its n-th write to the disk."""
-    real, writes = os.fsync, iter(range(1, write + 1))
-
-    def fsync(handle: int) -> None:
-        if next(writes, None) == write:
-            os.kill(os.getpid(), signal.SIGKILL)
-        real(handle)
-
-    os.fsync = fsync
-    fr.run(config, out=out)
-
-
 @pytest.mark.parametrize("every", [1, 2])
 def test_killed_in_the_middle_of_every_write(every: int, tmp_path: Path, tally) -> None:
     small = {"federation": {"clients": 4, "sample": 2}, "local": {"epochs": 1}}
@@ -72,7 +57,7 @@ def test_killed_in_the_middle_of_every_write(every: int, tmp_path: Path, tally) 
     count = tally(f"SIGKILL in every write, a checkpoint every {every}")
     for write in itertools.count(1):
         out = tmp_path / str(write)
-        process = start_process(partial(dying, config, out, write))
+        process = start_process(partial(kill_at_write, config, out, write))
         process.join(60)
         if process.exitcode == 0:
             break
