@@ -14,7 +14,7 @@ MEMORY_ERRORS = ("can't allocate memory", "cannot allocate memory", "failed to m
 
 FULL_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})  # disk full, quota or file size limit exceeded
 
-MAX_LISTED = 20  # problems of one file or folder in an error; more are counted
+MAX_PROBLEMS = 20  # problems of one file or folder in an error; more are counted
 
 
 class UserError(Exception):
@@ -63,9 +63,9 @@ class Problems:
         for error in self.found:
             text = error.message.removeprefix(f"{self._where}: ").removeprefix(f"{self._where}/")
             by_hint.setdefault(error.hint, []).append(text)
-        each = max(1, MAX_LISTED // len(by_hint))
+        each = max(1, MAX_PROBLEMS // len(by_hint))
         texts = [_list_some(texts, each) + (f": {hint}" if hint else "") for hint, texts in by_hint.items()]
-        message = f"{self._where}: {len(self.found)} problems: {_list_some(texts, MAX_LISTED)}"
+        message = f"{self._where}: {len(self.found)} problems: {_list_some(texts, MAX_PROBLEMS)}"
         several = SeveralProblems("data.several_problems", message, self._where)
         several.found = tuple(self.found)
         raise several
