@@ -22,6 +22,7 @@ METHODS = ["fedavg", "fedlmd", "fedcad"]  # the first is the reference of the di
 SETTINGS = {
     "model": {"name": "mlp", "hidden": [32]},
     "local": {"epochs": 5, "batch": 16, "lr": 0.1, "momentum": 0.0},
+    "engine": {"name": "serial"},  # the model is so small that worker processes would cost more than they save
 }
 
 
@@ -39,17 +40,16 @@ def read_table(path: Path) -> fr.Dataset:
     return fr.from_table(path, label="progression", client="clinic", test=0.3)
 
 
-def natural(data: fr.Dataset, seeds: int, methods: list[str] = METHODS) -> fr.Comparison:
+def natural(data: fr.Dataset, seeds: int, methods: list[str] = METHODS, rounds: int = 20) -> fr.Comparison:
     """Compare methods with the clients that the table names. They are found without further settings."""
-    return fr.compare(methods, data=data, sample=3, rounds=20, seeds=seeds, config=SETTINGS)
+    return fr.compare(methods, data=data, sample=3, rounds=rounds, seeds=seeds, config=SETTINGS, baselines=["majority"])
 
 
-def skewed(data: fr.Dataset, seeds: int, methods: list[str] = METHODS) -> fr.Comparison:
+def skewed(data: fr.Dataset, seeds: int, methods: list[str] = METHODS, rounds: int = 20) -> fr.Comparison:
     """Compare methods on ten clients with skewed labels: most have mainly one kind of progression."""
     partition = {"name": "dirichlet", "alpha": 0.1, "min_size": 5}
-    return fr.compare(
-        methods, data=data, partition=partition, clients=10, sample=3, rounds=20, seeds=seeds, config=SETTINGS
-    )
+    federation = {"partition": partition, "clients": 10, "sample": 3, "rounds": rounds}
+    return fr.compare(methods, data=data, seeds=seeds, config=SETTINGS, baselines=["majority"], **federation)
 
 
 def pooled(data: fr.Dataset) -> float:
@@ -58,18 +58,18 @@ def pooled(data: fr.Dataset) -> float:
     return float(fr.run({**SETTINGS, **alone}, data=data, rounds=20).summary["last10"])
 
 
-def main(seeds: int = 3) -> None:
+def main(seeds: int = 3, rounds: int = 20) -> None:
     """Print both comparisons, and the accuracy of pooled training for reference."""
     with TemporaryDirectory() as folder:
         write_table(Path(folder) / "patients.csv")
         data = read_table(Path(folder) / "patients.csv")
     print(f"{len(data.train_y)} patients of {len(data.group_names)} clinics, {data.shape[0]} features\n")
     print("The clinics are the clients\n===========================")
-    print(natural(data, seeds))
+    print(natural(data, seeds, rounds=rounds))
     print("\nTen clients with skewed labels\n==============================")
-    print(skewed(data, seeds))
+    print(skewed(data, seeds, rounds=rounds))
     print(f"\nall patients pooled: {100 * pooled(data):.2f} %")
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))  # python examples/tabular.py 10: with ten seeds
+    main(*map(int, sys.argv[1:]))  # python examples/tabular.py 10: with ten seeds; 2 10: two seeds, ten rounds

@@ -70,9 +70,11 @@ def main(folder: str | None = None) -> None:
         settings = {
             "model": {"name": "huggingface", "path": str(base), "lora": lora},
             "local": {"optimiser": "adamw", "lr": 0.01, "epochs": 2, "batch": 16},
+            "engine": {"name": "serial"},  # the base is so small that worker processes would cost more than they save
         }
-        federation = {"data": data, "clients": 4, "alpha": 0.5, "rounds": 4}
-        print(fr.compare(["fedavg", "fedlmd"], config=settings, seeds=2, **federation))
+        federation = {"data": data, "clients": 4, "alpha": 0.5, "rounds": 3}
+        side = fr.compare(["fedavg", "fedlmd"], config=settings, seeds=2, baselines=["majority"], **federation)
+        print(side)
 
         result = fr.run(settings, method="fedlmd", **federation)
         print(f"\n{result}\n{len(result.server.w)} weights are trained and sent")

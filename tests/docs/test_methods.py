@@ -186,6 +186,17 @@ def test_hooks_are_called_in_the_documented_order() -> None:
     assert set(re.findall(r"^- `(\w+)\(", prose(VOCABULARY), flags=re.MULTILINE)) == set(rare) <= set(order)
 
 
+@pytest.mark.parametrize(("page", "example"), [("own-model.md", "own_model.py"), ("transformers.md", "transformer.py")])
+def test_a_page_that_shows_an_example_has_its_text(page: str, example: str) -> None:
+    """The repository's view of a page resolves no includes."""
+    (shown,) = blocks(DOCS / page, "py")
+    assert shown.text.strip() == (DOCS.parent / "examples" / example).read_text().strip()
+
+
+def test_no_page_has_an_include() -> None:
+    assert [page.name for page in DOCS.rglob("*.md") if "--8<--" in page.read_text()] == []
+
+
 def test_the_page_on_new_methods_shows_the_class_of_the_example() -> None:
     shown = blocks(DOCS / "own-method.md", "python")[0].text
     example = (DOCS.parent / "examples" / "own_method.py").read_text()

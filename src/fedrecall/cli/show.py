@@ -97,17 +97,18 @@ def show_partition(
     name, *settings = partition.partitioner.items()
     described = " ".join([str(name[1]), *(f"{k} = {v}" for k, v in settings[:1])])  # the first one is the skew
     title = f"{dataset.name}, {described}, {len(counts)} clients"
-    save_partition_figure(counts, out, class_names=dataset.classes, title=title)
+    names = data.client_names
+    save_partition_figure(counts, out, class_names=dataset.classes, client_names=names, title=title)
     if as_json:
         manifest = partition.manifest(labels, dataset.num_classes)
-        output.print_json({"picture": out, "classes": dataset.classes} | manifest)
+        output.print_json({"picture": out, "classes": dataset.classes, "client_names": names or ()} | manifest)
         return
     class_columns = dataset.num_classes <= MAX_CLASS_COLUMNS
     table = output.new_table("client", "samples", "classes", "largest", *(dataset.classes if class_columns else ()))
     for client, row in enumerate(counts[:MAX_CLIENTS_LISTED]):
         largest = f"{100 * row.max() / max(row.sum(), 1):.0f} %"
         cells = [str(n) if n else "." for n in row] if class_columns else []
-        table.add_row(str(client), str(row.sum()), str((row > 0).sum()), largest, *cells)
+        table.add_row(names[client] if names else str(client), str(row.sum()), str((row > 0).sum()), largest, *cells)
     console = output.make_console()
     output.print_line(console, title)
     console.print(table)

@@ -55,6 +55,11 @@ class FinishedRun(NamedTuple):
         manifest = read_json(self.path / "partition.json")
         return [str(name) for name in manifest.get("client_names") or range(len(manifest.get("counts") or ()))]
 
+    def client_name(self, client: int) -> str:
+        """Return the name of a client, or its number if it has none."""
+        names = self.client_names
+        return names[client] if client < len(names) else str(client)
+
     def curve(self, key: str = "accuracy") -> Curve:
         """Return (round, value) of every round that has the value; the accuracy is that of the cell's group."""
         values = ((record["round"], self._value(record, key)) for record in self.records)

@@ -51,6 +51,7 @@ def make_study(
     cohort: int | None = None,
     probes: Sequence[str] = (),
     local_accuracy: bool = False,
+    named: bool = False,
     diverged: Sequence[str | tuple[str, int]] = (),  # rows, or (row, seed), of runs that diverge half-way
 ) -> StudyResults:
     folder.mkdir(parents=True, exist_ok=True)
@@ -65,6 +66,9 @@ def make_study(
         )
         manifest = {"law": {"name": "dirichlet"}, "seed": cell.seed, "counts": counts.tolist()}
         manifest |= {"hash": f"{crc32(counts.tobytes()):08x}", "clients": clients, "samples": 500 * clients}
+        if named:
+            manifest["class_names"] = [f"quite a long class {number}" for number in range(classes)]
+            manifest["client_names"] = [f"hospital {chr(65 + number)}" for number in range(clients)]
         (path / "partition.json").write_text(json.dumps(manifest))
         rank = list(study.rows).index(cell.row) / len(study.rows)
         height, pace = 0.55 + 0.25 * rank, rounds / (3 + 3 * rank)

@@ -8,6 +8,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from fedrecall.errors import UserError
 from fedrecall.reporting.figures.curves import AXIS_NOTE
@@ -180,6 +181,23 @@ def test_forgetting_orders_classes_by_the_client_s_share(make: Make, drawn: Draw
     assert [label.get_text() for label in table.get_xticklabels()] == ["0", "2", "1"]
     assert [label.get_text() for label in table.get_yticklabels()] == ["global model", "FedAvg local", "FedCAD local"]
     assert notes(figure) == ["digits: client 0, seed 0"]
+
+
+@pytest.mark.parametrize("form", ["forgetting", "confusion", "classwise", "labels-over-rounds", "tsne", "presence"])
+def test_names_of_classes_and_clients_are_in_every_figure(form: str, make: Make, drawn: Drawn) -> None:
+    probes = ["confusion", "local", "local_confusion", "cohort", "features"]
+    results = make(study(START, ["a"]), probes=probes, classes=3, clients=4, named=True)
+    for run in results.finished_runs():
+        manifest = json.loads((run.path / "partition.json").read_text())
+        names = {"class_names": ["cat", "dog", "eel"], "client_names": ["Aspen", "Birch", "Cedar", "Elm"]}
+        (run.path / "partition.json").write_text(json.dumps(manifest | names))
+    figure = drawn(results, form, **({} if form in ("labels-over-rounds", "presence") else {"client": 3}))
+    texts = " ".join(text.get_text() for text in figure.findobj(Text))
+    if form != "presence":
+        assert all(name in texts for name in ("cat", "dog", "eel"))
+    if form != "labels-over-rounds":
+        assert "Elm" in texts
+        assert "client 3" not in texts
 
 
 def test_unfinished_runs_are_not_in_the_figure_of_forgetting(make: Make, drawn: Drawn) -> None:

@@ -54,6 +54,14 @@ CASES: dict[str, tuple[str, dict, list[str] | dict, list[str] | dict, dict]] = {
     "filter-rate": ("filter-rate", {}, ["FedCSD"], ["CIFAR-100 0.5", "FEMNIST 0.5"], {"rounds": 100}),
     "tsne": ("tsne", {}, ["FedAvg"], ["a"], {"classes": 10}),
     "tsne of more": ("tsne", {}, ["FedAvg"], ["a"], {"classes": 26}),
+    "presence of named clients": ("presence", {}, ["FedAvg"], ["a"], {"rounds": 8, "named": True}),
+    "forgetting of names": ("forgetting", {}, START, ["CIFAR-10"], {"named": True}),
+    "forgetting of few names": ("forgetting", {}, START, ["Three"], {"named": True, "classes": 3}),
+    "classwise by name": ("classwise", {}, ["FedAvg", "FedSSD"], ["CIFAR-10"], {"rounds": 30, "named": True}),
+    "confusion of names": ("confusion", {"client": 3}, START, ["CIFAR-10"], {"named": True}),
+    "confusion of few names": ("confusion", {"client": 3}, START, ["a"], {"named": True, "classes": 3}),
+    "labels by name": ("labels-over-rounds", {}, TEN[:5], ["C"], {"rounds": 4, "named": True}),
+    "tsne of names": ("tsne", {}, ["FedAvg"], ["a"], {"classes": 10, "named": True}),
     "grid": ("grid", AXES, LMD, GRID, {"rounds": 1}),
 }
 

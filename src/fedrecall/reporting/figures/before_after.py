@@ -8,7 +8,13 @@ from matplotlib.figure import Figure
 
 from fedrecall.errors import UserError
 from fedrecall.reporting.figures.heatmaps import colour_bar, heatmap, label_classes, label_shares, outline, percent
-from fedrecall.reporting.figures.layout import add_title_legend_notes, new_figure, set_panel_title, text_width
+from fedrecall.reporting.figures.layout import (
+    add_title_legend_notes,
+    new_figure,
+    set_panel_title,
+    text_width,
+    truncate_text,
+)
 from fedrecall.reporting.figures.series import (
     MOST_SKEWED,
     Floats,
@@ -23,7 +29,7 @@ from fedrecall.reporting.figures.series import (
     safe_divide,
     select,
 )
-from fedrecall.reporting.figures.style import DATA_COLOUR, PAGE_WIDTH, SMALL, single_hue_colormap
+from fedrecall.reporting.figures.style import DATA_COLOUR, MAX_NAME_WIDTH, PAGE_WIDTH, SMALL, single_hue_colormap
 from fedrecall.studies.results import FinishedRun, StudyResults
 
 DATA_SHARE_ROW = "data share"  # row of the option `printed`
@@ -42,8 +48,9 @@ class ModelStage(NamedTuple):
 class ClientRound(NamedTuple):
     """Round of one client, trained by several methods."""
 
-    client: int
+    client: str
     seed: int
+    classes: list[str]
     shares: Floats  # of the labels in its training data [C]
     stages: list[ModelStage]
 
@@ -93,7 +100,8 @@ def _in_column(
         if start_row is None and number > 1:
             stages.append(_before(run, number - 1, f"{row} global"))
         stages.append(after)
-    return ClientRound(chosen, seed, safe_divide(counts[chosen], counts[chosen].sum()), stages)
+    shares = safe_divide(counts[chosen], counts[chosen].sum())
+    return ClientRound(first.client_name(chosen), seed, first.class_names, shares, stages)
 
 
 def _before(run: FinishedRun, number: int | None, label: str) -> ModelStage:
@@ -146,14 +154,14 @@ def confusion(
     for panel, (name, part, stage) in zip(axes[: len(contents)], contents, strict=True):
         classes = len(part.shares)
         if stage is None or stage.confusion is None:
-            label_shares(panel, part.shares, side)
+            label_shares(panel, part.shares, side, part.classes)
             label = f"data of client {part.client}"
         else:
             table = safe_divide(stage.confusion, stage.confusion.sum(axis=1, keepdims=True))
             cell = ((PAGE_WIDTH - 0.8) / across - 0.5) / classes, side / classes
             image = heatmap(panel, table, write=percent, cell=cell)
-            label_classes(panel, classes, side, across=True, name="predicted class")
-            label_classes(panel, classes, side, across=False, name="true class")
+            label_classes(panel, part.classes, side, across=True, name="predicted class")
+            label_classes(panel, part.classes, side, across=False, name="true class")
             label = stage.label
         set_panel_title(panel, f"{name}: {label}" if len(found) > 1 else label)
     colour_bar(figure, image, axes[: len(contents)], "share of the true class (%)", down)
@@ -163,7 +171,7 @@ def confusion(
 
 class _Panel(NamedTuple):
     title: str
-    classes: list[int]  # in ascending order of the client's label shares
+    classes: list[str]  # in ascending order of the client's label shares
     shares: Floats  # [C]
     rows: dict[str, Floats]  # accuracies by class [C]
 
@@ -188,15 +196,18 @@ def forgetting(
     for column, client_round in found.items():
         order = np.argsort(client_round.shares, kind="stable")
         recalls = {stage.label: stage.recall[order] for stage in client_round.stages}
-        parts.append(_Panel(column, order.tolist(), client_round.shares[order], recalls))
+        names = [truncate_text(client_round.classes[k], MAX_NAME_WIDTH, SMALL) for k in order]
+        parts.append(_Panel(column, names, client_round.shares[order], recalls))
         notes.append(f"{column}: client {client_round.client}, seed {client_round.seed}")
     if printed:
         parts.append(_printed_panel(printed))
-    figure = new_figure(PAGE_WIDTH, sum(ROW_HEIGHT * (len(part.rows) + 1) + 0.7 for part in parts))
+    width = PAGE_WIDTH - 1.0 - max(text_width(row, SMALL) for part in parts for row in part.rows)
+    upright = [_name_height(part, width) for part in parts]
+    heights = [ROW_HEIGHT * (len(part.rows) + 1) + 0.7 + (name or 0) for part, name in zip(parts, upright, strict=True)]
+    figure = new_figure(PAGE_WIDTH, sum(heights))
     ratios = [lines for part in parts for lines in (1, len(part.rows))]
     grid = figure.subplots(2 * len(parts), 1, squeeze=False, gridspec_kw={"height_ratios": ratios})[:, 0]
-    width = PAGE_WIDTH - 1.0 - max(text_width(row, SMALL) for part in parts for row in part.rows)
-    for part, top, below in zip(parts, grid[::2], grid[1::2], strict=True):
+    for part, top, below, name_height in zip(parts, grid[::2], grid[1::2], upright, strict=True):
         cell = (width / len(part.shares), ROW_HEIGHT)
         limits = (0.0, float(part.shares.max()))
         heatmap(
@@ -209,14 +220,22 @@ def forgetting(
             top.set_title(part.title)
         image = heatmap(below, np.stack(list(part.rows.values())), write=percent, cell=cell)
         below.set_yticks(range(len(part.rows)), list(part.rows))
-        if cell[0] > text_width(str(len(part.classes)), SMALL) + 0.06:
-            below.set_xticks(range(len(part.classes)), [str(k) for k in part.classes])
+        if name_height is not None:
+            below.set_xticks(range(len(part.classes)), part.classes, rotation=90 if name_height else 0)
             below.set_xlabel("class")
         else:
             below.set_xticks([])
             below.set_xlabel(f"{len(part.classes)} classes, in the order of their share")
         colour_bar(figure, image, [top, below], "accuracy (%)")
     return add_title_legend_notes(figure, title=title, notes=[*notes, *results.study.scale_note()])
+
+
+def _name_height(part: _Panel, width: float) -> float | None:
+    """Return the height of names of classes that must stand upright, in inches; 0 if they lie, None if none fit."""
+    cell, widest = width / len(part.classes), max(text_width(name, SMALL) for name in part.classes)
+    if cell > widest + 0.06:
+        return 0.0
+    return widest if cell > 1.3 * SMALL / 72 else None
 
 
 def _printed_panel(table: Mapping[str, Sequence[float]]) -> _Panel:
@@ -231,4 +250,4 @@ def _printed_panel(table: Mapping[str, Sequence[float]]) -> _Panel:
         )
     shares = lines.pop(DATA_SHARE_ROW)
     rows_by_label = {row if row.startswith("global") else f"{row} local": line for row, line in lines.items()}
-    return _Panel("printed in the paper", list(range(len(shares))), shares, rows_by_label)
+    return _Panel("printed in the paper", [str(k) for k in range(len(shares))], shares, rows_by_label)

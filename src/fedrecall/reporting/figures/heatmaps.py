@@ -111,7 +111,7 @@ def heatmap_over_rounds(
     return image
 
 
-def label_shares(axes: Axes, shares: Floats, length: float) -> None:
+def label_shares(axes: Axes, shares: Floats, length: float, names: Sequence[str]) -> None:
     """Draw a client's label shares, one bar per class, downwards as in the heat maps beside it."""
     classes = len(shares)
     axes.barh(range(classes), shares, color=DATA_COLOUR, height=0.8 if classes <= 50 else 1.0)
@@ -120,23 +120,15 @@ def label_shares(axes: Axes, shares: Floats, length: float) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(3, steps=TICK_STEPS))
     axes.grid(visible=False, axis="y")
     axes.set_xlabel("data share (%)")
-    label_classes(axes, classes, length, across=False)
+    label_classes(axes, names, length, across=False)
 
 
-def label_classes(
-    axes: Axes,
-    classes: int,
-    length: float,
-    *,
-    across: bool,
-    name: str = "class",
-    names: Sequence[str] | None = None,
-) -> None:
-    """Label an axis of `length` inches with class names or numbers, skipping some where they would overlap."""
-    texts = [truncate_text(text, MAX_NAME_WIDTH, SMALL) for text in names or map(str, range(classes))]
+def label_classes(axes: Axes, names: Sequence[str], length: float, *, across: bool, name: str = "class") -> None:
+    """Label an axis of `length` inches with the names of classes, skipping some where they would overlap."""
+    texts = [truncate_text(text, MAX_NAME_WIDTH, SMALL) for text in names]
     widest = max(text_width(text, SMALL) for text in texts)
-    ticks = list(tick_positions(classes, length, widest + 0.06 if across else 1.3 * SMALL / 72))
-    labels = None if names is None else [texts[i] for i in ticks]
+    ticks = list(tick_positions(len(names), length, widest + 0.06 if across else 1.3 * SMALL / 72))
+    labels = [texts[i] for i in ticks]
     if across:
         axes.set_xticks(ticks, labels)
         axes.set_xlabel(name)
@@ -192,11 +184,13 @@ def classwise(
         change = {number: local[number] - before[number - 1] for number in local if number - 1 in before}
         change = change or {1: np.full(counts.shape[1], np.nan)}  # the run has one round only
         rounds = max(*before, *local)
-        label_shares(axes[0], safe_divide(counts[chosen], counts[chosen].sum()), ROUNDS_HEIGHT - 0.7)
+        shares = safe_divide(counts[chosen], counts[chosen].sum())
+        label_shares(axes[0], shares, ROUNDS_HEIGHT - 0.7, first.class_names)
         heatmap_over_rounds(axes[1], before, rounds)
         image = heatmap_over_rounds(axes[2], local, rounds)
         changes = heatmap_over_rounds(axes[3], change, rounds, limits=(-1, 1), colours=DIFFERENCE)
-        titles = (f"client {chosen}", "global model", "local model", "local less global")
+        client_title = truncate_text(f"client {first.client_name(chosen)}", MAX_NAME_WIDTH, NORMAL)
+        titles = (client_title, "global model", "local model", "local less global")
         for panel, name in zip(axes, titles, strict=True):
             panel.set_title(name)
         for panel in axes[1:]:
@@ -232,10 +226,12 @@ def labels_over_rounds(
         }
         top = max(float(np.nanmax(share)) for by_round in shares.values() for share in by_round.values())
         rounds = max(number for by_round in shares.values() for number in by_round)
-        classes = len(next(iter(cohort.values())))
-        for panel, (name, by_round) in zip(axes, shares.items(), strict=False):
+        for number, (panel, (name, by_round)) in enumerate(zip(axes, shares.items(), strict=False)):
             image = heatmap_over_rounds(panel, by_round, rounds, limits=(0, top))
-            label_classes(panel, classes, ROUNDS_HEIGHT - 0.7, across=False)
+            if number % per_line == 0:
+                label_classes(panel, firsts[0].class_names, ROUNDS_HEIGHT - 0.7, across=False)
+            else:
+                panel.set_yticks([])
             set_panel_title(panel, f"{column}: {name}" if len(by_column) > 1 else name)
         for spare in axes[len(shares) :]:
             spare.remove()
@@ -269,8 +265,8 @@ def global_confusion(
         cell = (side[0] / classes, side[1] / classes)
         shares = safe_divide(matrix, matrix.sum(axis=1, keepdims=True))
         image = heatmap(panel, shares, write=percent, cell=cell)
-        label_classes(panel, classes, side[0], across=True, name="predicted", names=names)
-        label_classes(panel, classes, side[1], across=False, name="true" if number % across == 0 else "", names=names)
+        label_classes(panel, names, side[0], across=True, name="predicted")
+        label_classes(panel, names, side[1], across=False, name="true" if number % across == 0 else "")
         set_panel_title(panel, row if len(results.study.columns) == 1 else f"{row}, {column}")
     colour_bar(figure, image, grid[: len(matrices)], "share of the class (%)", down)
     notes = ["test examples of all seeds", *results.study.scale_note()]

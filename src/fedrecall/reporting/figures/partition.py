@@ -40,7 +40,12 @@ THOUSANDS = FuncFormatter(lambda value, _: f"{value:,.0f}")
 
 
 def save_partition_figure(
-    counts: Ints, path: Path, *, class_names: Sequence[str] | None = None, title: str | None = None
+    counts: Ints,
+    path: Path,
+    *,
+    class_names: Sequence[str] | None = None,
+    client_names: Sequence[str] | None = None,
+    title: str | None = None,
 ) -> None:
     """Draw counts [N, K] to a file; its suffix selects PNG, SVG or PDF."""
     if path.suffix.lower() not in SUFFIXES:
@@ -70,7 +75,10 @@ def save_partition_figure(
     heat = axes(x, y, width, height)
     sizes = axes(x, y + height + gap, width, bars)
     scale = axes(x + width + 0.12, y, bar_width, height)
-    image = partition_heatmap(heat, shown, class_names or [str(k) for k in range(K)], numbered=numbered)
+    classes = class_names or [str(k) for k in range(K)]
+    image = partition_heatmap(heat, shown, classes, numbered=numbered, client_names=client_names)
+    if client_names is not None:
+        heat.tick_params(axis="x", labelrotation=90)  # names may be wider than a cell
 
     sizes.bar(np.arange(columns), shown.sum(axis=1), width=0.8 if columns <= 200 else 1.0, color=BAR, linewidth=0)
     sizes.set(xlim=heat.get_xlim(), xticks=[], ylabel="samples")

@@ -8,9 +8,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from fedrecall.reporting.figures.layout import add_title_legend_notes, new_figure
+from fedrecall.reporting.figures.layout import add_title_legend_notes, new_figure, tick_positions, truncate_text
 from fedrecall.reporting.figures.series import MissingData, finished_runs
-from fedrecall.reporting.figures.style import PAGE_WIDTH
+from fedrecall.reporting.figures.style import MAX_NAME_WIDTH, PAGE_WIDTH, SMALL
 from fedrecall.reporting.tables.federation import federated_runs
 from fedrecall.studies.results import StudyResults
 
@@ -55,7 +55,11 @@ def presence(results: StudyResults, *, title: str = "") -> Figure:
     axes.spines[:].set_visible(False)
     axes.set(xlabel="round", ylabel="client")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    if run.client_names != [str(client) for client in range(len(run.client_names))]:
+        ticks = list(tick_positions(shown, figure.get_size_inches()[1] - 0.8, 1.3 * SMALL / 72))
+        axes.set_yticks(ticks, [truncate_text(run.client_name(i), MAX_NAME_WIDTH, SMALL) for i in ticks])
+    else:
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     seen = sorted({int(state) for state in np.unique(table)})
     names = list(PRESENCE_COLOURS)
     legend = [(names[state], Patch(color=PRESENCE_COLOURS[names[state]])) for state in seen]

@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from fedrecall.errors import first_line
-from fedrecall.reporting.figures.layout import add_title_legend_notes, panels, set_panel_title
+from fedrecall.reporting.figures.layout import add_title_legend_notes, panels, set_panel_title, truncate_text
 from fedrecall.reporting.figures.series import (
     MOST_SKEWED,
     Floats,
@@ -23,7 +23,7 @@ from fedrecall.reporting.figures.series import (
     pick_client,
     select,
 )
-from fedrecall.reporting.figures.style import category_colours
+from fedrecall.reporting.figures.style import MAX_NAME_WIDTH, SMALL, category_colours
 from fedrecall.studies.results import FinishedRun, StudyResults
 
 FEATURES_FILE = "features.safetensors"
@@ -57,7 +57,7 @@ def tsne(
         local = [row for row, tables in study.rows.items() if "start" in tables]
         global_ = [row for row in study.rows if row not in local]
     models: list[_FeatureSet] = []
-    notes = []
+    notes, class_names = [], list[str]()
     names = select(study.columns, columns, "column")
     for column in names:
         for kind, wanted in (("global", global_), ("local", local)):
@@ -69,7 +69,8 @@ def tsne(
                 model, chosen = _read(runs[0], kind, client, f"{column}, {name}" if len(names) > 1 else name)
                 models.append(model)
                 notes.append(f"seed {runs[0].cell.seed}")
-                notes += [] if chosen is None else [f"local models of client {chosen}"]
+                notes += [] if chosen is None else [f"local models of client {runs[0].client_name(chosen)}"]
+                class_names = class_names or runs[0].class_names
     if not models:
         raise no_finished_run()
     classes = max(int(model.y.max()) for model in models) + 1
@@ -82,9 +83,10 @@ def tsne(
         set_panel_title(panel, model.title)
         panel.spines[:].set_visible(True)
         panel.set_aspect("equal", adjustable="datalim")
+    labels = [*class_names, *map(str, range(len(class_names), classes))] if classes <= MAX_LEGEND_CLASSES else []
     legend = [
-        (str(k), Line2D([], [], color=colours[k], marker="o", linestyle=""))
-        for k in range(classes if classes <= MAX_LEGEND_CLASSES else 0)
+        (truncate_text(label, MAX_NAME_WIDTH, SMALL), Line2D([], [], color=colour, marker="o", linestyle=""))
+        for label, colour in zip(labels, colours, strict=False)
     ]
     if not legend:
         notes.append(f"colour: class, from dark (0) to light ({classes - 1})")

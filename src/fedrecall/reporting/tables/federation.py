@@ -49,7 +49,7 @@ def _nodes_table(run: FinishedRun, title: str) -> ReportTable:
     )
     scored = next((record["client_test"] for record in reversed(run.records) if "client_test" in record), None)
     accuracy = {} if scored is None else dict(zip(scored["clients"], scored["accuracy"]["by_client"], strict=True))
-    rows = []
+    rows, names = [], dict(enumerate(run.client_names))
     for client in clients[:MAX_NODES]:
         transfers = [r["nodes"][str(client)] for r in run.records if str(client) in r.get("nodes", {})]
         cells = (
@@ -64,7 +64,7 @@ def _nodes_table(run: FinishedRun, title: str) -> ReportTable:
             number_cell(float(sum(t["bytes_up"] for t in transfers)), MILLION),
             number_cell(float(sum(t["bytes_down"] for t in transfers)), MILLION),
         )
-        rows.append((f"client {client}", cells))
+        rows.append((f"client {names.get(client, client)}", cells))
     header = (
         "client",
         "node",
@@ -104,14 +104,13 @@ def _lost_table(run: FinishedRun, title: str) -> ReportTable | None:
     ]
     if not found:
         return None
-    rows = tuple(
-        (
-            f"round {number}",
-            tuple(TableCell((str(text),)) for text in (entry["client"], kind, entry.get("code", ""), entry["reason"])),
-        )
-        for number, kind, entry in found[:MAX_LOST]
-    )
+    names = dict(enumerate(run.client_names))
+    rows = []
+    for number, kind, entry in found[:MAX_LOST]:
+        client = names.get(entry["client"], entry["client"])
+        texts = (client, kind, entry.get("code", ""), entry["reason"])
+        rows.append((f"round {number}", tuple(TableCell((str(text),)) for text in texts)))
     cut = f"the first {MAX_LOST} of {len(found)}; rounds.jsonl has all"
     notes = (TableNote(cut),) if len(found) > MAX_LOST else ()
     header = ("round", "client", "what", "code", "reason")
-    return ReportTable(f"lost replies{title}", f"Lost and rejected replies{title}", header, rows, notes)
+    return ReportTable(f"lost replies{title}", f"Lost and rejected replies{title}", header, tuple(rows), notes)
