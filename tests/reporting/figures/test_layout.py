@@ -60,6 +60,8 @@ CASES: dict[str, tuple[str, dict, list[str] | dict, list[str] | dict, dict]] = {
     "classwise by name": ("classwise", {}, ["FedAvg", "FedSSD"], ["CIFAR-10"], {"rounds": 30, "named": True}),
     "confusion of names": ("confusion", {"client": 3}, START, ["CIFAR-10"], {"named": True}),
     "confusion of few names": ("confusion", {"client": 3}, START, ["a"], {"named": True, "classes": 3}),
+    "global confusion of names": ("global-confusion", {}, TEN[:3], ["a"], {"named": True, "classes": 3}),
+    "global confusion of ten names": ("global-confusion", {}, TEN[:3], ["a"], {"named": True}),
     "labels by name": ("labels-over-rounds", {}, TEN[:5], ["C"], {"rounds": 4, "named": True}),
     "tsne of names": ("tsne", {}, ["FedAvg"], ["a"], {"classes": 10, "named": True}),
     "grid": ("grid", AXES, LMD, GRID, {"rounds": 1}),

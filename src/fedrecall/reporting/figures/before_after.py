@@ -7,7 +7,15 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from fedrecall.errors import UserError
-from fedrecall.reporting.figures.heatmaps import colour_bar, heatmap, label_classes, label_shares, outline, percent
+from fedrecall.reporting.figures.heatmaps import (
+    colour_bar,
+    heatmap,
+    label_classes,
+    label_shares,
+    needs_upright_names,
+    outline,
+    percent,
+)
 from fedrecall.reporting.figures.layout import (
     add_title_legend_notes,
     new_figure,
@@ -147,7 +155,9 @@ def confusion(
     across = 2 if len(contents) <= 4 or (numbers and len(contents) <= 6) else 3
     down = -(-len(contents) // across)
     side = 2.5 if across == 2 else 1.7
-    figure = new_figure(PAGE_WIDTH, down * (side + 0.45))
+    width = (PAGE_WIDTH - 0.8) / across - 0.5
+    upright = max(MAX_NAME_WIDTH if needs_upright_names(part.classes, width) else 0.0 for part in found.values())
+    figure = new_figure(PAGE_WIDTH, down * (side + 0.45 + upright))
     axes = list(figure.subplots(down, across, squeeze=False).flat)
     for spare in axes[len(contents) :]:
         spare.remove()
@@ -158,9 +168,9 @@ def confusion(
             label = f"data of client {part.client}"
         else:
             table = safe_divide(stage.confusion, stage.confusion.sum(axis=1, keepdims=True))
-            cell = ((PAGE_WIDTH - 0.8) / across - 0.5) / classes, side / classes
+            cell = width / classes, side / classes
             image = heatmap(panel, table, write=percent, cell=cell)
-            label_classes(panel, part.classes, side, across=True, name="predicted class")
+            label_classes(panel, part.classes, width, across=True, name="predicted class")
             label_classes(panel, part.classes, side, across=False, name="true class")
             label = stage.label
         set_panel_title(panel, f"{name}: {label}" if len(found) > 1 else label)

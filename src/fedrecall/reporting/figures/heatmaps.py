@@ -124,17 +124,27 @@ def label_shares(axes: Axes, shares: Floats, length: float, names: Sequence[str]
 
 
 def label_classes(axes: Axes, names: Sequence[str], length: float, *, across: bool, name: str = "class") -> None:
-    """Label an axis of `length` inches with the names of classes, skipping some where they would overlap."""
+    """Label an axis of `length` inches with the names of classes, skipping some where they would overlap.
+
+    Names that are too wide to lie beside each other stand upright; numbers are rather skipped.
+    """
     texts = [truncate_text(text, MAX_NAME_WIDTH, SMALL) for text in names]
-    widest = max(text_width(text, SMALL) for text in texts)
-    ticks = list(tick_positions(len(names), length, widest + 0.06 if across else 1.3 * SMALL / 72))
+    upright = across and needs_upright_names(texts, length)
+    space = max(text_width(text, SMALL) for text in texts) + 0.06 if across and not upright else 1.3 * SMALL / 72
+    ticks = list(tick_positions(len(names), length, space))
     labels = [texts[i] for i in ticks]
     if across:
-        axes.set_xticks(ticks, labels)
+        axes.set_xticks(ticks, labels, rotation=90 if upright else 0)
         axes.set_xlabel(name)
     else:
         axes.set_yticks(ticks, labels)
         axes.set_ylabel(name)
+
+
+def needs_upright_names(names: Sequence[str], length: float) -> bool:
+    """Return True if names, not numbers, are too wide for a horizontal axis of `length` inches."""
+    widest = max(text_width(name, SMALL) for name in names)
+    return not all(name.isdigit() for name in names) and length / len(names) < widest + 0.06
 
 
 def colour_bar(figure: Figure, image: AxesImage, axes: Sequence[Axes], label: str, lines: int = 1) -> None:
@@ -254,12 +264,13 @@ def global_confusion(
         raise missing_probe(", ".join(dict.fromkeys(row for row, _ in found)), "confusion")
     across = min(3, len(matrices))
     down = -(-len(matrices) // across)
-    figure = new_figure(PAGE_WIDTH, down * CONFUSION_HEIGHT)
+    first = finished_runs(results, chosen, columns)[next(iter(matrices))][0]
+    names, length = first.class_names, CONFUSION_HEIGHT - 0.8
+    upright = MAX_NAME_WIDTH if needs_upright_names(names, PAGE_WIDTH / across - 1.1) else 0.0
+    figure = new_figure(PAGE_WIDTH, down * (CONFUSION_HEIGHT + upright))
     grid = list(figure.subplots(down, across, squeeze=False).flat)
     for spare in grid[len(matrices) :]:
         spare.remove()
-    first = finished_runs(results, chosen, columns)[next(iter(matrices))][0]
-    names, length = first.class_names, CONFUSION_HEIGHT - 0.8
     for number, (panel, ((row, column), matrix)) in enumerate(zip(grid, matrices.items(), strict=False)):
         classes, side = len(matrix), (PAGE_WIDTH / across - 1.1, length)
         cell = (side[0] / classes, side[1] / classes)
