@@ -1,6 +1,7 @@
 """Tables from hand-made runs."""
 
 import csv
+import json
 import re
 from io import StringIO
 from pathlib import Path
@@ -91,6 +92,23 @@ def test_comparison(tmp_path: Path) -> None:
     failures = notes(table, "failure")
     assert len(failures) == 2
     assert all("MOON, digits, seed" in text and "round 2" in text for text in failures)
+
+
+def test_majority_never_fails_and_what_a_run_did_not_record_is_no_failure(tmp_path: Path) -> None:
+    rows = {"FedAvg": {}, "FedNova": {"method": {"name": "fednova"}}, "majority": {"baseline": "majority"}}
+
+    def at_chance(cell: Cell, number: int) -> float:
+        return 0.5 if cell.row == "majority" else accuracy(cell, number)
+
+    results = load_results(write_study(study(rows=rows), tmp_path / "s", at_chance, local=0.25))
+    for run in results.finished_runs():
+        if run.cell.row != "FedAvg":
+            lines = [{k: v for k, v in line.items() if k != "local_accuracy"} for line in run.records]
+            (run.path / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    shown = entries(comparison_table(load_results(tmp_path / "s"), "digits"))
+    assert shown["FedNova"]["rounds to target"] == ("Failed",)
+    assert shown["majority"]["rounds to target"] == shown["majority"]["speedup"] == ("-",)
+    assert shown["FedNova"]["local"] == shown["majority"]["local"] == ("-",)
 
 
 def test_one_seed_has_no_deviation_and_no_interval(tmp_path: Path) -> None:

@@ -54,8 +54,8 @@ class RunGroup:
 
     @property
     def failed(self) -> bool:
-        """True if there are runs and none of them learned."""
-        if not self.outcomes:
+        """True if there are runs and none of them learned; the yardstick "majority" learns nothing and never fails."""
+        if not self.outcomes or self.outcomes[0].cell.baseline == "majority":
             return False
         curve = self.curve
         return statistics.has_failed(
@@ -174,7 +174,8 @@ def spread_cell(values: Sequence[float], runs: RunGroup, digits: int = 2) -> Tab
     found = statistics.mean_std(values)
     numbers = {"mean": found and found.mean, "deviation": found and found.deviation, "seeds": float(len(values))}
     if found is None:
-        return TableCell((FAILED if runs.failed else "not run" if not runs.outcomes else "-",), numbers)
+        # A completed run without the value did not record it, however low its accuracy is.
+        return TableCell(("not run" if not runs.outcomes else "-" if runs.completed else FAILED,), numbers)
     text = f"{found.mean:.{digits}f}" + ("" if found.deviation is None else f" ± {found.deviation:.{digits}f}")
     missing = () if found.seeds == runs.seeds else (f"{found.seeds} of {runs.seeds} seeds",)
     return TableCell((text, *missing), numbers)
