@@ -36,6 +36,8 @@ def test_eighty_columns_in_a_pipe(
     assert (code, err) == (0, "")
     assert "\x1b" not in out
     assert [line for line in out.splitlines() if len(line) > 80] == []
+    if args[-1] == "--help":
+        assert "\\" not in out, "an escape that was not removed"
     if args == ["--help"]:
         assert "..." not in out.partition("Commands:")[2], "a summary that is cut off"
 

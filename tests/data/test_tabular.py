@@ -133,3 +133,15 @@ def test_a_data_set_prints_as_one_line_with_its_split(table: pd.DataFrame) -> No
     assert len(text) < 300
     for fact in ("47 training", "13 test", "no, yes", "north, south", "20 % of the examples of every class"):
         assert fact in text
+
+
+def test_the_split_has_a_seed_of_its_own(table: pd.DataFrame, tmp_path: Path) -> None:
+    table.drop(columns=["age", "ward", "visit", "patient"]).to_csv(tmp_path / "t.csv", index=False)
+
+    def split(run_seed: int, **seed: object) -> str:
+        section = fr.Experiment(data={"name": "table", "path": str(tmp_path / "t.csv"), "label": "ill", **seed}).data
+        return section.load(run_seed=run_seed).fingerprint
+
+    assert split(0) == split(1) == split(1, split_seed=0), "by default the test set does not depend on the run's seed"
+    assert split(0, split_seed=1) == split(5, split_seed=1) != split(0)
+    assert split(1, split_seed="run") == split(0, split_seed=1)

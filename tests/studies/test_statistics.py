@@ -1,14 +1,17 @@
 """Statistics of curves made by hand."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedrecall.studies.statistics import (
     Curve,
+    ExampleInterval,
     MeanStd,
     PairedDifference,
     best,
+    example_interval,
     final,
     has_failed,
     last10,
@@ -17,6 +20,7 @@ from fedrecall.studies.statistics import (
     paired_difference,
     rounds_to_target,
     speedup,
+    verdict,
 )
 
 
@@ -165,3 +169,32 @@ def test_the_interval_is_around_the_mean(values: dict[int, float], shift: float)
     assert found is not None
     assert found.low <= found.mean <= found.high
     assert found.mean == pytest.approx(shift, abs=1e-9)
+
+
+def test_the_interval_over_test_examples_is_that_of_their_mean() -> None:
+    values = np.repeat([-100.0, 0.0, 100.0], [15, 375, 10])  # of 400 examples 15 are lost and 10 won: -1.25 points
+    half = 1.96 * values.std() / np.sqrt(400)
+    alone, twice = example_interval([("a", values)]), example_interval([("a", values), ("a", values)])
+    apart = example_interval([("a", values), ("b", values)])
+    assert example_interval([]) is None
+    assert alone.mean == twice.mean == apart.mean == pytest.approx(-1.25)
+    assert (alone.low, alone.high) == pytest.approx((-1.25 - half, -1.25 + half), abs=0.4)
+    assert (alone.low, alone.high) == (twice.low, twice.high), "a second seed has no further examples"
+    assert apart.high - apart.low == pytest.approx(2 * half / np.sqrt(2), abs=0.4), "other examples: a narrower one"
+
+
+@pytest.mark.parametrize(
+    ("seeds", "examples", "expected"),
+    [
+        ((0.2, 1.0), (0.1, 2.0), "better"),
+        ((-2.13, -0.68), (-3.67, 1.09), "no difference shown"),
+        ((-0.1, 1.0), (0.1, 2.0), "no difference shown"),
+        ((-2.0, -1.0), (-3.0, -0.5), "worse"),
+        ((-2.0, -1.0), (0.5, 3.0), "no difference shown"),
+        ((-2.0, -1.0), None, None),
+        ((None, None), (0.1, 2.0), None),
+    ],
+)
+def test_a_verdict_needs_both_intervals(seeds: tuple, examples: tuple | None, expected: str | None) -> None:
+    over_seeds = PairedDifference(0.0, *seeds, 3)
+    assert verdict(over_seeds, None if examples is None else ExampleInterval(0.0, *examples)) == expected
