@@ -78,11 +78,12 @@ test-flower: .venv-flower/ready  ## real federations: SuperLinks and SuperNodes 
 test-ray: setup  ## a cluster of several nodes on this machine, whose actors and nodes are killed
 	$(PYTEST) -m ray tests/simulation/ray
 
-# Those of Flower are in test-flower, which has Flower. Of Ray's only those that attack it.
+# Those that need Flower are in test-flower, which has it. Of Ray's only those that attack it.
 ATTACKED := tests/system/faults tests/core/test_reply_validation.py tests/core/test_reply_distances.py tests/core/test_robust.py \
   tests/core/test_preaggregation.py tests/core/test_byzfl.py tests/simulation/test_collusion.py tests/simulation/test_failures.py \
   tests/runs/test_directory.py tests/studies/test_extend.py tests/system/test_rejected_replies.py tests/system/test_robust.py \
   tests/system/test_privacy.py tests/system/test_limits.py tests/system/test_hostile_files.py tests/system/test_decoders.py \
+  tests/flower/test_codec.py tests/flower/test_certificates.py \
   tests/simulation/ray/test_runs.py::test_nothing_outlives_a_run_that_is_killed \
   tests/simulation/ray/test_runs.py::test_ray_of_a_run_listens_on_loopback_only
 

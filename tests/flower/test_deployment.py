@@ -192,7 +192,7 @@ def test_the_documented_sequence(tmp_path: Path) -> None:
 
 
 LIES = '''
-import torch
+from functools import partial
 from flwr.app import Array, ArrayRecord, ConfigRecord
 from fedrecall.flower import messages
 
@@ -212,10 +212,20 @@ def lie(reply, request):
     elif t == 2:
         text = "\\x1b[2J" * 10**6
         message.content["answer"] = ConfigRecord({"protocol": messages.PROTOCOL_VERSION, "declined": text})
-    else:
+    elif t == 3:
         fields = message.content.config_records["answer"]
         message.content["answer"] = ConfigRecord({**fields, "n": 10**9})
+    else:
+        message.deflate = partial(with_foreign_id, message)
     return message
+
+def with_foreign_id(message):
+    """Return the bytes of a reply to another request; the SuperLink reads the id outside of them, which is right."""
+    fields, name = message.metadata.__dict__, "_reply_to_message_id"
+    own, fields[name] = fields[name], "0" * 64
+    content = type(message).deflate(message)
+    fields[name] = own
+    return content
 
 messages.reply_message = lie
 '''
@@ -236,15 +246,17 @@ class WithHostileNode(LocalDeployment):
 
 
 def test_no_reply_of_a_hostile_node_ends_the_run(tmp_path: Path, config: Path) -> None:
-    """TLS and keys: the node is registered, and sends another malformed reply in each of four rounds."""
+    """TLS and keys: the node is registered, and sends another malformed reply in each of five rounds."""
     with WithHostileNode(tmp_path / "federation", 3) as daemons:
         for client in range(3):
             daemons.start_supernode(client)
         federation = Federation(daemons, config)
-        run = federation.start("run", "engine.min_replies=2 run.rounds=4")
-        assert federation.rounds(run, "run") == 4, "".join(run.heard[-40:])
-        records = [json.loads(line) for line in (daemons.folder / "run" / "rounds.jsonl").read_text().splitlines()]
-    assert [record["replies"] for record in records] == [2, 2, 2, 2]
-    assert [x["client"] for x in records[0]["refused"]] == [1]
-    assert {(t, 1, "train") for t in (2, 3, 4)} <= run.missing
+        run = federation.start("run", "engine.min_replies=2 run.rounds=5")
+        assert federation.rounds(run, "run") == 5, "".join(run.heard[-40:])
+        records = federation.records("run")
+    assert [record["replies"] for record in records] == [2] * 5
+    assert [(x["client"], "float64" in x["reason"]) for x in records[0]["refused"]] == [(1, True)]
+    assert {(t, 1, "train") for t in (2, 3, 4, 5)} <= run.missing
+    codes = ["reply.invalid_shape", "reply.task_failed", "reply.invalid_example_count", "reply.foreign_id"]
+    assert [[(x["client"], x["code"]) for x in record["lost"]] for record in records[1:]] == [[(1, c)] for c in codes]
     assert max(map(len, run.heard)) < 2000

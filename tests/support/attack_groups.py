@@ -18,6 +18,7 @@ GROUPS = {
         "flower/test_codec.py",
         "flower/test_messages.py",
     ),
+    "reasons of nodes": ("flower/test_reasons.py",),
     "numbers of examples": ("core/test_preaggregation.py", "flower/test_engine.py"),
     "robust rules": (
         "core/test_reply_distances.py",

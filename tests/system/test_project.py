@@ -79,7 +79,14 @@ def test_every_file_of_the_threat_table_is_run_by_a_command_that_counts_attacks(
     assert all((ROOT / "tests" / file).is_file() for file in named | grouped)
     assert named <= grouped
     assert "system/faults" in listed
-    assert {file for file in grouped if not file.startswith(("flower/", "system/faults/"))} <= listed
+    by_flower = {file for file in grouped if "pytestmark = pytest.mark.flower" in (ROOT / "tests" / file).read_text()}
+    assert all(file.startswith("flower/") for file in by_flower), "make test-flower collects tests/flower"
+    by_faults = {file for file in grouped if file.startswith("system/faults/")} | (grouped & listed)
+    assert by_flower | by_faults == grouped
+    assert not by_flower & by_faults, "the environment of make test-faults has no Flower"
+    selected = re.search(r"^test-flower:.*\n.*pytest (.*)", (ROOT / "Makefile").read_text(), re.M)
+    assert selected
+    assert selected[1] == "--count-attacks -m flower tests/flower"
 
 
 def test_every_benchmark_can_be_imported() -> None:
