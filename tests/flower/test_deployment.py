@@ -230,18 +230,39 @@ def with_foreign_id(message):
 messages.reply_message = lie
 '''
 
+# Only once the module is there: a process that imports torch before it starts loses its task on a busy machine.
+AFTER_MESSAGES = '''
+import importlib.util
+import sys
+
+class Finder:
+    """Finder of one module, after whose import the lies are imported."""
+
+    def find_spec(self, name, path, target=None):
+        if name != "fedrecall.flower.messages":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        load = spec.loader.exec_module
+        spec.loader.exec_module = lambda module: (load(module), __import__("lies"))
+        return spec
+
+sys.meta_path.insert(0, Finder())
+'''
+
 
 class WithHostileNode(LocalDeployment):
     """Deployment whose node of client 1 runs other code than the others."""
 
     def environment(self, name: str) -> dict[str, str]:
-        """Return the environment; the hostile node imports `LIES` first."""
+        """Return the environment, in which the hostile node imports `LIES`."""
         found = super().environment(name)
         if name != "supernode-1":
             return found
         folder = self.folder / "lies"
         folder.mkdir(exist_ok=True)
-        (folder / "sitecustomize.py").write_text(LIES)
+        (folder / "lies.py").write_text(LIES)
+        (folder / "sitecustomize.py").write_text(AFTER_MESSAGES)
         return {**found, "PYTHONPATH": os.pathsep.join([str(folder), found.get("PYTHONPATH", "")])}
 
 

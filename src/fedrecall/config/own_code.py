@@ -1,7 +1,7 @@
 """User code named in a configuration as "package.module:Class": recognised here, imported only where that is allowed.
 
 `run`, `compare` and `tune` import the code of a configuration that the user passes. A run directory may come from
-somebody else, so its code is imported only with `--trust-code` (`trust_code=True`).
+another person, so its code is imported only with `--trust-code` (`trust_code=True`).
 """
 
 import inspect

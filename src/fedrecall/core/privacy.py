@@ -78,7 +78,7 @@ class PrivacyLedger:
 
     path: Path | None = None
     unbounded: str | None = None
-    """How the model depends on the clients' data beside these releases: then epsilon is infinite. None: it does not."""
+    """Dependence of the model on the clients' data beside these releases; epsilon is infinite. None: there is none."""
     releases: list[Release] = field(default_factory=list)
     attempt: int = 0
 

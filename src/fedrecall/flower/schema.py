@@ -116,7 +116,7 @@ class DataDescription(Wire):
 
     @property
     def form(self) -> object:
-        """What must be equal on all nodes: names and types of the columns, or the form of the inputs."""
+        """The part that must be equal on all nodes: names and types of the columns, or the form of the inputs."""
         if self.columns:
             return frozenset((column.name, column.categories is None) for column in self.columns)
         if self.vocabulary is not None:  # texts have any length

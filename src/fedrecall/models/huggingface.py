@@ -173,7 +173,7 @@ class HuggingFace:
         return adapted
 
     def folder(self) -> str:
-        """Return the folder of the model's files: the given one, or that of the hub's cache, downloaded if asked."""
+        """Return the folder of the model's files: the given one, or that of the hub's cache (see `download`)."""
         try:
             from transformers.utils.hub import cached_file
         except ImportError:

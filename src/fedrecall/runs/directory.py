@@ -217,7 +217,7 @@ class RunDirectory:
             out.write(json.dumps(record) + "\n")
 
     def _file(self, name: str) -> Path:
-        """Return the path of a file, in an existing folder. The run directory itself is not made anew if it is gone."""
+        """Return the path of a file, in an existing folder. A run directory that is gone is not created again."""
         path = self.path / name
         if path.parent != self.path:
             path.parent.mkdir(exist_ok=True)

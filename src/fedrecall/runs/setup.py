@@ -225,8 +225,8 @@ def without_clients(section: DataSection, dataset: Dataset, clients: int, seed: 
     train = Examples(dataset.train_x, dataset.train_y, transform)
     test = Examples(dataset.test_x, dataset.test_y, transform)
     offsets = np.zeros(clients + 1, dtype=np.int64)
-    nobody = Partition(offsets[:0], offsets, len(left), {"name": "nodes"}, 0)
-    return FederatedData(dataset, train.subset(left), train.subset(aux), test, nobody, {})
+    unassigned = Partition(offsets[:0], offsets, len(left), {"name": "nodes"}, 0)
+    return FederatedData(dataset, train.subset(left), train.subset(aux), test, unassigned, {})
 
 
 def hold_out_parts(section: DataSection, federated: FederatedData, seed: int) -> FederatedData:

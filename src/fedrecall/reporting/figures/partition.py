@@ -165,10 +165,10 @@ def has_counts(results: StudyResults) -> bool:
     """Return False if the data of all runs are on the nodes of a federation, so that their classes are not known."""
     paths = {run.path for run in results.finished_runs()}
     try:
-        laws = [read_json(path / "partition.json").get("law") for path in paths]
+        partitioners = [read_json(path / "partition.json").get("law") for path in paths]
     except UserError:  # a damaged file is reported where it is drawn
         return True
-    return not paths or any(not isinstance(law, dict) or law.get("name") != "nodes" for law in laws)
+    return not paths or any(not isinstance(found, dict) or found.get("name") != "nodes" for found in partitioners)
 
 
 def partition(results: StudyResults, *, title: str = "", columns: Selection = None) -> Figure:
