@@ -73,6 +73,14 @@ def test_show_partition(json_output) -> None:
     assert Path(found["picture"]).exists()
 
 
+def test_show_partition_has_the_names_of_the_data(json_output, tmp_path: Path) -> None:
+    rows = [f"{i},{('yes', 'no')[i % 2]},{('north', 'south')[i // 10]}" for i in range(20)]
+    (tmp_path / "t.csv").write_text("\n".join(["age,ill,hospital", *rows]))
+    table = [f"data.path={tmp_path / 't.csv'}", "data.name=table", "data.label=ill", "data.client=hospital"]
+    found = json_output("show", "partition", *(part for setting in table for part in ("--set", setting)))
+    assert (found["classes"], found["client_names"]) == (["no", "yes"], ["north", "south"])
+
+
 def test_a_failure_is_json_and_a_line_for_people(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
