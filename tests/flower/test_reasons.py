@@ -67,6 +67,9 @@ def spoil(folder: Path, case: str) -> None:
     named = (folder / "owl" / "0.png").rename(folder / "owl" / f"{SECRET}, and {SECRET}: 3.png")
     if case == "does-not-decode":
         named.write_bytes(b"no image")
+    elif case == "two-do-not-decode":
+        for file in (named, folder / "cat" / "1.png"):
+            file.write_bytes(b"no image")
     elif case == "cut":
         named.write_bytes(named.read_bytes()[:40])
     elif case == "link":
@@ -90,6 +93,7 @@ def spoil(folder: Path, case: str) -> None:
 
 IMAGES = {
     "does-not-decode": "data.unreadable_file",
+    "two-do-not-decode": "data.several_problems",
     "cut": "data.unreadable_file",
     "link": "data.link_outside_folder",
     "no-example": "data.empty",
@@ -119,6 +123,7 @@ def test_the_reason_of_a_node_with_images_reaches_the_server(case: str, tmp_path
     for text in (note, json.dumps(status), json.dumps(lines(tmp_path)[0])):
         assert SECRET not in text
         assert "own-1" not in text
+        assert "1.png" not in text
 
 
 def test_without_enough_other_nodes_the_run_ends_at_once_with_the_reason(config: Path, tmp_path: Path) -> None:

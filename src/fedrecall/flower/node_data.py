@@ -2,6 +2,7 @@
 
 import re
 import traceback
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from fedrecall.data.dataset import Dataset
 from fedrecall.data.partition import Partition
 from fedrecall.data.preprocessing import Preprocessing, column_sums
 from fedrecall.data.tabular import read_table
-from fedrecall.errors import UserError, first_line
+from fedrecall.errors import SeveralProblems, UserError, first_line
 from fedrecall.flower.app_config import NodeConfig
 from fedrecall.flower.codec import InvalidMessage
 from fedrecall.flower.schema import DataDescription
@@ -84,6 +85,10 @@ def public_reason(error: Exception, node: NodeConfig | None) -> str:
         place = f" in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
         what = f" ({error.strerror})" if isinstance(error, OSError) and error.strerror else ""
         return f"{type(error).__name__}{what}{place}; the log of the node has the traceback"
+    if isinstance(error, SeveralProblems):
+        reasons = Counter(public_reason(found, node) for found in error.found)  # without names many are the same
+        listed = [reason if number == 1 else f"{number} x {reason}" for reason, number in reasons.items()]
+        return f"{len(error.found)} problems: {'; '.join(listed)}"
     text, cause = str(error), error.__cause__ or error.__context__
     if cause is not None and not isinstance(cause, OSError | UserError) and len(quoted := first_line(cause)) > 3:
         text = text.replace(quoted, type(cause).__name__)
