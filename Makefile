@@ -8,6 +8,8 @@ PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest
 CORES := $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
 NOT_DEFAULT := not slow and not flower and not faults and not ray
 METHOD ?=
+# Where this forbids bytecode (some containers set it), every start of Python would compile torch and this package again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup demo quick test lint types docs pytest test-slow test-flower test-ray test-faults results bench bench-peers clean
 
