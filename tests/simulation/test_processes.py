@@ -38,7 +38,8 @@ class Net(nn.Module):
     def forward(self, x):
         return self.out(x.flatten(1))
 
-print("begin")  # once: nobody runs this script again
+print("begin")  # once: no worker runs this script again
+torch.manual_seed(0)  # of the weights of Net, which are the initial ones
 result = fr.run(fr.Experiment(method=Mine(os.getpid()), run={"rounds": 2}, local={"epochs": 1}), model=Net())
 print("end", result.summary["rounds"], torch.get_num_threads())
 """
