@@ -35,6 +35,18 @@ def test_the_app_contains_the_complete_configuration(tmp_path: Path) -> None:
     assert "FLWR_TELEMETRY_ENABLED=0" in readme
 
 
+def test_clients_that_the_data_names_are_the_clients_of_the_app(tmp_path: Path) -> None:
+    file, config = tmp_path / "rows.csv", tmp_path / "exp.toml"
+    rows = [f"{i % 7},{'ab'[i % 2]},site-{i % 3}" for i in range(60)]
+    file.write_text("\n".join(["p,kind,site", *rows]) + "\n")
+    data = f'data = {{ name = "table", path = "{file}", label = "kind", client = "site" }}'
+    config.write_text(data)
+    federation = write_app(tmp_path / "named", config).federation
+    assert (federation.clients, type(federation.partition).__name__) == (3, "Groups")
+    divided = write_app(tmp_path / "divided", config, ["federation.partition.name=iid", "federation.clients=5"])
+    assert (divided.federation.clients, type(divided.federation.partition).__name__) == (5, "Iid")
+
+
 def test_the_documented_commands_exist() -> None:
     import typer.main  # not above: beside Flower it is an older one, which warns
 

@@ -16,6 +16,7 @@ from fedrecall.errors import UserError, unknown_name
 from fedrecall.files import write_atomic
 from fedrecall.flower.app_config import EXPERIMENT_KEY, NODES_PARTITION, OUT_KEY, OVERRIDES_KEY
 from fedrecall.models.huggingface import HuggingFace
+from fedrecall.runs.setup import with_clients_of_data
 
 APP_NAME_PATTERN = re.compile(r"[a-z][a-z0-9-]{0,39}")
 
@@ -50,7 +51,7 @@ def write_app(
     `modules` are Python files and packages that the app brings to all machines. `operation` are keys of
     OPERATION_TEMPLATES: files to run the daemons with.
     """
-    experiment = with_flower_engine(Experiment.load(config, overrides))
+    experiment = with_flower_engine(_with_named_clients(Experiment.load(config, overrides)))
     packed = packed_files(modules)
     for name in operation:
         if name not in OPERATION_TEMPLATES:
@@ -168,3 +169,14 @@ def with_flower_engine(experiment: Experiment) -> Experiment:
             )
     engine = {key: value for key, value in tables["engine"].items() if key in ("min_replies", "timeout")}
     return Experiment(**tables | {"engine": engine | {"name": "flower"}})
+
+
+def _with_named_clients(experiment: Experiment) -> Experiment:
+    """Return the experiment with the clients that the coordinator's data names, if the configuration states none.
+
+    The app has every setting, so that on the nodes a default could not be told from a number that was set.
+    """
+    data, stated = experiment.data, experiment.federation.model_fields_set & {"clients", "partition"}
+    if stated or not data.may_name_clients or data.path is None or not data.path.exists():
+        return experiment
+    return with_clients_of_data(experiment, data.load(experiment.model, experiment.run.seed), None, None)
