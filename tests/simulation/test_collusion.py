@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedrecall as fr
+from fedrecall.data.examples import NO_TRANSFORM, Examples
 from fedrecall.simulation import SerialEngine
-from fedrecall.simulation.attacks import Backdoor
+from fedrecall.simulation.attacks import Backdoor, LabelFlip
 from fedrecall.simulation.collusion import (
     ColludingClients,
     Collusion,
@@ -89,3 +90,11 @@ def test_a_backdoor_has_a_trigger_and_a_target() -> None:
     with pytest.raises(fr.UserError) as error:
         Backdoor(target=3).poison_data(clients.train, CLASSES)
     assert (error.value.code, error.value.key) == ("config.conflict", "federation.attack.target")
+
+
+def test_attacks_on_labels_of_tokens() -> None:
+    texts = Examples(torch.arange(6).view(2, 3), torch.tensor([[0, -100, 2], [1, 0, -100]]), NO_TRANSFORM)
+    assert LabelFlip().poison_data(texts, CLASSES).labels.tolist() == [[2, -100, 0], [1, 2, -100]]
+    with pytest.raises(fr.UserError) as error:
+        Backdoor(target=2).poison_data(texts, CLASSES)
+    assert (error.value.code, error.value.key) == ("config.conflict", "federation.attack")

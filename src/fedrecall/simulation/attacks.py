@@ -10,6 +10,7 @@ from fedrecall.constraints import Factor, NonNegativeInt, OpenUnitInterval, Posi
 from fedrecall.core import seeds
 from fedrecall.core.types import Payload
 from fedrecall.data.examples import Examples
+from fedrecall.data.token_labels import NO_LABEL
 from fedrecall.errors import UserError
 from fedrecall.simulation.collusion import InnerProductManipulation, LittleIsEnough, Mimic, MinMax
 
@@ -103,7 +104,8 @@ class LabelFlip:
 
     def poison_data(self, data: Examples, classes: int) -> Examples:
         """Return the same inputs with flipped labels."""
-        return Examples(data.x, classes - 1 - data.labels, data.transform, data.rows)
+        flipped = torch.where(data.labels == NO_LABEL, NO_LABEL, classes - 1 - data.labels)
+        return Examples(data.x, flipped, data.transform, data.rows)
 
     def poison_update(self, up: Payload, down: Payload) -> Payload:
         """Send the tensors unchanged."""
@@ -179,8 +181,8 @@ def num_malicious(attack: Attack, population: int) -> int:
 
 def _own_inputs(data: Examples) -> Tensor:
     """Return the untransformed inputs of a view."""
-    if not isinstance(data.x, Tensor) or not data.x.ndim > 1:
-        text = 'federation.attack = "backdoor": the trigger needs inputs that are one tensor of pixels or features'
+    if not isinstance(data.x, Tensor) or data.x.ndim == 1 or data.labels.ndim > 1:
+        text = 'federation.attack = "backdoor": needs one tensor of pixels or features, and one label for each example'
         raise UserError("config.conflict", text, "federation.attack", "choose another attack")
     return data.x if data.rows is None else data.x[data.rows]
 
