@@ -1,6 +1,7 @@
 """Flower's processes on loopback: the bits of `serial`, authentication, and recovery from failures."""
 
 import csv
+import html
 import json
 import os
 import re
@@ -19,6 +20,7 @@ from safetensors.torch import load_file
 
 pytest.importorskip("flwr", reason="needs Flower: make test-flower")
 
+import fedrecall as fr
 from fedrecall import METHODS
 from fedrecall.flower.certificates import make_certificates
 from fedrecall.flower.processes import CONNECTION_NAME, LocalDeployment, free_port
@@ -50,6 +52,18 @@ def test_methods_end_with_the_weights_of_serial(method: str, trial: Federation) 
     assert trial.rounds(run, method) == 2, "".join(run.heard[-40:])
     assert not run.missing
     assert trial.same(method, serial_without(trial.config, changes, ()))
+
+
+def test_the_commands_of_the_report_repeat_the_run(trial: Federation, tmp_path: Path) -> None:
+    daemons = trial.daemons
+    assert trial.rounds(trial.start("first", "run.rounds=1"), "first") == 1
+    page, *_ = fr.report(daemons.folder / "first", tmp_path / "report.html")
+    (commands,) = re.findall(r">(fedrecall flower new.*?)</code>", page.read_text(), re.S)
+    script = html.unescape(commands).replace("CONNECTION", CONNECTION_NAME, 1)
+    subprocess.run(["bash", "-ec", script], cwd=tmp_path, env=daemons.environment("run"), timeout=LONG, check=True)
+    first, again = (load_file(daemons.folder / out / "model.safetensors") for out in ("first", "runs/run-again"))
+    assert first.keys() == again.keys()
+    assert all(torch.equal(first[name], again[name]) for name in first)
 
 
 def test_adapters_of_a_transformer_end_with_the_weights_of_serial(tmp_path: Path) -> None:

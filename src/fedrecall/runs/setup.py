@@ -162,8 +162,8 @@ def check_without_test(experiment: Experiment) -> None:
         key, value = ("run.local_accuracy", "true") if run.local_accuracy else ("run.probes", ", ".join(run.probes))
         message = f"{key} = {value}: it is measured on the server's test set, and data.test = {data.test:g}"
         raise UserError("config.conflict", message, key, f"remove {key}, or set data.test")
-    if not data.client_test:
-        log.warning("data.test = 0 and data.client_test = 0: no test examples are held out, accuracy is not measured")
+    if not data.client_test and not data.validation:
+        log.warning("data.test, data.client_test and data.validation are 0: accuracy is not measured")
 
 
 def make_simulated_clients(experiment: Experiment, federated: FederatedData) -> SimulatedClients:

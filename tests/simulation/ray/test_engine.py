@@ -12,26 +12,13 @@ from fedrecall.simulation.ray.session import open_session
 from fedrecall.testing.federation import model, simulated_clients
 
 
-def test_a_run_has_the_bits_of_serial() -> None:
-    config = {
-        "federation": {"clients": 3},
-        "method": {"name": "scaffold"},
-        "run": {"rounds": 2},
-        "local": {"epochs": 1},
-    }
-    expected = fr.run(config | {"engine": {"name": "serial"}})
-    got = fr.run(config | {"engine": {"name": "ray", "workers": 1}})
-    assert torch.equal(got.server.state, expected.server.state)
-    assert [line["accuracy"] for line in got.rounds] == [line["accuracy"] for line in expected.rounds]
-
-
-def test_metrics_held_out_examples_and_training_settings_have_the_bits_of_serial(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_run_has_the_bits_of_serial(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Client states, metrics, held-out examples and settings of the training: one run, because Ray starts slowly."""
     monkeypatch.chdir(Path(__file__).parents[2])  # Ray's workers import own code from the current folder
     config = {
         "federation": {"clients": 3},
         "data": {"client_test": 0.2, "validation": 0.2},
+        "method": {"name": "scaffold"},
         "local": {"epochs": 1, "optimiser": "adamw", "clip": 0.5, "class_weights": "balanced"},
         "run": {"rounds": 2, "metrics": ["macro_f1", "support.own_code:brier"], "stop": {"patience": 5}},
     }
