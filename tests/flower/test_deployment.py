@@ -132,12 +132,12 @@ def test_unauthenticated_nodes_are_rejected(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", ["scaffold", "fedcsd"])
 def test_a_killed_node_returns_with_its_state(method: str, tmp_path: Path, config: Path) -> None:
-    changes = f"method.name={method} run.rounds=9 engine.min_replies=2 engine.timeout=240 local.epochs=500"
+    changes = f"method.name={method} run.rounds=7 engine.min_replies=2 engine.timeout=240 local.epochs=500"
     with LocalDeployment(tmp_path, 3) as daemons:
         trial = Federation(daemons, config)
         names = [daemons.start_supernode(client) for client in range(3)]
         run = trial.start("run", changes)
-        assert run.until(r"round 1/9\b"), "".join(run.heard[-40:])
+        assert run.until(r"round 1/7\b"), "".join(run.heard[-40:])
         until(lambda: at_work(daemons, names[1]), 120)
         daemons.stop(names[1], signal.SIGKILL)
         assert run.until(FAILED.pattern.replace(r"client (\d+)", "client 1")), "".join(run.heard[-40:])
@@ -148,11 +148,11 @@ def test_a_killed_node_returns_with_its_state(method: str, tmp_path: Path, confi
             if is_running(daemons, names[1]):
                 break
             daemons.stop(names[1])
-        assert trial.rounds(run, "run") == 9, "".join(run.heard[-40:])
+        assert trial.rounds(run, "run") == 7, "".join(run.heard[-40:])
         missing = run.missing
         assert missing
         assert {client for _, client, _ in missing} == {1}
-        assert max(number for number, *_ in missing) < 9, "it is back"
+        assert max(number for number, *_ in missing) < 7, "it is back"
         assert trial.same("run", serial_without(config, changes.replace("engine.timeout=240", ""), missing))
 
 

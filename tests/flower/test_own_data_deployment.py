@@ -86,7 +86,7 @@ def test_own_tables_own_method_and_a_killed_node(method: str, tmp_path: Path, mo
     config, tables = write_federation(tmp_path)
     module = tmp_path / "own_method.py"
     module.write_text(OWN_METHOD)
-    changes = f"method.name={method} run.rounds=9 engine.min_replies=2 local.epochs=300"
+    changes = f"method.name={method} run.rounds=7 engine.min_replies=2 local.epochs=300"
     with LocalDeployment(tmp_path / "federation", 3) as daemons:
         app = daemons.folder / "trial"
         write_app(app, config, changes.split(), [module])
@@ -94,12 +94,12 @@ def test_own_tables_own_method_and_a_killed_node(method: str, tmp_path: Path, mo
         names = start_nodes(daemons, tables, settings)
         trial = Federation(daemons, config, app)
         run = trial.start("run", "engine.timeout=240")
-        assert run.until(r"round 1/9\b"), "".join(run.heard[-40:])
+        assert run.until(r"round 1/7\b"), "".join(run.heard[-40:])
         until(lambda: at_work(daemons, names[1]), 120)
         daemons.stop(names[1], signal.SIGKILL)
         assert run.until(r"client 1 failed"), "".join(run.heard[-40:])
         return_node(daemons, names[1], 1, f'table="{tables[1]}" {settings}')
-        assert trial.rounds(run, "run") == 9, "".join(run.heard[-40:])
+        assert trial.rounds(run, "run") == 7, "".join(run.heard[-40:])
         records = trial.records("run")
     assert {client for _, client, _ in run.missing} == {1}
     assert records[-1]["replies"] == 3, "it is back"
