@@ -14,10 +14,10 @@ from fedrecall.config.make_schema import make_schema
 from fedrecall.config.schema import (
     Schema,
     choice_members,
+    first_paragraph,
     is_choice,
     is_table,
     member_settings,
-    summary,
     valid_values,
 )
 from fedrecall.data.catalog import DATASETS
@@ -64,7 +64,7 @@ def page() -> str:
     """Return the page."""
     parts = [INTRODUCTION]
     for name, node in make_schema()["properties"].items():
-        parts += [f"## [{name}]", _cell(summary(node)), *([MORE[name]] if name in MORE else [])]
+        parts += [f"## [{name}]", _cell(first_paragraph(node)), *([MORE[name]] if name in MORE else [])]
         parts += _choice(name, node) if is_choice(node) else _section(name, node)
     return "\n\n".join(parts) + "\n"
 
@@ -89,10 +89,10 @@ def _section(name: str, section: Schema) -> Iterator[str]:
 def _row(key: str, node: Schema, table: str = "table") -> tuple[str, ...]:
     default = node.get("default")
     if is_table(node):
-        return f"`{key}`", table, _toml(None), _cell(summary(node))
+        return f"`{key}`", table, _toml(None), _cell(first_paragraph(node))
     if is_choice(node):
-        return f"`{key}`", table, _toml(default and default["name"]), _cell(summary(node))
-    return f"`{key}`", " or ".join(dict.fromkeys(_types(node))), _toml(default), _cell(summary(node))
+        return f"`{key}`", table, _toml(default and default["name"]), _cell(first_paragraph(node))
+    return f"`{key}`", " or ".join(dict.fromkeys(_types(node))), _toml(default), _cell(first_paragraph(node))
 
 
 def _choice(path: str, node: Schema) -> Iterator[str]:
@@ -100,7 +100,7 @@ def _choice(path: str, node: Schema) -> Iterator[str]:
     for name, member in choice_members(node).items():
         label = f"[`{name}`](methods/{name}.md)" if path == "method" else f"`{name}`"
         settings = "<br>".join(_setting(key, value) for key, value in member_settings(member).items()) or "none"
-        rows.append((label, _cell(summary(member)), settings))
+        rows.append((label, _cell(first_paragraph(member)), settings))
     yield _table(("Name", "Description", "Keys with their defaults"), rows)
     if path == "method":
         presets = [(f"`{preset}`", ", ".join(f"`{name}`" for name in methods)) for preset, methods in PRESETS.items()]
@@ -110,7 +110,7 @@ def _choice(path: str, node: Schema) -> Iterator[str]:
 
 def _setting(key: str, node: Schema) -> str:
     names = [_toml(value) for value in valid_values(node) if not isinstance(value, bool)]
-    meaning = " ".join(filter(None, [_cell(summary(node)), names and f"One of {', '.join(names)}."]))
+    meaning = " ".join(filter(None, [_cell(first_paragraph(node)), names and f"One of {', '.join(names)}."]))
     return f"`{key}` {_toml(node.get('default'))}" + (f": {meaning}" if meaning else "")
 
 

@@ -109,5 +109,6 @@ def test_states_of_rejected_clients_in_a_resumed_run(tmp_path) -> None:
     resumed, complete = fr.run(config, out=tmp_path / "a", resume=True), fr.run(config)
     malicious_clients = {rejection["client"] for rejection in complete.rounds[0]["refused"]}
     assert len(malicious_clients) == 2
+    assert {rejection["code"] for rejection in complete.rounds[0]["refused"]} == {"reply.norm_too_large"}
     assert stored == set(range(7)) - malicious_clients
     assert torch.equal(resumed.server.state, complete.server.state)

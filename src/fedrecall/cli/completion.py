@@ -16,13 +16,13 @@ Completions = list[tuple[str, str]]  # a completion and its description
 def complete_methods(incomplete: str) -> Completions:
     """Complete the name of a method."""
     members = schema.choice_members(schema.choice_schema("method"))
-    return [(name, schema.summary(member)) for name, member in members.items() if name.startswith(incomplete)]
+    return [(name, schema.first_paragraph(member)) for name, member in members.items() if name.startswith(incomplete)]
 
 
 def complete_models(incomplete: str) -> Completions:
     """Complete the name of a model."""
     members = schema.choice_members(schema.choice_schema("model"))
-    return [(name, schema.summary(member)) for name, member in members.items() if name.startswith(incomplete)]
+    return [(name, schema.first_paragraph(member)) for name, member in members.items() if name.startswith(incomplete)]
 
 
 def complete_datasets(incomplete: str) -> Completions:

@@ -91,7 +91,7 @@ def status(
         int | None, typer.Option(metavar="PORT", help="Serve the metrics at http://127.0.0.1:PORT/metrics.")
     ] = None,
 ) -> None:
-    """Print the state of a federation: rounds, nodes, who is missing, the last error."""
+    """Print the state of a federation: rounds, nodes, missing clients, the last error."""
     from fedrecall.flower.status import metrics_server, read_status
 
     if serve is not None:

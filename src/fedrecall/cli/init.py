@@ -25,7 +25,7 @@ def init(
     ] = "fedavg",
     label: Annotated[str | None, typer.Option(metavar="COLUMN", help="The table's label column.")] = None,
     client: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Its client column; of a folder: yes, if it has clients.")
+        str | None, typer.Option(metavar="COLUMN", help="The table's client column. For <client>/<class>/<image>: yes.")
     ] = None,
     size: Annotated[
         int | None, typer.Option(metavar="N", help="Resize the folder's images to N x N, if their sizes differ.")

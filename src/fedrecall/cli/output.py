@@ -76,7 +76,7 @@ def to_json_types(value: Any) -> Any:
 
 
 def print_comparison(comparison: "Comparison", console: "Console", as_json: bool) -> dict[str, Any]:
-    """Print the tables, write them and the figures, and return the tables; raise an error with them if runs lack."""
+    """Print the tables, write them and the figures, and return them; raise an error with them if runs are missing."""
     from fedrecall.reporting.figures import draw_all
     from fedrecall.reporting.tables import print_table, to_dict, write_tables
 

@@ -15,8 +15,10 @@ def predict(
     out: Annotated[
         Path, typer.Option(metavar="FILE", help="The predictions, one line per example; it must not exist.")
     ] = Path("predictions.csv"),
-    method: Annotated[str | None, typer.Option(metavar="NAME", help="Of a study: the method. Default: first.")] = None,
-    seed: Annotated[int | None, typer.Option(metavar="N", help="Of a study: the seed. Default: the first.")] = None,
+    method: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Method, if DIR is a study. Default: the first.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Seed, if DIR is a study. Default: the first.")] = None,
     trust_code: TrustOption = False,
 ) -> None:
     """Predict the classes of new data with a trained model."""

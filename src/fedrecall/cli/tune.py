@@ -28,13 +28,13 @@ MAX_TRIALS_LISTED = 10  # trials in the printed table; trials.csv has all
 
 def tune(
     method: Annotated[
-        str, typer.Argument(metavar="METHOD", help="Its name.", autocompletion=completion.complete_methods)
+        str, typer.Argument(metavar="METHOD", help="Method to tune.", autocompletion=completion.complete_methods)
     ],
     config: Annotated[
         Path | None,
         typer.Option(
             metavar="CONFIG.toml",
-            help="Configuration. Default: 40 clients with two digits each, three per round.",
+            help="Configuration. Default: 40 clients with two digits each, four per round.",
         ),
     ] = None,
     data: DataOption = None,

@@ -73,7 +73,7 @@ class DataSection(Section):
     """Columns of the table that are not used, such as identifiers. None: none."""
     missing: MissingRule | None = None
     """Missing values of the table's features: "refuse"; "mean": the mean of the training rows, or no category;
-    "category": a category of their own, of numbers the mean and a feature that marks them. None: "refuse"."""
+    "category": a text has a category of its own, a number is the mean with a feature that marks it. None: "refuse"."""
     categorical: Categorical | None = None
     """Text columns of the table: "one-hot", or "integers" for the model tabular. None: "one-hot"."""
     text: str | None = None

@@ -218,7 +218,6 @@ class EngineSection(Section):
     """Minimum number of replies per round. None: all, so a client that fails ends the run."""
     timeout: PositiveFloat | None = None
     """Timeout of a task in seconds: a Flower node has failed, a worker process of the pool is replaced.
-
     None: 600 on Flower; on the pool there is no timeout, and a worker process that is stopped is reported."""
 
     @model_validator(mode="after")
@@ -249,7 +248,8 @@ class Experiment(Section):
     data: DataSection = DataSection()
     federation: FederationSection = FederationSection()
     model: Annotated[Model | PythonObject, CHOICES["model"]] | None = None
-    """Network. None: "cnn" for images of at least 16 pixels, otherwise "mlp"."""
+    """Network. None: "cnn" for images of at least 16 x 16 pixels, "tabular" for tables with categories as integers,
+    otherwise "mlp"."""
     local: LocalSection = LocalSection()
     method: Annotated[Method | PythonObject, CHOICES["method"]] = METHODS["fedavg"]()
     """Federated learning method with its hyper-parameters."""

@@ -59,9 +59,9 @@ def choice_schema(key: str) -> Schema:
     return node
 
 
-def summary(node: Schema) -> str:
-    """Return the first line of a description."""
-    return str(node.get("description", "")).partition("\n")[0]
+def first_paragraph(node: Schema) -> str:
+    """Return the first paragraph of a description, as one line."""
+    return " ".join(str(node.get("description", "")).partition("\n\n")[0].split())
 
 
 def valid_values(node: Schema) -> tuple[object, ...]:
@@ -80,14 +80,18 @@ def key_infos() -> dict[str, KeyInfo]:
         for path, key in _section_keys(section, node):
             if is_choice(key):
                 members = choice_members(key)
-                out[f"{path}.name"] = KeyInfo(summary(key), (*members,))
+                out[f"{path}.name"] = KeyInfo(first_paragraph(key), (*members,))
                 for member in members.values():
                     settings = member_settings(member)
-                    out |= {f"{path}.{name}": KeyInfo(summary(s), valid_values(s)) for name, s in settings.items()}
+                    out |= {
+                        f"{path}.{name}": KeyInfo(first_paragraph(s), valid_values(s)) for name, s in settings.items()
+                    }
             elif is_table(key):
-                out |= {f"{path}.{k}": KeyInfo(summary(n), valid_values(n)) for k, n in key["properties"].items()}
+                out |= {
+                    f"{path}.{k}": KeyInfo(first_paragraph(n), valid_values(n)) for k, n in key["properties"].items()
+                }
             else:
-                out[path] = KeyInfo(summary(key), valid_values(key))
+                out[path] = KeyInfo(first_paragraph(key), valid_values(key))
     return out
 
 

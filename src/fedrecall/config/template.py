@@ -1,7 +1,9 @@
 """`fedrecall init`: a configuration file with every key, its value and its description."""
 
 import json
+import textwrap
 from collections.abc import Iterator, Mapping
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,11 @@ from fedrecall.config.schema import (
     SCHEMA_FILE,
     Schema,
     choice_members,
+    first_paragraph,
     is_choice,
     is_table,
     member_settings,
     read_schema,
-    summary,
     valid_values,
 )
 from fedrecall.config.tables import Tables
@@ -29,6 +31,7 @@ from fedrecall.files import write_atomic
 from fedrecall.methods.presets import PRESETS
 
 COMMENT_COLUMN = 28  # column of the descriptions
+LINE_WIDTH = 120  # at which they are wrapped
 EXAMPLES_PER_CLIENT = 20  # for small data: twice the minimum size of the default partition
 MAX_LISTED_NAMES = 6  # longer lists of names are replaced by the command that prints them
 
@@ -136,7 +139,7 @@ def template_lines(experiment: Experiment, file: Path) -> Iterator[str]:
         if is_choice(node):
             yield from _choice_lines(section, node, table)
             continue
-        yield _line(f"[{section}]", summary(node))
+        yield _line(f"[{section}]", first_paragraph(node))
         for key, value in node["properties"].items():
             if not is_choice(value) and not is_table(value):
                 yield _setting_line(key, table.get(key), value)
@@ -168,12 +171,12 @@ def _choice_lines(path: str, node: Schema, table: Mapping[str, Any]) -> Iterator
     many = f"`fedrecall show {path.rpartition('.')[2]}s` lists all {len(members)}"
     names = ", ".join(members) if len(members) <= MAX_LISTED_NAMES else many
     if not table:
-        yield _line(f"# [{path}]", summary(node))
+        yield _line(f"# [{path}]", first_paragraph(node))
         default = next((name for name, member in members.items() if "required" not in member), next(iter(members)))
         yield _line(f"# name = {json.dumps(default)}", names)
         return
     member = members[table["name"]]
-    yield _line(f"[{path}]", summary(member))
+    yield _line(f"[{path}]", first_paragraph(member))
     yield _line(f"name = {json.dumps(table['name'])}", names)
     for key, value in member_settings(member).items():
         yield _setting_line(key, table.get(key), value)
@@ -183,7 +186,7 @@ def _choice_lines(path: str, node: Schema, table: Mapping[str, Any]) -> Iterator
 
 def _table_lines(path: str, node: Schema, table: Mapping[str, Any] | None) -> Iterator[str]:
     """Yield the lines of a table with its settings, commented if the table is not set."""
-    yield _line(f"[{path}]" if table is not None else f"# [{path}]", summary(node))
+    yield _line(f"[{path}]" if table is not None else f"# [{path}]", first_paragraph(node))
     for key, value in node["properties"].items():
         yield _setting_line(key, None if table is None else table.get(key), value)
 
@@ -200,8 +203,12 @@ def _setting_line(key: str, value: Any, node: Schema) -> str:
     names = [json.dumps(name) for name in valid_values(node) if not isinstance(name, bool)]
     listed = f"One of {', '.join(names)}." if names else ""
     text = f"# {key} =" if value is None else f"{key} = {json.dumps(value)}"
-    return _line(text, " ".join(part for part in (summary(node), listed) if part))
+    return _line(text, " ".join(part for part in (first_paragraph(node), listed) if part))
 
 
 def _line(text: str, comment: str) -> str:
-    return f"{text:<{COMMENT_COLUMN}}# {comment}" if comment else text
+    if not comment:
+        return text
+    wrapped = textwrap.wrap(comment, LINE_WIDTH - COMMENT_COLUMN - 2, break_long_words=False, break_on_hyphens=False)
+    lines = zip_longest([text], wrapped, fillvalue="")
+    return "\n".join(f"{before:<{COMMENT_COLUMN}}# {part}" for before, part in lines)

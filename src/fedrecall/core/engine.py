@@ -34,7 +34,7 @@ class TaskEngine(ABC):
         return SampledCohort(self, t, clients)
 
     def round_details(self) -> dict[str, Any]:
-        """Return what the engine adds to the record of the last round, and forget it. By default nothing."""
+        """Return what the engine adds to the record of the last round, and clear it. By default nothing."""
         return {}
 
     def close(self) -> None:

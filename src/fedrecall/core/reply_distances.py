@@ -1,7 +1,7 @@
 """Distances between replies over all that is aggregated: weights, buffers and every other tensor.
 
-A malicious reply with honest weights may lie in its batch-norm statistics or in a control variate. So every tensor is a
-group of its own, and the scale of a group is taken from the cohort: a distance in it is divided by the median.
+A malicious reply with honest weights may have false batch-norm statistics or a false control variate. So every tensor
+is a group of its own, and the scale of a group is taken from the cohort: a distance in it is divided by the median.
 """
 
 from collections.abc import Sequence

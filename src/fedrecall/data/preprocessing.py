@@ -29,7 +29,7 @@ MAX_COLUMN_CATEGORIES = 50
 MISSING_CATEGORY = "(missing)"  # category of the rows that have no value in a column of text
 
 MissingRule = Literal["refuse", "mean", "category"]
-"""What to do with missing values of features.
+"""Treatment of missing values of features.
 
 "mean": a number becomes the mean of the training rows, a text has no category. "category": a missing text is a category
 of its own, and a missing number is the mean, with a further feature that is 1 where the number is missing.
@@ -118,13 +118,6 @@ class ColumnEncoding:
         if self.categories is None:
             return 1 + self.flag
         return 1 if self.integers else len(self.categories)
-
-    @property
-    def feature_names(self) -> tuple[str, ...]:
-        """Names of the features."""
-        if self.categories is None:
-            return (self.name, f"{self.name} {MISSING_CATEGORY}")[: self.width]
-        return (self.name,) if self.integers else tuple(f"{self.name} = {value}" for value in self.categories)
 
     def encode(self, values: "ChunkedArray", file: str) -> np.ndarray[Any, Any]:
         """Return the features of a column [n, width], float32 or, of a category as a whole number, int64.

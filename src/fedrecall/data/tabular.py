@@ -66,10 +66,9 @@ def from_table(
 
     Columns of numbers are standardised by the training part's mean and standard deviation. Columns of text are encoded
     one-hot; with `categorical = "integers"` they are one whole number each, for the embeddings of the model "tabular",
-    which is then the default. Missing values
-    are refused, or with `missing = "mean"` or "category" filled. With a `client` column, each example belongs to the
-    client in its row. With `text`, the texts of this column are the inputs, and other columns are ignored; `tokenizer`
-    and `max_tokens` are those of `from_text`.
+    which is then the default. Missing values are refused, or with `missing = "mean"` or "category" filled. With a
+    `client` column, each example belongs to the client in its row. With `text`, the texts of this column are the
+    inputs, and other columns are ignored; `tokenizer` and `max_tokens` are those of `from_text`.
 
     `fixed` names the features in their order, other columns are ignored: with an encoding, whose mean and deviation
     or categories are used, or None for numbers whose mean and deviation are fitted. `classes` are the labels in their
@@ -163,7 +162,7 @@ def _check_columns(
     features: Sequence[str],
     missing: MissingRule,
 ) -> None:
-    """Raise one error that lists all problems of a table: columns that lack, missing values, unusable features."""
+    """Raise one error that lists all problems of a table: missing columns, missing values, unusable features."""
     with Problems(file) as problems:
         for column in (*roles, *drop):
             with problems.collected():
@@ -196,7 +195,7 @@ def _values(
 
 
 def _required(file: str, columns: "dict[str, ChunkedArray]", names: Iterable[str]) -> "dict[str, ChunkedArray]":
-    """Return the columns; raise one error for all that lack."""
+    """Return the columns; raise one error for all missing ones."""
     with Problems(file) as problems:
         for name in names:
             with problems.collected():

@@ -182,7 +182,7 @@ def _require_padding(tokenizer: Any, name: str, *, needs_words: bool = False) ->
     if getattr(tokenizer, "pad_token", None) is None:
         raise UserError(
             "data.invalid_tokenizer",
-            f'data "{name}": {type(tokenizer).__name__} is no tokenizer of transformers with a padding token',
+            f'data "{name}": {type(tokenizer).__name__} is not a tokenizer of transformers, or has no padding token',
             "tokenizer",
             "set tokenizer.pad_token, such as to its eos_token",
         )

@@ -124,7 +124,7 @@ class FlowerEngine(TaskEngine):
             yield Reply(reply.up, reply.n, receipt, reply.report, client)
 
     def round_details(self) -> dict[str, Any]:
-        """Return the time and the bytes of each client's messages in the last round, and forget them."""
+        """Return the time and the bytes of each client's messages in the last round, and clear them."""
         nodes = {
             str(client): {**vars(transfer), "seconds": round(transfer.seconds, 2)}
             for client, transfer in sorted(self._transfers.items())

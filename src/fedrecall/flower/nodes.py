@@ -49,10 +49,10 @@ class NodeRegistry:
     grid: Grid
     population: int
     timeout: float  # seconds to wait for clients
-    changed: Callable[["NodeRegistry"], None] | None = None  # called after each look at the connected nodes
+    changed: Callable[["NodeRegistry"], None] | None = None  # called whenever the connected nodes were polled
     code: tuple[str, ...] = ()  # own code of the experiment, for `TaskRequest.code`
     schema: Preprocessing | None = None  # form of the nodes' own data; None until `agree`
-    online: set[int] = field(default_factory=set)  # nodes at the last look
+    online: set[int] = field(default_factory=set)  # nodes at the last poll
     members: dict[int, RegisteredClient] = field(default_factory=dict)
     _registered: set[int] = field(default_factory=set)
     _contested: set[int] = field(default_factory=set)  # clients that several nodes claimed to be at the same time

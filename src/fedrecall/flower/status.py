@@ -122,7 +122,7 @@ class FederationStatus(NamedTuple):
         """Yield the lines to print."""
         content, (replies, lost) = self.content, self.counts()
         age = "" if content["state"] in ("finished", "failed") else f", written {self.age:.0f} s ago"
-        silent = " (no news: is the coordinator running?)" if age and self.age > STALE else ""
+        silent = " (no update for more than a minute: is the coordinator running?)" if age and self.age > STALE else ""
         yield f"{self.name}: {len(self.records)} of {content['rounds']} rounds done, {content['state']}{age}{silent}"
         accuracies = [record["accuracy"] for record in self.records if record["accuracy"] is not None]
         if accuracies:

@@ -49,7 +49,7 @@ def adapt(
 
 
 def call_by_name(module: nn.Module, sample: TensorDict) -> None:
-    """Make the module take a `TensorDict` as keyword arguments; raise an error if its forward has not these names."""
+    """Make the module take a `TensorDict` as keyword arguments; raise an error if its forward lacks these names."""
     parameters = signature(module.forward).parameters.values()
     named = [p for p in parameters if p.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)]
     valid, takes_all = [p.name for p in named], any(p.kind is Parameter.VAR_KEYWORD for p in parameters)

@@ -12,7 +12,7 @@ from fedrecall.runs.evaluation import requested_metrics
 from fedrecall.runs.records import RoundRecord
 
 MonitoredPart = Literal["validation", "test", "client_test"]
-"""Examples on which early stopping and the choice of the best model look."""
+"""Examples on which early stopping and the choice of the best model are based."""
 
 
 def monitored_part(held_out: Sequence[HeldOutPart], has_test: bool) -> MonitoredPart | None:

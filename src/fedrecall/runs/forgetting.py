@@ -1,4 +1,4 @@
-"""Forgetting: shares of the test examples that the received model knew and a client's trained model gets wrong."""
+"""Forgetting: share of the test examples that the received model classified correctly and the client's does not."""
 
 from collections.abc import Collection
 from statistics import fmean

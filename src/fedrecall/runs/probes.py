@@ -132,7 +132,7 @@ PROBES: dict[str, Probe] = {
         "class-wise accuracy of local models, global minus local accuracy", _TEST_PASS_COST, ("predictions",), _local
     ),
     "forgotten": Probe(
-        "share of the test examples that the received model knew and a client's trained model gets wrong",
+        "share of the test examples that the received model classified correctly and the client's model does not",
         _TEST_PASS_COST,
         ("predictions",),
         _forgotten,

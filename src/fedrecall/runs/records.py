@@ -50,7 +50,7 @@ def make_record(
         out["local_accuracy"] = r.local_accuracy
     out |= evaluation
     if r.rejected:
-        out["refused"] = [reply._asdict() for reply in r.rejected]
+        out["refused"] = [{"client": x.client, "code": x.code, "reason": x.reason} for x in r.rejected]
     if lost:
         out["lost"] = [
             {"client": failure.client, "code": failure.code, "reason": printable(failure.error, MAX_REASON)}

@@ -82,7 +82,7 @@ class InnerProductManipulation:
 
 @dataclass(frozen=True)
 class MinMax:
-    """Honest mean, shifted as far as its largest distance to an honest update is the largest between two of these.
+    """Honest mean, shifted until an honest update is as far from it as the two most distant honest updates are apart.
 
     Manipulating the Byzantine: Optimizing Model Poisoning Attacks and Defenses for Federated Learning.
     Shejwalkar, Houmansadr. NDSS 2021. https://doi.org/10.14722/ndss.2021.24498, Section IV.
@@ -114,7 +114,7 @@ class MinMax:
 
 @dataclass(frozen=True)
 class Mimic:
-    """Copy of one honest update, which the aggregate then overweights: that with the most of the cohort's variance.
+    """Copy of the honest update with the most of the cohort's variance, which the aggregate then overweights.
 
     Byzantine-Robust Learning on Heterogeneous Datasets via Bucketing. Karimireddy, He, Jaggi. ICLR 2022.
     https://arxiv.org/abs/2006.09365, Section 4.2. There the direction is learned over rounds; here it is the first

@@ -25,7 +25,7 @@ EVAL_JOBS_PER_WORKER = 8  # jobs per worker in an evaluation: enough to balance 
 
 
 class WorkerEngine(TaskEngine, Generic[W]):
-    """All clients of a run and their states; a worker pool runs the tasks."""
+    """Base of the engines that run tasks on a pool of workers."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class WorkerEngine(TaskEngine, Generic[W]):
 
 
 class PoolEngine(WorkerEngine[ProcessWorker]):
-    """All clients of a run and their states. Worker processes start when the first task is run."""
+    """Engine that runs clients in worker processes, which start with the first task."""
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ from fedrecall.simulation.clients import SimulatedClients
 
 @dataclass(frozen=True)
 class SerialEngine(TaskEngine):
-    """All clients of a run and their states."""
+    """Engine that runs one client after another in this process."""
 
     clients: SimulatedClients
     f: FlatModel

@@ -170,7 +170,7 @@ def accuracy_cell(runs: RunGroup, measure: str) -> TableCell:
 
 
 def spread_cell(values: Sequence[float], runs: RunGroup, digits: int = 2) -> TableCell:
-    """Make a cell of mean and deviation, given one value per seed; a second line counts the seeds if some lack."""
+    """Make a cell of mean and deviation, given one value per seed; if seeds are missing, a second line counts them."""
     found = statistics.mean_std(values)
     numbers = {"mean": found and found.mean, "deviation": found and found.deviation, "seeds": float(len(values))}
     if found is None:

@@ -170,7 +170,7 @@ def _short_reason(error: Exception) -> str:
 
 
 class RayEngine(WorkerEngine[ActorWorker]):
-    """All clients of a run and their states. Actors start when the first task is run."""
+    """Engine that runs clients in Ray actors, which start with the first task."""
 
     def __init__(
         self,

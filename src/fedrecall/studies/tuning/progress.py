@@ -7,7 +7,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Column
 
 from fedrecall.runs.progress import LiveOutput
-from fedrecall.studies.tuning.search import VALIDATION_FRACTION, Search, TuningEvent
+from fedrecall.studies.tuning.search import Search, TuningEvent
 from fedrecall.studies.tuning.trials import Trial, format_settings
 
 
@@ -31,7 +31,7 @@ class TuningProgress:
         self._output.print(f"space ({search.space.source}):")
         for key, values in search.space.dimensions.items():
             self._output.print(f"  {key} in {values}")
-        percent = f"{100 * VALIDATION_FRACTION:.0f} %"
+        percent = f"{100 * search.validation:.0f} %"
         self._output.print(f"scored on {percent} of every client's examples, held out; the test set is not used")
         self._output.__enter__()
         return self

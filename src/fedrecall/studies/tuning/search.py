@@ -99,15 +99,14 @@ class Search:
         self.method = str(self._tables["method"]["name"])
         self.num_trials, self.data_name = trials, str(self._tables["data"]["name"])
         self.rounds: int = self._tables["run"]["rounds"]
+        self.validation: float = self._tables["data"].get("validation") or VALIDATION_FRACTION
         self.folder = Path("tuning") / slug(f"{self.method}-{self.data_name}") if out is None else Path(out)
         self._distributions = {key: self._distribution(values) for key, values in self.space.dimensions.items()}
 
     def __enter__(self) -> Self:
         experiment = import_own_code(Experiment(**self._tables))
         data, model, partition = self._objects.data, self._objects.model, self._objects.partition
-        section = experiment.data.model_copy(
-            update={"validation": experiment.data.validation or VALIDATION_FRACTION, "client_test": 0.0}
-        )
+        section = experiment.data.model_copy(update={"validation": self.validation, "client_test": 0.0})
         validated = experiment.model_copy(update={"data": section})
         federated = load_and_partition(validated, data=data, partition=partition)
         self._experiment = with_resolved_choices(experiment, federated, data, model, partition)
