@@ -37,9 +37,9 @@ def main(seeds: int = 5) -> None:
     (DOCS / "beyond-images.md").write_text(page)
 
 
-def summary_table(side: fr.Comparison) -> str:
+def summary_table(comparison: fr.Comparison) -> str:
     """Return the brief table without its title (the page has a heading) and seconds (they depend on the machine)."""
-    (table,) = side.tables(brief=True)
+    (table,) = comparison.tables(brief=True)
     rows = tuple((name, entries[:-1]) for name, entries in table.rows)
     return to_markdown(table._replace(header=table.header[:-1], rows=rows)).split("\n\n", 1)[1].strip()
 

@@ -33,7 +33,7 @@ def main() -> None:
         print(f"{len(data.train_y)} pictures of {len(data.classes)} classes, {'x'.join(map(str, data.shape))}\n")
 
         # Six clients with different classes. The default model for images of at least 16 x 16 is a small CNN.
-        side = fr.compare(
+        comparison = fr.compare(
             ["fedavg", "fedntd"],
             data=data,
             clients=6,
@@ -43,9 +43,9 @@ def main() -> None:
             seeds=2,
             config={"local": {"lr": 0.05, "batch": 16, "epochs": 3}},
         )
-        print(side)
+        print(comparison)
 
-        model = side.model("fedntd").eval()  # a torch module: features, logits = model(pictures in [0, 1])
+        model = comparison.model("fedntd").eval()  # a torch module: features, logits = model(pictures in [0, 1])
         _, logits = model(data.test_x[:5] / 255)
         predicted = [data.classes[i] for i in logits.argmax(-1)]
         truth = [data.classes[i] for i in data.test_y[:5]]

@@ -38,7 +38,7 @@ def main() -> None:
     """Check the method with the tests of the library's own methods, then compare it with two of them."""
     count = check_method(FedAnchor())  # raises an AssertionError that names the failed check
     print(f"{count} checks passed: finite numbers, same seed same bits, lost replies, every engine, ...\n")
-    side = fr.compare(
+    comparison = fr.compare(
         ["fedavg", "fedlmd", FedAnchor(), FedAnchor(mu=10.0)],
         data="digits",
         clients=20,
@@ -48,7 +48,7 @@ def main() -> None:
         seeds=2,
         config={"local": {"lr": 0.05}},
     )
-    print(side)
+    print(comparison)
 
 
 if __name__ == "__main__":

@@ -29,8 +29,10 @@ class SmallCNN(nn.Module):
 def main() -> None:
     """Compare two methods with the model, then train one and use the result."""
     # A class: each seed has its own initial weights. An instance would give all runs the weights of this instance.
-    side = fr.compare(["fedavg", "fedlmd"], data="digits", model=SmallCNN, clients=10, alpha=0.1, rounds=5, seeds=2)
-    print(side)
+    comparison = fr.compare(
+        ["fedavg", "fedlmd"], data="digits", model=SmallCNN, clients=10, alpha=0.1, rounds=5, seeds=2
+    )
+    print(comparison)
 
     result = fr.run(method="fedlmd", data="digits", model=SmallCNN, rounds=5)
     print(f"\n{result}")

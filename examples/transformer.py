@@ -73,8 +73,8 @@ def main(folder: str | None = None) -> None:
             "engine": {"name": "serial"},  # the base is so small that worker processes would cost more than they save
         }
         federation = {"data": data, "clients": 4, "alpha": 0.5, "rounds": 3}
-        side = fr.compare(["fedavg", "fedlmd"], config=settings, seeds=2, baselines=["majority"], **federation)
-        print(side)
+        comparison = fr.compare(["fedavg", "fedlmd"], config=settings, seeds=2, baselines=["majority"], **federation)
+        print(comparison)
 
         result = fr.run(settings, method="fedlmd", **federation)
         print(f"\n{result}\n{len(result.server.w)} weights are trained and sent")

@@ -12,10 +12,10 @@ README = ROOT / "README.md"
 
 
 def test_python_has_the_result_of_its_comment(capsys: pytest.CaptureFixture[str]) -> None:
-    side: Any = execute(README)["side"]
+    comparison: Any = execute(README)["comparison"]
     assert "last 10 less fedavg" in capsys.readouterr().out
     stated = re.findall(r"(\d+) points .* (\d+) to (\d+);", README.read_text())[0]
-    found = side.to_dict()["fedlmd"]["last 10 less fedavg"]
+    found = comparison.to_dict()["fedlmd"]["last 10 less fedavg"]
     for number, value in zip(stated, (found["mean"], found["low"], found["high"]), strict=True):
         assert abs(int(number) - value) < 3, "another processor may round differently, but not by this much"
 
