@@ -25,7 +25,7 @@ METHODS = ["fedavg", "fedlmd", "fedntd"]  # the first is the reference of the di
 SETTINGS = {
     "model": {"name": "mlp", "hidden": [32]},
     "local": {"epochs": 5, "batch": 16, "lr": 0.5, "momentum": 0.0},
-    "run": {"local_accuracy": True},  # also evaluate the client models: the table then has a column "forgetting"
+    "run": {"local_accuracy": True},  # also evaluate the client models: the table then has a column "forgotten"
     "engine": {"name": "serial"},  # the model is so small that worker processes would cost more than they save
 }
 
