@@ -54,7 +54,7 @@ MORE = {
     "model": "[Models](models.md) has examples; [bring your own model](own-model.md) shows how to pass a torch module.",
     "method": "Each method has a page with its equations. `preset` names a paper's settings of a method.",
     "engine": "[Engines](engines.md) helps to choose; [device](training.md#device) explains `engine.device`.",
-    "run": "[Compare, reproduce, look](experiments.md) has more on probes and trackers.",
+    "run": "[Compare, reproduce, inspect](experiments.md) has more on probes and trackers.",
 }
 TYPES = {"integer": "integer", "number": "number", "boolean": "true or false", "object": "table"}
 BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}

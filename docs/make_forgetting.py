@@ -51,7 +51,7 @@ class ClassAccuracy(NamedTuple):
     accuracy: np.ndarray  # [clients, classes]
     holds: np.ndarray  # bool [clients, classes]
     curve: list[float]
-    forgotten: float  # share of what the received model knew of the classes that a client does not hold
+    forgotten: float  # share of what the received model classified correctly, over the classes that a client lacks
 
 
 def measure(method: str) -> ClassAccuracy:
