@@ -157,7 +157,7 @@ def compare(
     of `run`. A module passed as `model` gives all runs its weights; with a class or function each seed has its own
     weights.
 
-    `baselines` are yardsticks in the same tables and figures: "central" (the same model trained on the pooled data,
+    `baselines` are further rows of the same tables and figures: "central" (the same model trained on the pooled data,
     on as many examples as in FedAvg's run), "local" (each client alone) and "majority" (always the most frequent
     class). None: "central" and "majority" for your own data, none for named data sets.
 

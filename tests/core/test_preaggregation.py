@@ -6,7 +6,7 @@ import torch
 import fedrecall as fr
 from fedrecall.core.exchange import Exchange, ReplyPolicy
 from fedrecall.core.method import Method
-from fedrecall.core.preaggregation import Bucketing, LimitedExamples, NearestNeighbourMixing
+from fedrecall.core.preaggregation import Bucketing, ExampleCountLimit, NearestNeighbourMixing
 from fedrecall.core.robust import AggregationRule, Clip, ExchangeInfo
 from fedrecall.core.types import Reply, average_replies
 from support.tiny_federation import ListEngine, flat, server, vectors
@@ -47,7 +47,7 @@ def test_buckets_share_the_replies_and_their_mean() -> None:
 def test_a_number_of_examples_is_limited_by_the_median() -> None:
     claims = {10: 0.0, 20: 0.0, 30: 0.0, 10**9: 9.0}
     received = [Reply({"w": torch.tensor([w])}, n, {}, {}) for n, w in claims.items()]
-    limited = apply(LimitedExamples(4.0), received)
+    limited = apply(ExampleCountLimit(4.0), received)
     assert [r.n for r in limited] == [10, 20, 30, 100]
     assert float(average_replies(limited)["w"]) == pytest.approx(9 * 100 / 160)
     assert float(average_replies(received)["w"]) == pytest.approx(9.0, abs=1e-5), "without it, it owns the mean"

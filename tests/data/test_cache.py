@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from fedrecall.data import cache
-from fedrecall.data.cache import CachedTensors, cache_directory, cached, checksum, private_cache
+from fedrecall.data.cache import CachedTensors, cache_directory, cached, checksum, node_cache
 from fedrecall.data.custom import from_folder
 from fedrecall.errors import UserError
 
@@ -177,7 +177,7 @@ def test_images_of_a_folder_are_decoded_once_in_a_private_cache(
     plain = from_folder(tmp_path / "images", test=0.0)
     assert not list(tmp_path.rglob("*.safetensors")), "only a private cache has the user's own images"
     cache_folder = tmp_path / "state" / "cache"
-    with private_cache(cache_folder):
+    with node_cache(cache_folder):
         first = from_folder(tmp_path / "images", test=0.0)
         with monkeypatch.context() as patch:
             patch.setattr("fedrecall.data.readers._decode", None)  # decoding would raise an error

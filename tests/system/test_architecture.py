@@ -48,7 +48,7 @@ TYPE_CYCLES = {
     # The records of core/types.py carry the model, the server optimiser and the training settings.
     frozenset(f"core.{name}" for name in ("flat_model", "method", "method_extensions", "optim", "training", "types")),
     # An experiment is validated by functions that take an experiment.
-    frozenset(f"config.{name}" for name in ("choices", "data_section", "experiment", "local_training", "validation")),
+    frozenset(f"config.{name}" for name in ("choices", "data_section", "experiment", "local_section", "validation")),
 }
 # One name, two definitions, one meaning: the reason.
 SAME_MEANING = {

@@ -49,7 +49,7 @@ def compare(
         str | None,
         typer.Option(
             metavar="A,B",
-            help="Yardsticks: central, local, majority; none. Default: central,majority for your own data.",
+            help="Baselines: central, local, majority; none. Default: central,majority for your own data.",
         ),
     ] = None,
     overrides: SetOption = None,

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from fedrecall.config.choices import NamedChoice, PythonObject, resolved
 from fedrecall.config.data_section import IMBALANCE_CHOICE, DataSection
-from fedrecall.config.local_training import SCHEDULE_CHOICE, LocalSection
+from fedrecall.config.local_section import SCHEDULE_CHOICE, LocalSection
 from fedrecall.config.overrides import apply_overrides
 from fedrecall.config.run_section import RunSection
 from fedrecall.config.section import BelowOne, Fraction, Positive, Section, unused_key

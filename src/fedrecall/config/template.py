@@ -31,7 +31,7 @@ from fedrecall.files import write_atomic
 from fedrecall.methods.presets import PRESETS
 
 COMMENT_COLUMN = 28  # column of the descriptions
-LINE_WIDTH = 120  # at which they are wrapped
+TEMPLATE_WIDTH = 120  # at which they are wrapped
 EXAMPLES_PER_CLIENT = 20  # for small data: twice the minimum size of the default partition
 MAX_LISTED_NAMES = 6  # longer lists of names are replaced by the command that prints them
 
@@ -209,6 +209,8 @@ def _setting_line(key: str, value: Any, node: Schema) -> str:
 def _line(text: str, comment: str) -> str:
     if not comment:
         return text
-    wrapped = textwrap.wrap(comment, LINE_WIDTH - COMMENT_COLUMN - 2, break_long_words=False, break_on_hyphens=False)
+    wrapped = textwrap.wrap(
+        comment, TEMPLATE_WIDTH - COMMENT_COLUMN - 2, break_long_words=False, break_on_hyphens=False
+    )
     lines = zip_longest([text], wrapped, fillvalue="")
     return "\n".join(f"{before:<{COMMENT_COLUMN}}# {part}" for before, part in lines)

@@ -84,7 +84,7 @@ PREAGGREGATIONS: dict[str, type[NearestNeighbourMixing | Bucketing]] = {
 
 
 @dataclass(frozen=True)
-class LimitedExamples:
+class ExampleCountLimit:
     """Limit of the number of examples of a reply, relative to the median of the round."""
 
     ratio: float

@@ -119,7 +119,7 @@ class PrivacyLedger:
         repeatable = {release for release in self.releases if release.source == "seed"}
         others = [release for release in self.releases if release.source != "seed"]
         counts = Counter((r.noise, r.population, r.sample) for r in [*repeatable, *others])
-        return epsilon_of(tuple(Composed(*key, number) for key, number in sorted(counts.items())), delta)
+        return epsilon_of(tuple(EqualReleases(*key, number) for key, number in sorted(counts.items())), delta)
 
 
 def _parse_release(entry: dict[str, Any]) -> Release:
@@ -189,7 +189,7 @@ class PrivateAggregation:
 PRIVACY: dict[str, type[GaussianMechanism]] = {"gaussian": GaussianMechanism}
 
 
-class Composed(NamedTuple):
+class EqualReleases(NamedTuple):
     """A number of equal releases."""
 
     noise: float
@@ -199,7 +199,7 @@ class Composed(NamedTuple):
 
 
 @cache
-def epsilon_of(releases: Iterable[Composed], delta: float) -> float:
+def epsilon_of(releases: Iterable[EqualReleases], delta: float) -> float:
     """Compute epsilon of releases, by Renyi differential privacy (the package dp-accounting)."""
     try:
         import dp_accounting
@@ -217,4 +217,4 @@ def epsilon_of(releases: Iterable[Composed], delta: float) -> float:
 
 def epsilon_after(privacy: GaussianMechanism, population: int, sample: int, rounds: int) -> float:
     """Compute epsilon after a number of rounds with one release each."""
-    return epsilon_of((Composed(privacy.noise, population, sample, rounds),), privacy.delta)
+    return epsilon_of((EqualReleases(privacy.noise, population, sample, rounds),), privacy.delta)

@@ -27,24 +27,24 @@ CachedTensors = tuple[dict[str, Tensor], dict[str, str]]
 CACHE_VERSION = 1  # part of the key: increase it when decoding changes
 
 
-_private: ContextVar[Path | None] = ContextVar("private cache", default=None)
+_node_cache: ContextVar[Path | None] = ContextVar("node cache", default=None)
 
 
 @contextmanager
-def private_cache(folder: Path) -> Iterator[None]:
+def node_cache(folder: Path) -> Iterator[None]:
     """Use this folder as the cache, and cache data of the user's own too; only its owner can read it."""
-    token = _private.set(folder)
+    token = _node_cache.set(folder)
     try:
         with suppress(OSError):  # `cached` warns of a folder that cannot be written
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         yield
     finally:
-        _private.reset(token)
+        _node_cache.reset(token)
 
 
-def has_private_cache() -> bool:
-    """Return True inside `private_cache`."""
-    return _private.get() is not None
+def has_node_cache() -> bool:
+    """Return True inside `node_cache`."""
+    return _node_cache.get() is not None
 
 
 def file_states(files: Iterable[Path]) -> list[list[str | int]]:
@@ -53,9 +53,9 @@ def file_states(files: Iterable[Path]) -> list[list[str | int]]:
 
 
 def cache_directory() -> Path:
-    """Return the private cache, else $FEDRECALL_CACHE, else fedrecall in $XDG_CACHE_HOME, else ~/.cache/fedrecall."""
-    if (private := _private.get()) is not None:
-        return private
+    """Return the node's cache, else $FEDRECALL_CACHE, else fedrecall in $XDG_CACHE_HOME, else ~/.cache/fedrecall."""
+    if (own := _node_cache.get()) is not None:
+        return own
     if directory := os.environ.get("FEDRECALL_CACHE"):
         return Path(directory).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fedrecall"

@@ -114,7 +114,8 @@ class Dataset:
         return UserError(code, f'data "{self.name}": {message}', key, hint)
 
     def __repr__(self) -> str:
-        clients = f", {len(self.group_names)} groups ({list_names(self.group_names)})" if self.group_names else ""
+        names = self.group_names
+        clients = f", {len(names)} natural clients ({list_names(names)})" if names else ""
         split = f"; test set: {self.test_split}" if self.test_split else ""
         return (
             f'Dataset("{self.name}": {len(self.train_y)} training and {len(self.test_y)} test examples of shape '

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 
-from fedrecall.data.cache import CachedTensors, cached, file_states, has_private_cache
+from fedrecall.data.cache import CachedTensors, cached, file_states, has_node_cache
 from fedrecall.data.readers import ColumnNames, RawSplit, decode_images, missing_column_error, read_dataset
 from fedrecall.errors import UserError, first_line
 from fedrecall.tensor_dict import Inputs, TensorDict
@@ -225,7 +225,7 @@ def _rows_of(values: Any) -> Any:
 
 def from_images(split: RawSplit, name: str, channels: int | None, size: int | None) -> RawExamples:
     """Decode the images of a split. In a private cache, as a Flower node has, those of a folder are decoded once."""
-    if not split.files or split.problems or not has_private_cache():
+    if not split.files or split.problems or not has_node_cache():
         return RawExamples(*decode_images(split, name, channels, size))
 
     def decode() -> CachedTensors:

@@ -21,7 +21,7 @@ from fedrecall.tensor_dict import Inputs, TensorDict
 if TYPE_CHECKING:
     from pyarrow import ChunkedArray
 
-Floats = np.ndarray[Any, np.dtype[np.float32]]
+Float32s = np.ndarray[Any, np.dtype[np.float32]]
 
 # distinct values of a text column; one with more is an identifier or free text, not a feature
 MAX_COLUMN_CATEGORIES = 50
@@ -144,7 +144,7 @@ class ColumnEncoding:
                 log.warning('%s: column "%s": training data has no %s: encoded as no category', file, self.name, first)
         if self.integers:
             return np.where(is_known, position + 1, 0)[:, None]
-        one_hot: Floats = np.eye(len(known), dtype=np.float32)[position]
+        one_hot: Float32s = np.eye(len(known), dtype=np.float32)[position]
         return np.where(is_known[:, None], one_hot, np.float32(0))
 
 

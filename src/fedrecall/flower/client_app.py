@@ -17,11 +17,12 @@ from fedrecall.core.failures import format_exception
 from fedrecall.core.precision import require_fast
 from fedrecall.core.seeds import single_threaded
 from fedrecall.core.types import Payload
-from fedrecall.data.cache import private_cache
+from fedrecall.data.cache import node_cache
 from fedrecall.errors import UserError
 from fedrecall.flower.app_config import NodeConfig, read_experiment
 from fedrecall.flower.client_state import NodeStateStore
 from fedrecall.flower.codec import InvalidMessage, require_same_spec
+from fedrecall.flower.data_schema import load_data_schema
 from fedrecall.flower.messages import (
     MESSAGE_TYPE,
     REGISTER,
@@ -41,7 +42,6 @@ from fedrecall.flower.node_data import (
     with_base_of_node,
     without_paths,
 )
-from fedrecall.flower.schema import load_schema
 from fedrecall.simulation.devices import make_deterministic, worker_device
 
 log = logging.getLogger("flwr.fedrecall")
@@ -74,9 +74,9 @@ def handle_message(message: Message, context: Context) -> Message:
 
 def run_request(request: TaskRequest, down: Payload, node: NodeConfig, experiment: Experiment) -> TaskReply:
     """Run a task. The new client state is on disk when this returns, before the reply is sent."""
-    schema = load_schema(request.schema)
+    schema = load_data_schema(request.schema)
     # Every message has a process of its own: what was decoded for one is read from the disk for the next.
-    with private_cache(node.state / "cache") if node.has_own_data else nullcontext():
+    with node_cache(node.state / "cache") if node.has_own_data else nullcontext():
         data = load_node_data(node, experiment, schema)
     n = len(data.partition.rows(node.client))
     if request.task == REGISTER:

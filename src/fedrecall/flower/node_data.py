@@ -21,7 +21,7 @@ from fedrecall.data.tabular import read_table
 from fedrecall.errors import SeveralProblems, UserError, first_line
 from fedrecall.flower.app_config import NodeConfig
 from fedrecall.flower.codec import InvalidMessage
-from fedrecall.flower.schema import DataDescription
+from fedrecall.flower.data_schema import DataDescription
 from fedrecall.models.huggingface import HuggingFace
 from fedrecall.runs.setup import (
     FederatedData,

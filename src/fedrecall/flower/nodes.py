@@ -13,6 +13,7 @@ from fedrecall.config.data_section import DataSection
 from fedrecall.data.preprocessing import Preprocessing
 from fedrecall.errors import UserError
 from fedrecall.flower.codec import InvalidMessage
+from fedrecall.flower.data_schema import DataDescription, dump_data_schema, find_misfit, merge_descriptions
 from fedrecall.flower.messages import (
     REGISTER,
     TaskFailed,
@@ -22,11 +23,10 @@ from fedrecall.flower.messages import (
     to_array_record,
     unreadable,
 )
-from fedrecall.flower.schema import DataDescription, agree, dump_schema, find_misfit
 
 NODE_POLL_INTERVAL = 0.25  # seconds between two requests for replies
 
-HELLO_TIMEOUT = 120.0  # seconds to wait for registrations, so that a node that hangs does not block a round
+REGISTRATION_TIMEOUT = 120.0  # seconds to wait for registrations, so that a node that hangs does not block a round
 
 log = logging.getLogger("flwr.fedrecall")
 
@@ -51,7 +51,7 @@ class NodeRegistry:
     timeout: float  # seconds to wait for clients
     changed: Callable[["NodeRegistry"], None] | None = None  # called whenever the connected nodes were polled
     code: tuple[str, ...] = ()  # own code of the experiment, for `TaskRequest.code`
-    schema: Preprocessing | None = None  # form of the nodes' own data; None until `agree`
+    schema: Preprocessing | None = None  # form of the nodes' own data; None until `fix_schema`
     online: set[int] = field(default_factory=set)  # nodes at the last poll
     members: dict[int, RegisteredClient] = field(default_factory=dict)
     _registered: set[int] = field(default_factory=set)
@@ -66,7 +66,7 @@ class NodeRegistry:
         new = sorted(online - self._registered)
         if new:
             claims: dict[int, list[RegisteredClient]] = {}
-            timeout = min(self.timeout / 3, HELLO_TIMEOUT)  # leaves time for a retry: Flower can lose a message
+            timeout = min(self.timeout / 3, REGISTRATION_TIMEOUT)  # leaves time for a retry: Flower can lose a message
             hello = TaskRequest(REGISTER, schema=self.schema_text, code=self.code)
             requests = {node: request_message(hello, to_array_record({}), node, timeout) for node in new}
             for node, message in send_and_collect(self.grid, requests, timeout):
@@ -80,19 +80,19 @@ class NodeRegistry:
     @property
     def schema_text(self) -> str:
         """The schema, as requests have it."""
-        return dump_schema(self.schema)
+        return dump_data_schema(self.schema)
 
-    def agree(self, section: DataSection, server: DataDescription | None, least: int) -> Preprocessing:
+    def fix_schema(self, section: DataSection, server: DataDescription | None, min_clients: int) -> Preprocessing:
         """Fix the form of the nodes' own data; nodes whose data does not fit take no part. `server`: of its own data.
 
-        Fewer than `least` clients are an error.
+        Fewer than `min_clients` clients are an error.
         """
         described = {c: m.description for c, m in self.members.items() if m.description is not None}
-        schema, problems = agree(described, section, server)
+        schema, problems = merge_descriptions(described, section, server)
         self.schema = schema
         for client, error in problems.items():
             self._decline(self.members.pop(client).node, TaskFailed(error.code, str(error), error.key, client))
-        self._require(least, self.members)
+        self._require(min_clients, self.members)
         return schema
 
     def problem(self, client: int) -> TaskFailed:
@@ -102,10 +102,10 @@ class NodeRegistry:
                 return TaskFailed(problem.code, f"node {node}: {problem}", problem.key, client)
         return TaskFailed("reply.not_connected", "its node is not connected", client=client)
 
-    def wait_for_clients(self, least: int) -> None:
+    def wait_for_clients(self, min_clients: int) -> None:
         """Wait until all clients are connected, but for those whose nodes have declined.
 
-        After the timeout, or if all others have declined, `least` clients are enough; fewer are an error.
+        After the timeout, or if all others have declined, `min_clients` clients are enough; fewer are an error.
         """
         deadline = time.monotonic() + self.timeout
         while True:
@@ -118,7 +118,7 @@ class NodeRegistry:
             if set(range(self.population)) <= {*connected, *declined} or time.monotonic() >= deadline:
                 break
             time.sleep(NODE_POLL_INTERVAL)
-        self._require(least, connected)
+        self._require(min_clients, connected)
         if len({member.has_own_data for member in connected.values()}) > 1:
             own = ", ".join(str(client) for client, member in sorted(connected.items()) if member.has_own_data)
             raise UserError(
@@ -129,16 +129,16 @@ class NodeRegistry:
                 "set folder, table or index in the node-config of all nodes, or of none",
             )
 
-    def _require(self, least: int, connected: Collection[int]) -> None:
-        """Raise an error, with the reasons of the others, if fewer clients than `least` are connected."""
-        if len(connected) >= least:
+    def _require(self, min_clients: int, connected: Collection[int]) -> None:
+        """Raise an error, with the reasons of the others, if fewer clients than `min_clients` are connected."""
+        if len(connected) >= min_clients:
             return
         missing = sorted(set(range(self.population)) - set(connected))
         problems = "".join(f"; node {node}: {reason} ({reason.code})" for node, reason in self._problems.items())
         raise UserError(
             "flower.too_few_clients",
             f"engine.timeout = {self.timeout:g}: {len(connected)} of {self.population} clients connected within "
-            f"{self.timeout:g} s, {least} are needed; missing: {', '.join(map(str, missing[:20]))}{problems}",
+            f"{self.timeout:g} s, {min_clients} are needed; missing: {', '.join(map(str, missing[:20]))}{problems}",
             "engine.timeout",
             "start their nodes, each with client=NUMBER in its node-config, or raise engine.timeout",
         )
@@ -220,7 +220,7 @@ def send_and_collect(grid: Grid, requests: Mapping[int, Message], timeout: float
     while waiting:
         is_last = time.monotonic() >= deadline  # replies that are there are pulled, however late
         for message_id in list(waiting):
-            if (reply := _pull(grid, message_id)) is not None:
+            if (reply := _fetch_reply(grid, message_id)) is not None:
                 yield waiting.pop(message_id), reply
         if is_last:
             break
@@ -230,7 +230,7 @@ def send_and_collect(grid: Grid, requests: Mapping[int, Message], timeout: float
         yield key, None
 
 
-def _pull(grid: Grid, message_id: str) -> Message | InvalidMessage | None:
+def _fetch_reply(grid: Grid, message_id: str) -> Message | InvalidMessage | None:
     """Return the reply to one message; None if there is none yet.
 
     Each is pulled alone: Flower raises for a reply that it cannot read, and drops the other replies of that call.

@@ -60,10 +60,10 @@ def main(grid: Grid, context: Context) -> None:
         log.info("run directory: %s", out)
         status = StatusFile(out, experiment.run.rounds, show_sizes=experiment.server.privacy is None)
         timeout = engine.timeout or DEFAULT_TASK_TIMEOUT
-        least, resume = engine.min_replies or federation.clients, (out / "config.toml").exists()
+        min_clients, resume = engine.min_replies or federation.clients, (out / "config.toml").exists()
         nodes = NodeRegistry(grid, federation.clients, timeout, status.registry_changed, hashes, read_data_schema(out))
-        nodes.wait_for_clients(least)
-        setup = prepare_federation(experiment, nodes, least)
+        nodes.wait_for_clients(min_clients)
+        setup = prepare_federation(experiment, nodes, min_clients)
         with Run(setup, out, resume=resume, engine=engine_factory(nodes, RunDirectory(out), status)) as run:
             save_data_schema(out, nodes.schema)
             for record in run:

@@ -14,9 +14,9 @@ from fedrecall.data.preprocessing import Preprocessing
 from fedrecall.errors import UserError
 from fedrecall.files import write_atomic
 from fedrecall.flower.app_config import NODES_PARTITION
+from fedrecall.flower.data_schema import DataDescription, dump_data_schema, load_data_schema, placeholder
 from fedrecall.flower.nodes import NodeRegistry
-from fedrecall.flower.schema import DataDescription, dump_schema, load_schema, placeholder
-from fedrecall.runs.setup import Setup, build_setup, prepare_run, with_resolved_choices, without_clients
+from fedrecall.runs.setup import Setup, build_setup, prepare_run, unassigned_data, with_resolved_choices
 
 DATA_SCHEMA_FILE = "schema.json"  # in the run directory: the form of the nodes' own data, the same after every restart
 
@@ -40,16 +40,18 @@ def check_without_server_data(experiment: Experiment) -> None:
 def read_data_schema(out: Path) -> Preprocessing | None:
     """Return the schema of the run that is resumed; None for a new run."""
     path = out / DATA_SCHEMA_FILE
-    return load_schema(path.read_text()) if path.exists() else None
+    return load_data_schema(path.read_text()) if path.exists() else None
 
 
 def save_data_schema(out: Path, schema: Preprocessing | None) -> None:
     """Write the schema to the run directory, readable, for a resumed run."""
     if schema is not None:
-        write_atomic(out / DATA_SCHEMA_FILE, (json.dumps(json.loads(dump_schema(schema)), indent=2) + "\n").encode())
+        write_atomic(
+            out / DATA_SCHEMA_FILE, (json.dumps(json.loads(dump_data_schema(schema)), indent=2) + "\n").encode()
+        )
 
 
-def prepare_federation(experiment: Experiment, nodes: NodeRegistry, least: int) -> Setup:
+def prepare_federation(experiment: Experiment, nodes: NodeRegistry, min_clients: int) -> Setup:
     """Set up a run on registered nodes. If these have tables or folders of their own, their form is fixed first."""
     if not any(member.has_own_data for member in nodes.members.values()):
         return prepare_run(experiment)
@@ -58,7 +60,7 @@ def prepare_federation(experiment: Experiment, nodes: NodeRegistry, least: int) 
     if any(member.description is not None for member in nodes.members.values()):
         if nodes.schema is None:
             server = None if own is None else DataDescription.of(own.preprocessing())
-            schema = nodes.agree(section, server, least)
+            schema = nodes.fix_schema(section, server, min_clients)
             log.info("classes: %s", list_names(schema.classes, 20))
             if schema.columns:
                 log.info("columns: %s", list_names([column.name for column in schema.columns], 20))
@@ -77,7 +79,7 @@ def prepare_federation(experiment: Experiment, nodes: NodeRegistry, least: int) 
 def setup_without_client_data(experiment: Experiment, dataset: Dataset) -> Setup:
     """Set up a run whose clients have their data on their nodes. The server uses only test and auxiliary data."""
     section, federation = experiment.data, experiment.federation
-    federated = without_clients(section, dataset, federation.clients, experiment.run.seed_for("partition"))
+    federated = unassigned_data(section, dataset, federation.clients, experiment.run.seed_for("partition"))
     parts: tuple[HeldOutPart, ...] = ("client_test", "validation")
     held_out: dict[HeldOutPart, Partition] = {p: federated.partition for p in parts if getattr(section, p)}
     nodes = federation.model_copy(update={"partition": PythonObject("partition", NODES_PARTITION)})

@@ -67,7 +67,7 @@ class Comparison:
 
     @property
     def baselines(self) -> list[str]:
-        """The names of the rows that are yardsticks."""
+        """The names of the rows that are baselines."""
         return self._results.study.baselines
 
     @property

@@ -70,7 +70,7 @@ def _by_class(dataset: Dataset, last: RoundResult | None) -> list[str]:
     for label, name in enumerate(dataset.classes[:MAX_ROWS]):
         is_class, is_predicted = last.score.y == label, last.score.predicted == label
         hits = int((is_class & is_predicted).sum())
-        rows.append((name, int(is_class.sum()), _share(hits, is_class), _share(hits, is_predicted)))
+        rows.append((name, int(is_class.sum()), _share_text(hits, is_class), _share_text(hits, is_predicted)))
     return _table(("class", "examples", "recall", "precision"), rows, dataset.num_classes)
 
 
@@ -81,7 +81,7 @@ def _by_client(dataset: Dataset, last: RoundResult | None) -> list[str]:
     rows = []
     for group, name in enumerate(dataset.group_names[:MAX_ROWS]):
         belongs = dataset.test_groups == group
-        rows.append((name, int(belongs.sum()), _share(int((hits & belongs).sum()), belongs)))
+        rows.append((name, int(belongs.sum()), _share_text(int((hits & belongs).sum()), belongs)))
     return _table(("client", "examples", "accuracy"), rows, len(dataset.group_names))
 
 
@@ -91,7 +91,7 @@ def _table(header: tuple[str, ...], rows: Iterable[tuple[object, ...]], total: i
     return lines + ([f"\n{total - MAX_ROWS} more are not listed."] if total > MAX_ROWS else [])
 
 
-def _share(hits: int, among: torch.Tensor) -> str:
+def _share_text(hits: int, among: torch.Tensor) -> str:
     total = int(among.sum())
     return f"{100 * hits / total:.1f} %" if total else "-"
 

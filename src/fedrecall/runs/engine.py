@@ -7,7 +7,7 @@ from fedrecall.core.client_state_store import ClientStateStore
 from fedrecall.core.dry_run import DryRun
 from fedrecall.core.exchange import ReplyPolicy
 from fedrecall.core.failures import FailurePolicy
-from fedrecall.core.preaggregation import LimitedExamples
+from fedrecall.core.preaggregation import ExampleCountLimit
 from fedrecall.core.precision import require_fast
 from fedrecall.core.privacy import PrivacyLedger, PrivateAggregation
 from fedrecall.core.reply_validation import ReplyValidator
@@ -90,7 +90,7 @@ def make_reply_policy(setup: Setup, ledger: PrivacyLedger) -> ReplyPolicy:
     )
     rules: list[AggregationRule] = []
     if federation.max_examples_ratio is not None:
-        rules.append(LimitedExamples(federation.max_examples_ratio))
+        rules.append(ExampleCountLimit(federation.max_examples_ratio))
     rules += [rule for rule in (server.preaggregation, server.robust) if rule is not None]
     if server.privacy is not None:
         rules.append(PrivateAggregation(server.privacy, setup.clients.seed, setup.schedule.population, ledger))

@@ -192,7 +192,7 @@ def load_and_partition(experiment: Experiment, *, data: object = None, partition
     )
     experiment = with_clients_of_data(experiment, dataset, data, partition)
     seed = run.seed_for("partition")
-    federated = without_clients(section, dataset, experiment.federation.clients, seed)
+    federated = unassigned_data(section, dataset, experiment.federation.clients, seed)
     dataset, clients = federated.dataset, federated.client_examples
     groups = None if dataset.train_groups is None else dataset.train_groups[clients.rows].numpy()
     named_by_user = data is not None or section.may_name_clients
@@ -215,7 +215,7 @@ def load_and_partition(experiment: Experiment, *, data: object = None, partition
     return hold_out_parts(section, federated._replace(partition=assigned), seed)
 
 
-def without_clients(section: DataSection, dataset: Dataset, clients: int, seed: int) -> FederatedData:
+def unassigned_data(section: DataSection, dataset: Dataset, clients: int, seed: int) -> FederatedData:
     """Draw the server's auxiliary examples from the training part. No example is assigned to a client yet."""
     dataset = with_imbalance(dataset, section.imbalance, seeds.numpy_generator(seed, "imbalance"))
     aux, left = split_auxiliary(

@@ -85,7 +85,7 @@ def comparison_study(
 ) -> tuple[Study, StudyObjects]:
     """Make the study of several methods with one configuration, and collect the objects that no table can hold.
 
-    The first method is the reference of the others. `baselines` are yardsticks below them; None: those of
+    The first method is the reference of the others. `baselines` are rows below them; None: those of
     `default_baselines`.
     """
     if seeds < 1:
@@ -137,7 +137,7 @@ def default_methods(experiment: Experiment, data: Dataset | None = None) -> list
 
 
 def default_baselines(experiment: Experiment, objects: PythonObjects) -> tuple[Baseline, ...]:
-    """Return the yardsticks of a comparison on the user's own data; none for named data sets, whose runs may be long.
+    """Return the baselines of a comparison on the user's own data; none for named data sets, whose runs may be long.
 
     "majority" needs no training, and "central" has the cost of FedAvg, the cheapest method. "local" is left out: with
     many clients it has many small runs.
@@ -148,7 +148,7 @@ def default_baselines(experiment: Experiment, objects: PythonObjects) -> tuple[B
 
 
 def _baseline_rows(names: Sequence[str], experiment: Experiment, objects: PythonObjects) -> dict[str, Tables]:
-    """Return the rows of the yardsticks. "central" and "local" make as many sample passes as FedAvg's run."""
+    """Return the rows of the baselines. "central" and "local" make as many sample passes as FedAvg's run."""
     if isinstance(names, str) or (unknown := [name for name in names if name not in get_args(Baseline)]):
         first = names if isinstance(names, str) else unknown[0]
         raise unknown_name("baseline", first, get_args(Baseline), key="baselines")

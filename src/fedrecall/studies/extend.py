@@ -49,7 +49,7 @@ def merge_studies(old: Study, new: Study, folder: Path) -> Study:
         _require_equal(folder, f"columns.{name}.", old.columns[name], new.columns[name])
     paper = papers.load_definition(new.id) if new.id in experiment_ids() else None
     rows = _merge_ordered(old.rows, new.rows, paper.rows if paper else {})
-    rows = dict(sorted(rows.items(), key=lambda item: "baseline" in item[1]))  # yardsticks stay below the methods
+    rows = dict(sorted(rows.items(), key=lambda item: "baseline" in item[1]))  # baselines stay below the methods
     for name in [name for name in old.rows if name in new.rows]:
         before, after = old.rows[name], new.rows[name]
         _require_equal(folder, f"rows.{name}.", *(row_in_columns(row, shared_columns) for row in (before, after)))

@@ -22,12 +22,12 @@ from fedrecall.runs.directory import SUMMARY_FILE, RunDirectory
 from fedrecall.runs.records import RoundRecord
 from fedrecall.runs.run import Run
 from fedrecall.runs.setup import MODEL_FILE, Setup
+from fedrecall.studies.baselines import write_baseline
 from fedrecall.studies.compare import StudyObjects
 from fedrecall.studies.extend import write_or_extend
 from fedrecall.studies.results import read_json
 from fedrecall.studies.store import RunStore
 from fedrecall.studies.study import Cell, Study
-from fedrecall.studies.yardsticks import write_yardstick
 
 POLL_INTERVAL = 1.0  # seconds between two checks of the cells that other processes run
 
@@ -64,9 +64,10 @@ def run_study(
     write_or_extend(study, folder)
     objects = objects or StudyObjects()
     # the settings of the user's own code and objects do not determine the result
-    private = {name for name, experiment in study.experiments.items() if not objects.is_empty or own_code(experiment)}
-    private |= {cell.folder for cell in study.cells() if cell.baseline is not None}
-    runner, remaining = _CellRunner(experiments, folder, objects, store, private), study.cells()
+    experiments_by_name = study.experiments.items()
+    not_stored = {name for name, experiment in experiments_by_name if not objects.is_empty or own_code(experiment)}
+    not_stored |= {cell.folder for cell in study.cells() if cell.baseline is not None}
+    runner, remaining = _CellRunner(experiments, folder, objects, store, not_stored), study.cells()
     while remaining:
         before = len(remaining)
         for cell in tuple(remaining):
@@ -90,10 +91,10 @@ class _CellRunner:
         folder: Path,
         objects: StudyObjects,
         store: RunStore | None,
-        private: Collection[str],
+        not_stored: Collection[str],
     ) -> None:
         self._experiments, self._folder, self._objects = experiments, folder, objects
-        self._store, self._private = store, private  # folders of cells that the store must not have
+        self._store, self._not_stored = store, not_stored  # folders of cells that the store must not have
         self._rejected: set[str] = set()
 
     def try_run(self, cell: Cell) -> Generator[StudyEvent, None, bool]:
@@ -134,10 +135,10 @@ class _CellRunner:
             if cell.baseline in ("local", "majority"):
                 yield StudyEvent("started", cell)
                 shutil.rmtree(path, ignore_errors=True)  # of a process that was killed
-                write_yardstick(cell.baseline, setup, path, self._objects.model)
+                write_baseline(cell.baseline, setup, path, self._objects.model)
                 yield StudyEvent("finished", cell, summary=read_json(path / SUMMARY_FILE))
                 return None
-            store = None if cell.folder in self._private else self._store
+            store = None if cell.folder in self._not_stored else self._store
             with nullcontext(True) if store is None else try_lock(store.path_of(setup)) as acquired:
                 if not acquired:
                     raise _MadeElsewhere

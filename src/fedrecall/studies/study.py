@@ -80,7 +80,7 @@ class Cell(NamedTuple):
     start_from: str | None
     """Run directory of the cell whose final model is the initial model."""
     baseline: Baseline | None = None
-    """Yardstick that the row is; None: a method."""
+    """Baseline that the row is; None: a method."""
 
 
 class Study(Section):
@@ -99,7 +99,7 @@ class Study(Section):
     rows: Annotated[dict[str, Tables], Field(min_length=1)]
     """Tables by name. Keys of the study: `start` (row whose final model is the initial model), `once` (the row is run
     once, without the tables of a column), `columns` (tables of this row in single columns), `baseline` (the row is this
-    yardstick)."""
+    baseline)."""
     columns: Annotated[dict[str, Tables], Field(min_length=1)]
     """Tables by name. Key of the study: `group` (group of the test set that the column reports)."""
     seeds: Annotated[tuple[int, ...], Field(strict=False, min_length=1)] = (0,)
@@ -216,7 +216,7 @@ class Study(Section):
 
     @property
     def baselines(self) -> list[str]:
-        """The rows that are yardsticks."""
+        """The rows that are baselines."""
         return [row for row, tables in self.rows.items() if "baseline" in tables]
 
     def _cell_path(self, row: str, column: str, seed: int) -> str:
@@ -288,7 +288,7 @@ class Study(Section):
 
 
 def _without_federation(tables: Tables, *, pooled: bool) -> Tables:
-    """Return the tables of a yardstick: plain training without what methods add; `pooled`: of one client."""
+    """Return the tables of a baseline: plain training without what methods add; `pooled`: of one client."""
     run = {k: v for k, v in tables.get("run", {}).items() if k not in ("probes", "local_accuracy", "start", "track")}
     local = {k: v for k, v in tables.get("local", {}).items() if k != "prox"}
     federation = {k: v for k, v in tables.get("federation", {}).items() if k in ("clients", "partition")}

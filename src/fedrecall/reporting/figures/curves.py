@@ -148,7 +148,7 @@ def _add_baselines(
     found: dict[tuple[str, str], list[FinishedRun]],
     table: dict[tuple[str, str], dict[str, MeanCurve]],
 ) -> None:
-    """Add the horizontal lines of the yardsticks to the panels of the accuracy."""
+    """Add the horizontal lines of the baselines to the panels of the accuracy."""
     for (row, column), runs in found.items():
         lines = table.get((MEASURE_LABELS["accuracy"], column))
         if lines and row in results.study.baselines:

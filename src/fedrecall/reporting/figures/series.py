@@ -151,7 +151,7 @@ def accuracy_over_seeds(runs: Sequence[FinishedRun], measure: str) -> MeanStd | 
 
 
 def baseline_line(runs: Sequence[FinishedRun], measure: str, rounds: Iterable[int]) -> MeanCurve | None:
-    """Return the horizontal line of a yardstick's accuracy, over the rounds of the methods; None without accuracy."""
+    """Return the horizontal line of a baseline's accuracy, over the rounds of the methods; None without accuracy."""
     level, shown = accuracy_over_seeds(runs, measure), sorted(set(rounds))
     if level is None or not shown:
         return None

@@ -135,7 +135,7 @@ METHOD_STYLES |= {
     "logit-distillation": LineStyle("#D55E00", MIXED, "^"),
 }
 
-# Yardsticks of a comparison: horizontal lines without markers.
+# Baselines of a comparison: horizontal lines without markers.
 BASELINE_STYLES = {
     "central": LineStyle("#7f7f7f", DASHED, ""),
     "local": LineStyle("#7f7f7f", MIXED, ""),

@@ -65,7 +65,7 @@ def _lines(
     """Return mean and sample deviation of each row that has the measure."""
     out = []
     numbers = set[int]()  # rounds of the methods
-    for position, row in enumerate(results.study.rows):  # yardsticks are the last ones
+    for position, row in enumerate(results.study.rows):  # baselines are the last ones
         runs = runs_to_average(results.finished_runs(row, column))
         if row in results.study.baselines:
             is_drawn = measure.key == "accuracy" and runs

@@ -116,7 +116,7 @@ def build_study_page(results: StudyResults, element_id: str) -> StudyPage:
         if len(names) > 1:
             named[label] = join_limited(names)
     if study.baselines:
-        named["yardsticks"] = join_limited(study.baselines)
+        named["baselines"] = join_limited(study.baselines)
     rows, columns = _configurations(results)
     return StudyPage(
         element_id=element_id,
@@ -169,7 +169,7 @@ def _sections(
     breakdown = [table for column in study.columns for table in breakdown_tables(results, column)]
     if breakdown := client_tables(results) + breakdown:
         yield PageSection("breakdown", "By class and client", tuple(breakdown))
-    probes = asked_probes(results)
+    probes = recorded_probes(results)
     probe_tables = [probe_table(results, column, name) for name in probes for column in study.columns]
     specs = [PROBE_FIGURES[name] for name in probes if name in PROBE_FIGURES and PROBE_FIGURES[name].form not in forms]
     if probes:
@@ -188,7 +188,7 @@ def _sections(
     yield PageSection("configuration", "Configuration")
 
 
-def asked_probes(results: StudyResults) -> list[str]:
+def recorded_probes(results: StudyResults) -> list[str]:
     """Return the probes that some run has, and "confusion" if it is a metric, in the order of `run.probes`."""
     found: dict[str, None] = {}
     for path in dict.fromkeys(run.path for run in results.finished_runs()):

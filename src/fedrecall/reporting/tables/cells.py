@@ -54,7 +54,7 @@ class RunGroup:
 
     @property
     def failed(self) -> bool:
-        """True if there are runs and none of them learned; the yardstick "majority" learns nothing and never fails."""
+        """True if there are runs and none of them learned; the baseline "majority" learns nothing and never fails."""
         if not self.outcomes or self.outcomes[0].cell.baseline == "majority":
             return False
         curve = self.curve

@@ -98,7 +98,7 @@ def comparison_table(results: StudyResults, column: str, *, brief: bool = False)
 def _unless_baseline(
     make: Callable[[str, RunGroup], TableCell], baselines: Container[str], row: str, group: RunGroup
 ) -> TableCell:
-    """Make a cell that has no meaning for a yardstick."""
+    """Make a cell that has no meaning for a baseline."""
     return TableCell(("-",), {"mean": None}) if row in baselines else make(row, group)
 
 
@@ -119,7 +119,7 @@ BASELINE_NOTES = {
 
 
 def _baseline_notes(results: StudyResults, groups: Mapping[str, RunGroup]) -> list[str]:
-    """Return a line for every yardstick, and what there is to win for the first method."""
+    """Return a line for every baseline, and what there is to win for the first method."""
     study = results.study
     out = [BASELINE_NOTES[str(study.rows[row]["baseline"])] for row in study.baselines]
     first = study.methods[0] if study.methods else None

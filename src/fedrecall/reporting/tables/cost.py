@@ -21,7 +21,7 @@ def cost_table(results: StudyResults) -> ReportTable:
     rows = []
     for row in results.study.rows:
         runs = list({run.path: run for run in results.finished_runs(row)}.values())  # columns may share a run
-        sends = row not in results.study.baselines  # a yardstick sends nothing to a server
+        sends = row not in results.study.baselines  # a baseline sends nothing to a server
         cells = (
             number_cell(float(len(runs))),
             number_cell(_mean([passes_trained(run) for run in runs]), MILLION),

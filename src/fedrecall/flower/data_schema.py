@@ -33,13 +33,13 @@ MAX_DESCRIPTION = 2**26  # characters
 Name = Annotated[str, Field(max_length=1000)]
 
 
-class Wire(BaseModel):
+class NodeModel(BaseModel):
     """Base of what a node sends as JSON: strict, because the sender may be hostile."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-class ColumnForm(Wire):
+class ColumnForm(NodeModel):
     """One column of a node's table."""
 
     name: Name
@@ -62,7 +62,7 @@ class ColumnForm(Wire):
         return self
 
 
-class DataDescription(Wire):
+class DataDescription(NodeModel):
     """Form of a node's own data."""
 
     classes: Annotated[tuple[Name, ...], Field(max_length=MAX_NAMES)]
@@ -124,10 +124,10 @@ class DataDescription(Wire):
         return tuple(sorted(self.shapes.items())), tuple(sorted(self.types.items()))
 
 
-def agree(
+def merge_descriptions(
     descriptions: Mapping[int, DataDescription], section: DataSection, server: DataDescription | None
 ) -> tuple[Preprocessing, dict[int, UserError]]:
-    """Return the schema of a federation, and by client why its data does not fit.
+    """Return the common schema of a federation, and by client why its data does not fit.
 
     Columns, inputs and classes are those of the server's data, if it has any. Otherwise they are those of most nodes,
     and the classes are data.labels or those of all nodes together. The statistics are always those of the nodes.
@@ -214,13 +214,13 @@ def sort_names(names: set[str]) -> tuple[str, ...]:
         return tuple(sorted(names))
 
 
-def dump_schema(schema: Preprocessing | None) -> str:
+def dump_data_schema(schema: Preprocessing | None) -> str:
     """Return a schema as text for a request; empty without one."""
     return "" if schema is None else json.dumps(schema.to_json())
 
 
-def load_schema(text: str) -> Preprocessing | None:
-    """Read what `dump_schema` returned."""
+def load_data_schema(text: str) -> Preprocessing | None:
+    """Read what `dump_data_schema` returned."""
     return Preprocessing.from_json(json.loads(text)) if text else None
 
 

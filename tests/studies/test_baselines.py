@@ -1,4 +1,4 @@
-"""Yardsticks of a comparison: pooled training, each client alone, the most frequent class."""
+"""Baselines of a comparison: pooled training, each client alone, the most frequent class."""
 
 from pathlib import Path
 
@@ -33,7 +33,7 @@ def comparison(data: Dataset, tmp_path_factory: pytest.TempPathFactory) -> fr.Co
     return fr.compare(["fedavg"], config=CONFIG, data=data, seeds=2, baselines=names, out=out, progress=False)
 
 
-def test_yardsticks_are_rows_of_the_same_table(comparison: fr.Comparison) -> None:
+def test_baselines_are_rows_of_the_same_table(comparison: fr.Comparison) -> None:
     assert comparison.methods == ["fedavg"]
     assert comparison.baselines == ["central", "local", "majority"]
     (table,) = comparison.tables()
@@ -102,7 +102,7 @@ def test_defaults(data: Dataset) -> None:
     )
 
 
-def test_yardsticks_are_horizontal_lines(comparison: fr.Comparison, tmp_path: Path) -> None:
+def test_baselines_are_horizontal_lines(comparison: fr.Comparison, tmp_path: Path) -> None:
     from fedrecall.reporting.html.charts import chart_data
 
     figure = comparison.plot()

@@ -1,4 +1,4 @@
-"""Yardsticks of a comparison: what training on pooled data, each client alone, and the most frequent class achieve.
+"""Baselines of a comparison: what training on pooled data, each client alone, and the most frequent class achieve.
 
 "central" is a run of FedAvg with one client that has all examples. The runs of "local" and "majority" are made here;
 they have the files of a run directory that tables and figures read.
@@ -25,8 +25,8 @@ from fedrecall.runs.setup import Setup, UserModel, build_setup
 from fedrecall.studies.study import Baseline
 
 
-def write_yardstick(kind: Baseline, setup: Setup, path: Path, model: UserModel | None = None) -> None:
-    """Write the run directory of a yardstick that is no federated run: "local" or "majority".
+def write_baseline(kind: Baseline, setup: Setup, path: Path, model: UserModel | None = None) -> None:
+    """Write the run directory of a baseline that is no federated run: "local" or "majority".
 
     `model` is the user's own, if the experiment only names it.
     """
@@ -36,7 +36,7 @@ def write_yardstick(kind: Baseline, setup: Setup, path: Path, model: UserModel |
     path.mkdir(parents=True, exist_ok=True)
     directory = RunDirectory(path)
     directory.initialise(setup)
-    records, predictions = _majority(setup) if kind == "majority" else _local(setup, model)
+    records, predictions = _majority(setup) if kind == "majority" else _train_alone(setup, model)
     if predictions is not None:
         save_predictions(path, predictions)
         is_correct, dataset = predictions.predicted == predictions.y, setup.data.dataset
@@ -59,7 +59,7 @@ def _majority(setup: Setup) -> tuple[list[RoundRecord], Predictions]:
     return [_record(1, accuracy, 0.0, [])], make_predictions(score, [score.predicted == y], groups)
 
 
-def _local(setup: Setup, model: UserModel | None) -> tuple[list[RoundRecord], Predictions | None]:
+def _train_alone(setup: Setup, model: UserModel | None) -> tuple[list[RoundRecord], Predictions | None]:
     """Train a model on the data of every client alone; return the records, and the predictions if clients have some.
 
     A test example that has a client is classified by the model of this client. Otherwise all models classify all test
