@@ -5,7 +5,7 @@ belongs to the last accepted reply. Receipts are saved in checkpoints as client 
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -21,8 +21,8 @@ from fedrecall.core.flat_model import FlatModel
 from fedrecall.core.types import Payload, Reply, Score, payload_bytes
 from fedrecall.flower.client_state import StateVersion
 from fedrecall.flower.codec import InvalidMessage
-from fedrecall.flower.messages import TaskFailed, TaskRequest, parse_reply, request_message, to_array_record
-from fedrecall.flower.nodes import NodeRegistry, RawReply, send_and_collect
+from fedrecall.flower.messages import TaskFailed, TaskReply, TaskRequest, parse_reply, request_message, to_array_record
+from fedrecall.flower.nodes import NodeRegistry, RawReply, RegisteredClient, send_and_collect
 from fedrecall.simulation.clients import SimulatedClients
 
 
@@ -68,20 +68,12 @@ class FlowerEngine(TaskEngine):
         connected = self.nodes.connected_clients()
         order = sorted(clients, key=lambda c: (-self.nodes.members[c].n if c in self.nodes.members else 0, c))
         failures = FailureTracker(self.failures, t - (task == EVALUATE), len(clients))  # evaluated after the round
-        record, messages = to_array_record(down), {}
-        for client in order:
-            if client in connected:
-                request = TaskRequest(
-                    task,
-                    client,
-                    version,
-                    self._acknowledged_version(client),
-                    self.oldest_checkpoint_round(),
-                    self.run_id,
-                    self.nodes.schema_text,
-                    self.nodes.code,
-                )
-                messages[client] = request_message(request, record, connected[client].node, self.timeout)
+        record = to_array_record(down)
+        messages = {
+            client: request_message(self._request(task, client, version), record, connected[client].node, self.timeout)
+            for client in order
+            if client in connected
+        }
         received: dict[int, RawReply] = {client: None for client in order if client not in connected}
         waiting, started, bytes_down = set(messages), time.monotonic(), payload_bytes(down)
         if self.watch is not None:
@@ -97,21 +89,8 @@ class FlowerEngine(TaskEngine):
                 transfer = self._transfers.setdefault(key, NodeTransfer())
                 transfer.seconds += time.monotonic() - started
                 transfer.bytes_down += bytes_down
-            message = received.pop(client)
             try:
-                if client not in connected:
-                    raise self.nodes.problem(client)
-                if message is None:
-                    text = f"engine.timeout = {self.timeout:g}: no reply within {self.timeout:g} s"
-                    raise TaskFailed("reply.timeout", text, "engine.timeout")
-                if isinstance(message, InvalidMessage):
-                    raise message
-                reply = parse_reply(message)
-                if reply.client != client:
-                    raise InvalidMessage("reply.wrong_client", f"client {reply.client} replied in its place")
-                if reply.n != connected[client].n:
-                    text = f"number of examples = {reply.n}: the client registered with {connected[client].n}"
-                    raise InvalidMessage("reply.invalid_example_count", text)
+                reply = self._parse(received.pop(client), client, connected)
             except (TaskFailed, InvalidMessage) as error:
                 sender = f"node {connected[client].node}: " if client in connected else ""
                 reason = f"{sender}{error} (task {task})"
@@ -122,6 +101,35 @@ class FlowerEngine(TaskEngine):
             self._transfers[client].bytes_up += payload_bytes(reply.up) + payload_bytes(reply.report)
             receipt = {"version": torch.tensor(version)} if reply.saved_state else {}
             yield Reply(reply.up, reply.n, receipt, reply.report, client)
+
+    def _request(self, task: str, client: int, version: StateVersion) -> TaskRequest:
+        return TaskRequest(
+            task,
+            client,
+            version,
+            self._acknowledged_version(client),
+            self.oldest_checkpoint_round(),
+            self.run_id,
+            self.nodes.schema_text,
+            self.nodes.code,
+        )
+
+    def _parse(self, message: RawReply, client: int, connected: Mapping[int, RegisteredClient]) -> TaskReply:
+        """Read a client's reply; raise an error if there is none, or if it is not the reply of this client."""
+        if client not in connected:
+            raise self.nodes.problem(client)
+        if message is None:
+            text = f"engine.timeout = {self.timeout:g}: no reply within {self.timeout:g} s"
+            raise TaskFailed("reply.timeout", text, "engine.timeout")
+        if isinstance(message, InvalidMessage):
+            raise message
+        reply = parse_reply(message)
+        if reply.client != client:
+            raise InvalidMessage("reply.wrong_client", f"client {reply.client} replied in its place")
+        if reply.n != connected[client].n:
+            text = f"number of examples = {reply.n}: the client registered with {connected[client].n}"
+            raise InvalidMessage("reply.invalid_example_count", text)
+        return reply
 
     def round_details(self) -> dict[str, Any]:
         """Return the time and the bytes of each client's messages in the last round, and clear them."""
