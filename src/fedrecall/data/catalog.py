@@ -163,6 +163,26 @@ def load_named(
     if name not in DATASETS:
         raise unknown_name("data set", name, DATASETS, key="data.name")
     spec = DATASETS[name]
+    _check_options(name, classes=classes, size=size, limit=limit, writers=writers)
+    if name == "digits":
+        return _digits(spec)
+    folder = root or os.environ.get("FEDRECALL_DATA")
+    locations = locate_splits(name, spec, Path(folder).expanduser()) if folder else None
+    pixels = size or spec.size
+    source = {"size": pixels, "source": _source_key(locations) if locations else spec.repo}
+    tensors, about = decoded = cached(name, source, lambda: _read(name, spec, locations, pixels))
+    if not partial:
+        _require_complete(name, spec, tensors)
+    if len(spec.splits) > 1:
+        parts = (tensors["train.x"], tensors["train.y"], tensors["test.x"], tensors["test.y"])
+        return Dataset(name, *parts, tuple(json.loads(about["classes"])), test_transform=spec.test_transform)
+    if writers is not None:
+        decoded = _draw_writers(decoded, writers, seed), about
+    return _split_grouped(name, spec, decoded, classes, limit, seed)
+
+
+def _check_options(name: str, *, classes: int | None, size: int | None, limit: int | None, writers: int | None) -> None:
+    """Raise an error for options that the data set does not have, and for their invalid values."""
     for key, value in (("classes", classes), ("writers", writers)):
         if value is not None and name != "femnist":
             raise UserError(
@@ -178,7 +198,7 @@ def load_named(
             "data.classes",
             "use 10 (digits), 26 (letters) or 62",
         )
-    if limit is not None and spec.group is None:
+    if limit is not None and DATASETS[name].group is None:
         grouped = ", ".join(key for key, value in DATASETS.items() if value.group)
         raise UserError(
             "config.conflict",
@@ -204,21 +224,6 @@ def load_named(
         raise UserError(
             "config.invalid_value", f"data.size = {size}: not a size of images in pixels", "data.size", "use at least 1"
         )
-    if name == "digits":
-        return _digits(spec)
-    folder = root or os.environ.get("FEDRECALL_DATA")
-    locations = locate_splits(name, spec, Path(folder).expanduser()) if folder else None
-    pixels = size or spec.size
-    source = {"size": pixels, "source": _source_key(locations) if locations else spec.repo}
-    tensors, about = decoded = cached(name, source, lambda: _read(name, spec, locations, pixels))
-    if not partial:
-        _require_complete(name, spec, tensors)
-    if len(spec.splits) > 1:
-        parts = (tensors["train.x"], tensors["train.y"], tensors["test.x"], tensors["test.y"])
-        return Dataset(name, *parts, tuple(json.loads(about["classes"])), test_transform=spec.test_transform)
-    if writers is not None:
-        decoded = _draw_writers(decoded, writers, seed), about
-    return _split_grouped(name, spec, decoded, classes, limit, seed)
 
 
 def _require_complete(name: str, spec: DatasetSpec, tensors: Mapping[str, Tensor]) -> None:

@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,21 +56,7 @@ def write_app(
     for name in operation:
         if name not in OPERATION_TEMPLATES:
             raise unknown_name("kind of files", name, OPERATION_TEMPLATES, "cli.invalid_option", "--with")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(
-            "flower.directory_not_empty",
-            f"{folder}: exists and is not empty",
-            str(folder),
-            "choose another folder for the app",
-        )
-    name = re.sub(r"[^a-z0-9]+", "-", folder.absolute().name.lower()).strip("-")
-    if not APP_NAME_PATTERN.fullmatch(name):
-        raise UserError(
-            "flower.invalid_name",
-            f'"{folder.name}": not a valid name of a Flower app',
-            str(folder),
-            "choose a folder name that begins with a letter and has at most 40 characters",
-        )
+    name = _app_name(folder)
     if isinstance(experiment.model, HuggingFace):  # nodes with another base refuse to train
         experiment = experiment.model_copy(update={"model": experiment.model.with_checksum()})
     tables = experiment.to_tables()
@@ -96,19 +82,42 @@ def write_app(
         "modules": sorted({target.parts[0] for target in packed}),
         "operation": {name: list(OPERATION_TEMPLATES[name]) for name in operation},
     }
-    files = dict(APP_TEMPLATES)
-    for name in operation:
-        files |= OPERATION_TEMPLATES[name]
+    templates = dict(APP_TEMPLATES)
+    for kind in operation:
+        templates |= OPERATION_TEMPLATES[kind]
     loader = PackageLoader("fedrecall.flower")
-    templates = Environment(loader=loader, undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
+    jinja = Environment(loader=loader, undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False)
+    files = {Path(file): jinja.get_template(template).render(values).encode() for file, template in templates.items()}
+    _write_files(folder, files, packed)
+    return experiment
+
+
+def _app_name(folder: Path) -> str:
+    """Return the name of the app in a folder, which must be empty or not exist."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(
+            "flower.directory_not_empty",
+            f"{folder}: exists and is not empty",
+            str(folder),
+            "choose another folder for the app",
+        )
+    name = re.sub(r"[^a-z0-9]+", "-", folder.absolute().name.lower()).strip("-")
+    if not APP_NAME_PATTERN.fullmatch(name):
+        raise UserError(
+            "flower.invalid_name",
+            f'"{folder.name}": not a valid name of a Flower app',
+            str(folder),
+            "choose a folder name that begins with a letter and has at most 40 characters",
+        )
+    return name
+
+
+def _write_files(folder: Path, rendered: Mapping[Path, bytes], packed: Mapping[Path, Path]) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for file, template in files.items():
-            (folder / file).parent.mkdir(exist_ok=True)
-            write_atomic(folder / file, templates.get_template(template).render(values).encode())
-        for target, source in packed.items():
-            (folder / target).parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(folder / target, source.read_bytes())
+        for file, content in [*rendered.items(), *((target, source.read_bytes()) for target, source in packed.items())]:
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(folder / file, content)
     except OSError as error:
         raise UserError(
             "flower.cannot_write",
@@ -116,7 +125,6 @@ def write_app(
             str(folder),
             "choose another folder, or change its permissions",
         ) from None
-    return experiment
 
 
 def packed_files(modules: Sequence[Path]) -> dict[Path, Path]:
