@@ -61,7 +61,7 @@ def test_the_commands_of_the_report_repeat_the_run(trial: Federation, tmp_path: 
     (commands,) = re.findall(r">(fedrecall flower new.*?)</code>", page.read_text(), re.S)
     script = html.unescape(commands).replace("CONNECTION", CONNECTION_NAME, 1)
     subprocess.run(["bash", "-ec", script], cwd=tmp_path, env=daemons.environment("run"), timeout=LONG, check=True)
-    first, again = (load_file(daemons.folder / out / "model.safetensors") for out in ("first", "runs/run-again"))
+    first, again = (load_file(daemons.folder / out / "model.safetensors") for out in ("first", "runs/first-again"))
     assert first.keys() == again.keys()
     assert all(torch.equal(first[name], again[name]) for name in first)
 
