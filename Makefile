@@ -31,8 +31,7 @@ demo: .venv/core  ## compare three methods on a federation whose clients forget,
 	$(BIN)/fedrecall compare fedavg fedlmd fedcad --seeds 3
 
 quick: lint types  ## lint, types and core's tests in less than a minute; METHOD=fedlmd adds that method's tests
-	$(PYTEST) -n $(CORES) -m "$(NOT_DEFAULT)" tests/core
-	$(if $(METHOD),$(PYTEST) -n $(CORES) -m "$(NOT_DEFAULT)" tests/methods -k '$(METHOD)$(if $(findstring -,$(METHOD)), or $(subst -,_,$(METHOD)))')
+	$(PYTEST) -n $(CORES) -m "$(NOT_DEFAULT)" tests/core $(if $(METHOD),tests/methods --method $(METHOD))
 
 test: lint types docs pytest  ## what CI runs
 

@@ -31,11 +31,24 @@ def real_data() -> Path:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the golden runs anew")
+    parser.addoption("--method", help="run only the tests of this method in tests/methods")
     parser.addoption("--count-attacks", action="store_true", help="print how many attacks were tried, held and lost")
     parser.addoption("--add-golden-bits", action="store_true", help="record the golden bits of this kind of processor")
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if (method := config.getoption("--method")) is None:
+        return
+    folder, names = Path(__file__).parent / "methods", (method, method.replace("-", "_"))
+    items[:] = [i for i in items if not i.path.is_relative_to(folder) or any(name in i.nodeid for name in names)]
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    if (method := config.getoption("--method")) is not None:
+        from fedrecall import METHODS
+
+        if method not in METHODS:
+            raise pytest.UsageError(f"--method {method}: not a method ({', '.join(METHODS)})")
     if config.getoption("--count-attacks"):
         from support.attack_groups import AttackCounts
 
