@@ -35,7 +35,10 @@ MIN_TEXTS = 8  # of a maintainer that is a client
 TUNING_SEED = 1000  # of all searches; the compared runs have the seeds from 0
 TRIALS = 5
 SEEDS = {"heads": 5, "lora": 3}
+EVALUATIONS = {"heads": 10, "lora": 5}  # at the end of a run, whose mean is its score
 RATES = "local.lr=0.1,0.3,1,3,10"  # of methods that have nothing else to tune
+LORA_RATES = "local.lr=0.001,0.003,0.01"  # of FedAvg; the other methods have its rate
+LORA_TUNING: Tables = {"run": {"rounds": 10, "evaluate_every": 10}}
 LORA_METHODS = ("fedavg", "fedlmd", "fedcad")
 CONTROLS = ("fedavg-kd", "fedavg-ls", "grid")
 FIRST = ("fedavg", "fedlmd", "fedcad", "fedntd", "fedssd", "fedcsd", "fedgkd", "fedlsd", "fedlmd-tf")
@@ -55,8 +58,8 @@ FEDERATIONS: dict[str, Tables] = {
 }
 LORA: Tables = {
     "model": {"name": "huggingface", "pooling": "mean", "lora": {"r": 8, "alpha": 16, "targets": ["query", "value"]}},
-    "local": {"optimiser": "adamw", "lr": 0.002, "epochs": 1, "batch": 32},
-    "run": {"rounds": 12, "evaluate_every": 4},
+    "local": {"optimiser": "adamw", "epochs": 1, "batch": 32},
+    "run": {"rounds": 20, "evaluate_every": 2, "probe_every": 10},
 }
 
 
@@ -161,16 +164,22 @@ def method_table(name: str) -> dict[str, Any]:
     return {"name": name, "preset": "fedcsd-code"} if name == "fedcsd" else {"name": name}
 
 
-def tuned(work: Work, federation: str, method: str, data: fr.Dataset, tables: Tables) -> dict[str, Any]:
-    """Return the best of `TRIALS` settings on examples held out from the clients, by a search or from the records."""
-    key = {"stage": "heads", "federation": federation, "method": method, "kind": "search"}
+def tuned(
+    work: Work, key: dict[str, Any], data: fr.Dataset, tables: Tables, over: str | None = None, trials: int = TRIALS
+) -> dict[str, Any]:
+    """Return the best of some settings on examples held out from the clients, by a search or from the records.
+
+    Without `over` the method's own settings are searched, or the learning rate if it has none.
+    """
+    method, key = key["method"], {**key, "kind": "search"}
     for record in work.read():
         if all(record.get(name) == value for name, value in key.items()):
             return dict(record["settings"])
-    over = [RATES] if "local.lr" in SEARCH_SPACES[method].dimensions else []
-    out, start = work.folder / "tuning" / federation / method, time.process_time()
+    ranges = [over or RATES] if "local.lr" in SEARCH_SPACES[method].dimensions else []
+    name = method if key["stage"] == "heads" else f"{method}-lora"
+    out, start = work.folder / "tuning" / key["federation"] / name, time.process_time()
     config = merge_tables(tables, {"run": {"seed": TUNING_SEED}})
-    result = fr.tune(method_table(method), config, data=data, trials=TRIALS, over=over, out=out, progress=False)
+    result = fr.tune(method_table(method), config, data=data, trials=trials, over=ranges, out=out, progress=False)
     settings = {} if result.best is None else dict(result.best.settings)
     seconds = round(time.process_time() - start, 1)
     work.add({**key, "settings": settings, "trials": len(result.trials), "seconds": seconds})
@@ -178,10 +187,10 @@ def tuned(work: Work, federation: str, method: str, data: fr.Dataset, tables: Ta
 
 
 def run_and_record(work: Work, key: dict[str, Any], tables: Tables, data: fr.Dataset) -> None:
-    """Make one run and record its scores: means of the last ten evaluations."""
+    """Make one run and record its scores: means of the last evaluations."""
     start = time.process_time()
     result = fr.run(merge_tables(tables, MEASURES, {"run": {"seed": key["seed"]}}), data=data, progress=False)
-    last = [record for record in result.rounds if record.get("accuracy") is not None][-10:]
+    last = [record for record in result.rounds if record.get("accuracy") is not None][-EVALUATIONS[key["stage"]] :]
     forgotten = {
         name: fmean(record[name] for record in result.rounds if record.get(name) is not None)
         for name in ("forgotten", "forgotten_absent")
@@ -223,10 +232,10 @@ def run_heads(work: Work, methods: list[str] | None) -> None:
             bound = {"method": "logistic regression", "accuracy": round(accuracy, 5), "macro_f1": round(f1, 5)}
             work.add({**key, **bound})
         base = merge_tables(HEADS, table)
-        rate = tuned(work, federation, "fedavg", data, base)  # of all methods that have other settings to tune
-        base = apply_settings(base, rate)
+        search = {"stage": "heads", "federation": federation, "method": "fedavg"}
+        base = apply_settings(base, tuned(work, search, data, base))  # the rate of methods with other settings to tune
         for method in methods or compared_methods():
-            settings = tuned(work, federation, method, data, base)
+            settings = tuned(work, {**search, "method": method}, data, base)
             tables = merge_tables(base, {"method": method_table(method)}, apply_settings({}, settings))
             for seed in range(SEEDS["heads"]):
                 key = {"stage": "heads", "federation": federation, "method": method, "kind": "run", "seed": seed}
@@ -246,16 +255,18 @@ def run_lora(work: Work, methods: list[str] | None) -> None:
     data = lora_data()
     base = merge_tables(HEADS, FEDERATIONS["dirichlet"], {"run": LORA["run"]})
     base = {**base, "model": {**LORA["model"], "path": base_folder()}, "local": LORA["local"]}
+    search = {"stage": "lora", "federation": "dirichlet", "method": "fedavg"}
+    base = apply_settings(base, tuned(work, search, data, merge_tables(base, LORA_TUNING), LORA_RATES, trials=3))
     found = {
         record["method"]: record["settings"]
         for record in work.read()
-        if record["kind"] == "search" and record["federation"] == "dirichlet"
+        if (record["kind"], record["stage"], record["federation"]) == ("search", "heads", "dirichlet")
     }
     for seed in range(SEEDS["lora"]):
         for method in methods or LORA_METHODS:
             settings = {name: v for name, v in found.get(method, {}).items() if name.startswith("method.")}
             tables = merge_tables(base, {"method": method_table(method)}, apply_settings({}, settings))
-            key = {"stage": "lora", "federation": "dirichlet", "method": method, "kind": "run", "seed": seed}
+            key = {**search, "method": method, "kind": "run", "seed": seed}
             if not work.has(**key):
                 run_and_record(work, key, tables, data)
 
@@ -276,7 +287,8 @@ def score_table(records: list[dict[str, Any]], stage: str, federation: str) -> s
         own, values = select(runs, method=method), list(accuracy[method].values())
         spread = f" ± {stdev(values):.2f}" if len(values) > 1 else ""
         found = select(records, stage="heads", federation=federation, method=method, kind="search")
-        settings = ", ".join(f"`{k} = {v:g}`" for k, v in (found[0]["settings"] if found else {}).items()) or "default"
+        own_settings = {k: v for k, v in found[0]["settings"].items() if stage == "heads" or k.startswith("method.")}
+        settings = ", ".join(f"`{k} = {v:g}`" for k, v in own_settings.items()) or "-"
         cells = [
             f"`{method}`",
             str(len(values)),
@@ -285,7 +297,7 @@ def score_table(records: list[dict[str, Any]], stage: str, federation: str) -> s
             f"{100 * fmean(r['macro_f1'] for r in own):.2f}",
             f"{100 * fmean(r['forgotten'] for r in own):.1f}" if "forgotten" in own[0] else "",
             f"{fmean(r['bytes'] for r in own):,.0f}",
-            settings if stage == "heads" else "",
+            settings,
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -361,10 +373,12 @@ def parts_of_page(records: list[dict[str, Any]]) -> dict[str, str]:
             parts[federation] = "Not run."
     parts["dirichlet"] += f"\n\n{missing(records, 'heads', compared_methods())}"
     runs = select(records, stage="lora", kind="run")
-    parts["lora"] = (score_table(records, "lora", "dirichlet") + "\n\n" if runs else "") + missing(
-        records, "lora", list(LORA_METHODS)
-    )
-    return parts
+    paragraphs = [missing(records, "lora", list(LORA_METHODS))]
+    if runs:
+        rate = select(records, stage="lora", kind="search")[0]["settings"]["local.lr"]
+        found = f"The rate found is {rate:g}. {findings(records, 'lora', 'dirichlet')}"
+        paragraphs = [score_table(records, "lora", "dirichlet"), found, *paragraphs]
+    return {**parts, "lora": "\n\n".join(paragraphs)}
 
 
 def write_page(records: list[dict[str, Any]]) -> None:

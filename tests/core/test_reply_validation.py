@@ -144,7 +144,7 @@ def test_an_invalid_reply_is_rejected_and_counted_and_the_round_completes(case: 
 @pytest.mark.parametrize("name", METHODS)
 def test_valid_replies_are_accepted_with_every_method(name: str) -> None:
     method = METHODS[name]()
-    request = ReportRequest(predictions=True, own_data=True, shift=True, distillation=True, features=1)
+    request = ReportRequest(predictions=True, own_data=True, shift=True, distillation=True, features=True, last=1)
     done = run_with_attacker(method, lambda r: r, least=5, report=request)
     assert [r.rejected for r in done] == [[], []]
     unguarded = run_with_attacker(method, lambda r: r, least=None, form=False)

@@ -125,6 +125,20 @@ def test_forgotten_by_hand() -> None:
     assert measure_forgotten(context, SimpleNamespace(received=None, client_metrics=metrics)) is None  # type: ignore[arg-type]
 
 
+def test_clients_models_are_evaluated_in_some_rounds_only() -> None:
+    names = ("forgotten", "local", "local_confusion", "shift", "pull")
+    plain, sparse = tables(*names, method="fedntd", rounds=5), tables(*names, method="fedntd", rounds=5)
+    sparse["run"] |= {"probe_every": 2}  # type: ignore[operator]
+    found, every_round = fr.run(sparse), fr.run(plain)
+    for name in names:
+        measured = (1, 2, 3, 4, 5) if name == "pull" else (2, 4, 5)
+        assert found.probes[name] == [record for record in every_round.probes[name] if record["round"] in measured]
+    with_values = [record["round"] for record in found.rounds if "local_accuracy" in record]
+    assert with_values == [record["round"] for record in found.rounds if "forgotten" in record] == [2, 4, 5]
+    assert all(record["accuracy"] is not None for record in found.rounds)
+    assert torch.equal(found.server.w, every_round.server.w)
+
+
 def test_forgotten_is_the_same_after_a_resume_and_with_few_evaluations(tmp_path: Path) -> None:
     plain = fr.run(tables("forgotten", rounds=3))
     sparse = tables("forgotten", rounds=3)

@@ -67,7 +67,7 @@ def test_the_bits_of_serial_for_any_number_of_workers(workers: int | None) -> No
     w = simulated_clients(
         Stateful(),
         test=test,
-        report=ReportRequest(predictions=True, own_data=True, shift=True, distillation=True, features=1),
+        report=ReportRequest(predictions=True, own_data=True, shift=True, distillation=True, features=True, last=1),
     )
     expected = replies(SerialEngine(w, model(batch_norm=True)))
     got = replies(PoolEngine(w, model(batch_norm=True), workers=workers))

@@ -94,6 +94,9 @@ class RunSection(Section):
     """Accuracies for which the first round that reaches them is reported."""
     probes: Annotated[tuple[ProbeName, ...], Field(strict=False)] = ()
     """Additional measurements; `fedrecall show probes` lists them."""
+    probe_every: Positive = 1
+    """Number of rounds between two evaluations of the clients' models on the test set: for run.local_accuracy and for
+    probes, of which those that need no test set are made in every round."""
     start: LaxPath | None = None
     """Run directory or model file with the initial weights. None: random weights."""
     track: Literal["tensorboard", "mlflow", "wandb"] | None = None

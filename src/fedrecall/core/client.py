@@ -50,9 +50,9 @@ class ClientRunner:
     def _run_task(self, task: str, r: Local, client: int) -> Reply:
         if task != "train":
             return Reply(self._method_task(task)(r), len(r.data), r.memory | r.f.private.to_payload(), {})
-        observer = None
-        if self.report != ReportRequest() or not has_global_model(self.method, r.f):
-            observer = ClientReporter(self.report, self.method, r.f, r, self.test, client)
+        observer, request = None, self.report.in_round(r.t)
+        if request != ReportRequest() or not has_global_model(self.method, r.f):
+            observer = ClientReporter(request, self.method, r.f, r, self.test, client)
         reply = train(self.method, r, self.seed, client, observer)
         _check_weights(reply, r, any_type=type(self.method).aggregate is not Method.aggregate)
         return reply

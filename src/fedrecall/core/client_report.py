@@ -1,6 +1,6 @@
 """Metrics that a client reports besides its reply, for probes, and their validation."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 import torch
@@ -36,12 +36,29 @@ class ReportRequest:
     """Values of `Method.sample_metrics`, averaged over the round. Cost: some arithmetic per batch."""
     pull: bool = False
     """Share of the distillation in the gradient at the logits, mean over batches. Cost: the loss twice per batch."""
-    features: int | None = None
-    """Round, from 0, after which features of some test examples are reported."""
+    features: bool = False
+    """Features of some test examples, after the last round."""
+    every: int = 1
+    """Rounds between two measurements on the test set. The last round has one in any case."""
+    last: int = 0
+    """Last round, from 0."""
+
+    def in_round(self, t: int) -> "ReportRequest":
+        """Return what is reported in round t, from 0: in some rounds nothing that needs the test set."""
+        is_last = t == self.last
+        is_measured = is_last or (t + 1) % self.every == 0
+        return replace(
+            self,
+            predictions=self.predictions and is_measured,
+            shift=self.shift and is_measured,
+            features=self.features and is_last,
+            every=1,
+            last=0,
+        )
 
 
 class ClientReporter:
-    """Training observer that computes the requested metrics of one client's round."""
+    """Training observer that computes the metrics which are requested in one client's round."""
 
     def __init__(
         self, request: ReportRequest, method: Method, f: FlatModel, r: Local, test: Examples, client: int
@@ -84,7 +101,7 @@ class ClientReporter:
             out["pull"] = torch.tensor(fmean(self._pulls), dtype=torch.float64)
         if self._shifts:
             out["shift"] = torch.stack(self._shifts)
-        if self._request.features == self._r.t:
+        if self._request.features:
             out["features"] = self._f.outputs(state, feature_examples(self._test)).h
         return out | {f"observed.{name}": pair for name, pair in self._sums.items()}
 

@@ -32,8 +32,9 @@ def save_final_state(
 def extension_error(setup: Setup, directory: RunDirectory) -> str | None:
     """Return the reason why a finished run cannot have more rounds, or None."""
     run, schedule = setup.experiment.run, setup.experiment.local.schedule
-    if directory.summary["rounds"] % run.evaluate_every:
-        return f"run.evaluate_every = {run.evaluate_every}: its last round was evaluated only because it was the last"
+    for key in ("evaluate_every", "probe_every"):
+        if directory.summary["rounds"] % getattr(run, key):
+            return f"run.{key} = {getattr(run, key)}: its last round was evaluated only because it was the last"
     if isinstance(schedule, Cosine) and schedule.rounds is None:
         return "local.schedule depends on the number of rounds"
     if "features" in run.probes:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedrecall.config.run_section import RunSection
 from fedrecall.core.client_report import SHIFT_METRICS, ReportRequest, feature_examples
 from fedrecall.core.rounds import RoundResult
 from fedrecall.core.types import Payload
@@ -30,10 +31,12 @@ def _confusion(context: ProbeContext, result: RoundResult) -> ProbeRecord | None
     return None if result.score is None else {"confusion": context.confusion(result.score.predicted).tolist()}
 
 
-def _local(context: ProbeContext, result: RoundResult) -> ProbeRecord:
-    clients = [int(report["client"]) for report in result.client_metrics]
+def _local(context: ProbeContext, result: RoundResult) -> ProbeRecord | None:
+    reports = _with("predicted", result)
+    if not reports:
+        return None
+    clients, predicted = [int(report["client"]) for report in reports], [report["predicted"] for report in reports]
     labels = torch.stack([context.labels(client) for client in clients])
-    predicted = [report["predicted"] for report in result.client_metrics]
     correct = torch.stack([context.count(context.test.y[p == context.test.y]) for p in predicted])
     test = context.count(context.test.y)
     accuracy = float((correct.sum(1).double() / test.sum()).mean())
@@ -70,21 +73,27 @@ def _in_and_out_of_distribution(labels: Tensor, correct: Tensor, test: Tensor) -
     return average(inside), average(outside)
 
 
-def _local_confusion(context: ProbeContext, result: RoundResult) -> ProbeRecord:
-    return {
-        "clients": [int(report["client"]) for report in result.client_metrics],
-        "confusion": [context.confusion(report["predicted"]).tolist() for report in result.client_metrics],
-    }
+def _local_confusion(context: ProbeContext, result: RoundResult) -> ProbeRecord | None:
+    reports = _with("predicted", result)
+    clients = [int(report["client"]) for report in reports]
+    confusion = [context.confusion(report["predicted"]).tolist() for report in reports]
+    return {"clients": clients, "confusion": confusion} if reports else None
+
+
+def _with(metric: str, result: RoundResult) -> list[Payload]:
+    """Return the reports that have a metric: not in every round those that need the test set (`run.probe_every`)."""
+    return [report for report in result.client_metrics if metric in report]
 
 
 def _cohort(context: ProbeContext, result: RoundResult) -> ProbeRecord:
     return {"labels": torch.stack([context.labels(client) for client in result.clients]).sum(0).tolist()}
 
 
-def _shift(_: ProbeContext, result: RoundResult) -> ProbeRecord:
-    parts = [report["shift"].T.tolist() for report in result.client_metrics]
+def _shift(_: ProbeContext, result: RoundResult) -> ProbeRecord | None:
+    reports = _with("shift", result)
+    parts = [report["shift"].T.tolist() for report in reports]
     named = {name: [part[i] for part in parts] for i, name in enumerate(SHIFT_METRICS)}
-    return {"clients": [int(report["client"]) for report in result.client_metrics], **named}
+    return {"clients": [int(report["client"]) for report in reports], **named} if reports else None
 
 
 def _distillation(_: ProbeContext, result: RoundResult) -> ProbeRecord | None:
@@ -103,7 +112,7 @@ def _distillation(_: ProbeContext, result: RoundResult) -> ProbeRecord | None:
 
 
 def _pull(_: ProbeContext, result: RoundResult) -> ProbeRecord | None:
-    reports = [report for report in result.client_metrics if "pull" in report]
+    reports = _with("pull", result)
     pulls = [float(report["pull"]) for report in reports]
     clients = [int(report["client"]) for report in reports]
     return {"pull": fmean(pulls), "clients": clients, "by_client": pulls} if pulls else None
@@ -153,16 +162,18 @@ PROBES: dict[str, Probe] = {
 }
 
 
-def report_request(probes: Collection[str], *, local_accuracy: bool, last: int) -> ReportRequest:
-    """Return the reports that clients send for these probes; `last` is the last round, from 0."""
-    required = {field for name in probes for field in PROBES[name].required_reports}
+def report_request(run: RunSection) -> ReportRequest:
+    """Return the reports that clients send for the probes and the local accuracy."""
+    required = {field for name in run.probes for field in PROBES[name].required_reports}
     return ReportRequest(
-        predictions=local_accuracy or "predictions" in required,
+        predictions=run.local_accuracy or "predictions" in required,
         own_data="own_data" in required,
         shift="shift" in required,
         distillation="distillation" in required,
         pull="pull" in required,
-        features=last if "features" in required else None,
+        features="features" in required,
+        every=run.probe_every,
+        last=run.rounds - 1,
     )
 
 

@@ -328,7 +328,8 @@ class Run:
     def _score_received(self, round_result: RoundResult) -> Score | None:
         """Return the score of the model that the clients received, if their own predictions are measured."""
         sent = round_result.tensors_sent
-        if not self._setup.clients.report.predictions or "w" not in sent:
+        request = self._setup.clients.report.in_round(round_result.number - 1)
+        if not request.predictions or "w" not in sent:
             return None
         if sent["w"] is self._server.w and self._score is not None:
             return self._score

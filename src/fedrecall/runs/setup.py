@@ -156,9 +156,9 @@ def make_flat_model(experiment: Experiment, module: nn.Module) -> FlatModel:
 def check_without_test(experiment: Experiment) -> None:
     """Reject measurements on the server's test set, if it has none; warn if nothing at all is measured."""
     run, data = experiment.run, experiment.data
-    request = report_request(run.probes, local_accuracy=run.local_accuracy, last=0)
+    request = report_request(run)
     confusion = [name for name in run.probes if name == "confusion"]
-    if request.predictions or request.shift or request.features is not None or confusion:
+    if request.predictions or request.shift or request.features or confusion:
         key, value = ("run.local_accuracy", "true") if run.local_accuracy else ("run.probes", ", ".join(run.probes))
         message = f"{key} = {value}: it is measured on the server's test set, and data.test = {data.test:g}"
         raise UserError("config.conflict", message, key, f"remove {key}, or set data.test")
@@ -178,7 +178,7 @@ def make_simulated_clients(experiment: Experiment, federated: FederatedData) -> 
         held_out=federated.held_out,
         classes=federated.dataset.num_classes,
         seed=run.seed,
-        report=report_request(run.probes, local_accuracy=run.local_accuracy, last=run.rounds - 1),
+        report=report_request(run),
         evaluation=evaluation_request(run, federated.dataset.num_classes),
         attack=experiment.federation.attack,
     )

@@ -139,10 +139,10 @@ def _work(experiment: Experiment, facts: _DataFacts) -> float:
     method = type(experiment.method) if isinstance(experiment.method, Method) else Method
     teacher = FORWARD_COST if augmented and method.frozen is not Method.frozen else 0.0
     gradients = 1 if method.perturbation is Method.perturbation else 2  # per step
-    report = report_request(run.probes, local_accuracy=run.local_accuracy, last=0)
+    report = report_request(run)
     client_evaluations = federation.clients_per_round * (report.predictions + report.shift * local.epochs)
-    evaluations = 1 / run.evaluate_every + client_evaluations
-    return sample_passes(experiment) * (gradients + teacher) + run.rounds * evaluations * facts.test * FORWARD_COST
+    evaluations = run.rounds * (1 / run.evaluate_every + client_evaluations / run.probe_every)
+    return sample_passes(experiment) * (gradients + teacher) + evaluations * facts.test * FORWARD_COST
 
 
 def _network(experiment: Experiment, facts: _DataFacts) -> tuple[str, tuple[int, ...]]:

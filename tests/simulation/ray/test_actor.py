@@ -93,7 +93,7 @@ def eventful(folder: Path) -> fr.Method:
 
 def description(folder: Path) -> SimulatedClients:
     test = examples([0, 1, 2] * EVAL_BATCH + [1], seed=1)  # four chunks, the last one of a single example
-    observe = ReportRequest(predictions=True, own_data=True, shift=True, distillation=True, features=1)
+    observe = ReportRequest(predictions=True, own_data=True, shift=True, distillation=True, features=True, last=1)
     return simulated_clients(eventful(folder), test=test, report=observe)
 
 
