@@ -11,6 +11,7 @@ import torch
 from filelock import FileLock
 
 import fedrecall as fr
+from fedrecall.config.tables import merge_tables
 from fedrecall.runs.directory import LOCK_FILE
 
 SMALL = {
@@ -225,6 +226,18 @@ def test_every_changed_key_of_the_configuration_is_an_error(
     assert (error.value.code, error.value.key) == ("run.cannot_resume", str(tmp_path / "a"))
     assert all(difference in str(error.value) for difference in changed)
     assert before == {p: p.read_bytes() for p in (tmp_path / "a").rglob("*") if p.is_file()}, "nothing is touched"
+
+
+def test_a_key_that_an_earlier_version_did_not_have_had_its_default(tmp_path: Path) -> None:
+    interrupt(tables(), tmp_path / "a", after=2)
+    file = tmp_path / "a" / "environment.json"
+    recorded = json.loads(file.read_text())
+    del recorded["config"]["run.probe_every"], recorded["config"]["federation.partition.min_size"]
+    file.write_text(json.dumps(recorded))
+    with pytest.raises(fr.UserError) as error:
+        fr.run(merge_tables(tables(), {"run": {"probe_every": 2}}), out=tmp_path / "a", resume=True)
+    assert "run.probe_every was 1, is 2" in str(error.value)
+    same(fr.run(tables(), out=tmp_path / "a", resume=True), fr.run(tables()))
 
 
 def test_other_data_and_versions_are_errors_without_force(tmp_path: Path) -> None:

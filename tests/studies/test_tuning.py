@@ -162,6 +162,15 @@ def test_an_interrupted_search_resumes_to_the_same_result(data: Dataset, tmp_pat
     assert found(search(data, tmp_path / "b", trials=12)) == found(complete)  # nothing is left to do
 
 
+def test_a_search_of_a_version_without_a_key_resumes(data: Dataset, tmp_path: Path) -> None:
+    search(data, tmp_path / "t", trials=1)
+    file = tmp_path / "t" / "search.toml"
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(line for line in lines if not line.startswith("probe_every")))
+    assert len(file.read_text().splitlines()) == len(lines) - 1
+    assert len(search(data, tmp_path / "t", trials=2).trials) == 2
+
+
 def test_a_search_is_an_iterator_of_events(data: Dataset, tmp_path: Path) -> None:
     with Search("fedlmd", trials=2, overrides=QUICK, keywords=Keywords(data=data), out=tmp_path / "t") as search_:
         events = list(search_)

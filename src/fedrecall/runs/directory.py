@@ -24,6 +24,7 @@ from torch import Tensor
 
 from fedrecall._version import __version__
 from fedrecall.config.choices import PythonObject
+from fedrecall.config.experiment import default_settings
 from fedrecall.config.tables import RESULT_NEUTRAL_KEYS, flatten
 from fedrecall.errors import UserError
 from fedrecall.files import TEMPORARY_NAME, naming_file, parse_json, remove_temporary_files, write_atomic
@@ -164,7 +165,10 @@ class RunDirectory:
                 path.unlink()
 
     def differences(self, setup: Setup) -> list[str]:
-        """Return the settings that differ between the run here and a setup, and would change its result."""
+        """Return the settings that differ between the run here and a setup, and would change its result.
+
+        A key that an earlier version did not have, and did not record, had its default.
+        """
         old, now = self._environment(), describe_environment(setup)
         if old.get("cpu") != now["cpu"]:
             log.warning(
@@ -174,7 +178,8 @@ class RunDirectory:
                 now["cpu"],
             )
         keys = [key for key in {**old["config"], **now["config"]} if not key.startswith(RESULT_NEUTRAL_KEYS)]
-        pairs = [(key, old["config"].get(key), now["config"].get(key)) for key in keys]
+        defaults = default_settings(setup.experiment.to_tables())
+        pairs = [(key, old["config"].get(key, defaults.get(key)), now["config"].get(key)) for key in keys]
         pairs += [(f"{key} (environment)", old.get(key), now[key]) for key in ENVIRONMENT_KEYS]
         return [f"{key} was {_short(was)}, is {_short(now)}" for key, was, now in pairs if was != now]
 

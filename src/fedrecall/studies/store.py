@@ -2,14 +2,13 @@
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import MISSING, fields
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from fedrecall.config.experiment import CHOICES, Experiment
+from fedrecall.config.experiment import Experiment, default_settings
 from fedrecall.config.tables import RESULT_NEUTRAL_KEYS, Scalar, flatten
 from fedrecall.errors import UserError
 from fedrecall.runs.directory import SUMMARY_FILE
@@ -64,27 +63,13 @@ def run_key(setup: Setup) -> str:
 
 def changed_settings(experiment: Experiment) -> dict[str, Scalar]:
     """Return the flat settings that change a result and differ from their defaults; a new key changes no hash."""
-    tables, defaults = experiment.to_tables(), flatten(Experiment().to_tables())
-    for choice in CHOICES.values():
-        table = _lookup(tables, choice.key)
-        prefix = f"{choice.key}."
-        defaults = {key: value for key, value in defaults.items() if not key.startswith(prefix)}
-        if table is not None and table.get("name") in choice.classes:
-            cls = choice.classes[table["name"]]
-            known = {field.name: field.default for field in fields(cls) if field.default is not MISSING}
-            defaults |= flatten({choice.key: {k: v for k, v in known.items() if v is not None}})
+    tables = experiment.to_tables()
+    defaults = default_settings(tables)
     return {
         key: value
         for key, value in flatten(tables).items()
         if not key.startswith(RESULT_NEUTRAL_KEYS) and defaults.get(key) != value
     }
-
-
-def _lookup(tables: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:
-    found: Any = tables
-    for part in key.split("."):
-        found = found.get(part) if isinstance(found, Mapping) else None
-    return found if isinstance(found, Mapping) else None
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import tomli_w
 
-from fedrecall.config.experiment import Experiment
+from fedrecall.config.experiment import Experiment, default_settings
 from fedrecall.config.tables import RESULT_NEUTRAL_KEYS, Tables, flatten
 from fedrecall.errors import UserError
 from fedrecall.files import parse_json, remove_temporary_files, write_atomic
@@ -64,10 +64,11 @@ class SearchFolder:
             hint = "remove the folder or choose another --out"
             raise UserError("tune.damaged", message, str(self.path), hint) from None
         neutral = tuple(f"config.{key}" for key in RESULT_NEUTRAL_KEYS)
+        before = flatten({"config": default_settings(search["config"])}) | old  # an earlier version lacks new keys
         differences = [
-            f"{key.removeprefix('config.')} was {old.get(key)}, is {new.get(key)}"
+            f"{key.removeprefix('config.')} was {before.get(key)}, is {new.get(key)}"
             for key in {**old, **new}
-            if old.get(key) != new.get(key) and not key.startswith(neutral)
+            if before.get(key) != new.get(key) and not key.startswith(neutral)
         ]
         if differences:
             message = f"{self.path}: the folder contains a different search: {'; '.join(differences)}"
