@@ -78,7 +78,7 @@ class Running:
             seed=0,
         )
         self.work, self.method = work, method
-        self.engine = ENGINES[engine](world, f)
+        self.engine = ENGINES[engine](world.precomputed(), f)
         aux = Examples(*pictures(320, work.shape, seed=2), transform)
         self.server = Server(f, f.w, f.b, f.int_buffers, ServerSGD(), extra=method.init(f.w), auxiliary=aux)
 

@@ -48,10 +48,10 @@ class ExitsInTraining(fr.Method):
         return {"w": w + r.memory["last"]}, {"last": w}
 
 
-def trained(engine: PoolEngine | SerialEngine, rounds: int = 2) -> list[Tensor]:
+def trained(engine: PoolEngine | SerialEngine, rounds: int = 2, population: int = len(ALL_CLIENTS)) -> list[Tensor]:
     with engine:
-        down = {"w": model().w}
-        return [r.up["w"] for t in range(rounds) for r in accepted(engine.cohort(t, ALL_CLIENTS), "train", down)]
+        down, all_clients = {"w": model().w}, range(population)
+        return [r.up["w"] for t in range(rounds) for r in accepted(engine.cohort(t, all_clients), "train", down)]
 
 
 def tokens(folder: Path, number: int) -> str:
@@ -70,6 +70,23 @@ def test_a_worker_killed_in_a_round_is_replaced_to_the_bit(workers: int, deaths:
     assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
     assert set(children(os.getpid())) <= set(processes_before)  # the resource tracker of another test may be there
     assert shared_memory() == before
+
+
+@pytest.mark.parametrize("deaths", [2, 9])
+def test_the_jobs_that_follow_on_a_killed_worker_are_not_lost(
+    deaths: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "SHORT_JOB_SECONDS", 60.0)
+    labels = [*SKEWED_LABELS, *[[0, 1, 2, 0]] * 30]  # one client with seven examples
+    expected = trained(SerialEngine(simulated_clients(ExitsInTraining(str(tmp_path)), labels), model()), 1, len(labels))
+    failures: list[ClientFailure] = []
+    faults = FailurePolicy(min_replies=1, save_traceback=failures.append)
+    clients = simulated_clients(ExitsInTraining(tokens(tmp_path, deaths)), labels)
+    got = trained(PoolEngine(clients, model(), faults, workers=2), 1, len(labels))
+    if deaths == 9:  # more than one job may cost
+        assert [failure.code for failure in failures] == ["engine.worker_exited"]
+        del expected[1]
+    assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
 
 
 @dataclass(frozen=True)
@@ -379,7 +396,7 @@ def test_every_exit_status_has_a_description(monkeypatch: pytest.MonkeyPatch) ->
     with PoolEngine(simulated_clients(fr.Method()), model(), workers=1) as pool:
         for end, fact in ((signal.SIGTERM, "SIGTERM"), (0, "connection")):
             pool.evaluate(model().w)
-            worker = pool.workers.idle_worker(waiting=1)
+            worker = pool.workers.available_worker(waiting=1)
             assert worker is not None
             os.kill(pool.workers.pids[0], end)
             until(lambda: end == 0 or not worker.process.is_alive())  # noqa: B023 (called at once)

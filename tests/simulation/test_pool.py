@@ -16,6 +16,8 @@ from fedrecall.core.method_extensions import Traits
 from fedrecall.core.types import Local, Payload, Step
 from fedrecall.simulation import ClientStateStore, PoolEngine, SerialEngine
 from fedrecall.simulation.devices import available_cores
+from fedrecall.simulation.jobs import Job
+from fedrecall.simulation.processes import ProcessPool, ProcessWorker
 from fedrecall.testing.federation import SKEWED_LABELS, examples, model, simulated_clients
 from support.processes import children, has_exited
 from support.tiny_federation import accepted
@@ -44,20 +46,20 @@ class Stateful(Method):
         return {"counts": r.counts, "process": torch.tensor(os.getpid())}
 
 
-def replies(engine: PoolEngine | SerialEngine) -> list[Tensor]:
+def replies(engine: PoolEngine | SerialEngine, population: int = len(SKEWED_LABELS)) -> list[Tensor]:
     """Return all tensors of a few exchanges and evaluations, in order."""
     tensors, f = [], model(batch_norm=True)
     down = {"w": f.w, "b": f.b, "counters": f.int_buffers, "strength": torch.tensor(0.01)}
     with engine:
         for t in range(3):
-            received = list(accepted(engine.cohort(t, ALL_CLIENTS), "train", down))
+            received = list(accepted(engine.cohort(t, range(population)), "train", down))
             for r in received:
                 tensors += [*r.up.values(), *r.memory.values(), *r.metrics.values(), torch.tensor(r.n)]
             down["w"] = received[-1].up["w"]
-            tensors += [reply.up["counts"] for reply in accepted(engine.cohort(t, ALL_CLIENTS), "labels", down)]
+            tensors += [reply.up["counts"] for reply in accepted(engine.cohort(t, range(population)), "labels", down)]
             score = engine.evaluate(f.join(down["w"], f.b))
             tensors += [score.predicted, score.y, torch.tensor(score.loss, dtype=torch.float64)]
-        tensors += [t for k in ALL_CLIENTS for t in engine.client_state[k].values()]
+        tensors += [t for k in range(population) for t in engine.client_state[k].values()]
     return tensors
 
 
@@ -73,6 +75,31 @@ def test_the_bits_of_serial_for_any_number_of_workers(workers: int | None) -> No
     got = replies(PoolEngine(w, model(batch_norm=True), workers=workers))
     assert len(got) == len(expected)
     assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
+
+
+def test_workers_with_short_jobs_have_the_next_one_already(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results, and the state of clients, are in memory that the next jobs do not write to."""
+    depths, submit = list[int](), ProcessPool.submit
+
+    def counting(self: ProcessPool, worker: ProcessWorker, job: Job) -> None:
+        depths.append(len(worker.jobs))
+        submit(self, worker, job)
+
+    monkeypatch.setattr(ProcessPool, "submit", counting)
+    clients = simulated_clients(Stateful(), SKEWED_LABELS * 8)
+    expected = replies(SerialEngine(clients, model(batch_norm=True)), population=len(SKEWED_LABELS) * 8)
+    got = replies(PoolEngine(clients, model(batch_norm=True), workers=2), population=len(SKEWED_LABELS) * 8)
+    assert max(depths) == 1, "one running job, and one that follows"
+    assert depths.count(1) > 100
+    assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
+
+
+def test_long_jobs_wait_for_a_free_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedrecall.simulation.processes.SHORT_JOB_SECONDS", 0.0)
+    f = model()
+    with PoolEngine(simulated_clients(Method(), SKEWED_LABELS * 4), f, workers=2) as pool:
+        for _ in pool.cohort(0, range(20)).run("train", {"w": f.w}):
+            assert all(len(worker.jobs) == 1 for worker in pool.workers.busy)
 
 
 def test_spawned_workers_give_the_same_bits() -> None:

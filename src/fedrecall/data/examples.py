@@ -81,14 +81,14 @@ class Examples:
         """Return a view of some rows of this view."""
         return Examples(self.x, self.labels, self.transform, rows if self.rows is None else self.rows[rows])
 
-    def precomputed(self) -> "Examples":
+    def precomputed(self, max_bytes: int = PRECOMPUTE_BYTES) -> "Examples":
         """Return the examples with the transform applied, so that it is not computed again in every epoch.
 
-        Returns the view itself if it is augmented, if the transform computes nothing, or above `PRECOMPUTE_BYTES`.
+        Returns the view itself if it is augmented, if the transform computes nothing, or above `max_bytes`.
         """
         first = named_tensors(self.x[:1], "x").values()
         needs_transform = self.transform.mean is not None or any(t.dtype == torch.uint8 for t in first)
-        if self.is_augmented or not needs_transform or 4 * len(self) * sum(map(Tensor.numel, first)) > PRECOMPUTE_BYTES:
+        if self.is_augmented or not needs_transform or 4 * len(self) * sum(map(Tensor.numel, first)) > max_bytes:
             return self
         trim = self.transform.trim
         after = Transform(trim=trim) if trim else NO_TRANSFORM

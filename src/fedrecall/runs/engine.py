@@ -59,6 +59,7 @@ def make_engine(setup: Setup, failures: FailurePolicy, client_state: ClientState
         return RayEngine(
             clients, f, failures, client_state, address=address, workers=choice.workers, device=choice.device
         )
+    clients = clients.precomputed()
     device = worker_device(0, choice.device)
     require_fast(clients.training.precision, device)
     if choice.name == "serial":

@@ -1,7 +1,7 @@
 """Clients of a simulation: a partition of one training set, some of the clients malicious."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -13,6 +13,8 @@ from fedrecall.core.types import Payload, Reply
 from fedrecall.data.examples import Examples
 from fedrecall.data.partition import Partition
 from fedrecall.simulation.attacks import Attack, ClientAttack, malicious_clients
+
+PRECOMPUTE_BYTES = 256 * 2**20  # limit for holding all transformed examples in memory, shared by the workers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +34,16 @@ class SimulatedClients(ClientRunner):
     def malicious(self) -> frozenset[int]:
         """Malicious clients."""
         return frozenset() if self.attack is None else malicious_clients(self.attack, len(self.partition), self.seed)
+
+    def precomputed(self) -> "SimulatedClients":
+        """Return the clients with examples that are transformed once for the whole run, unless they are many.
+
+        Attacks work on the examples as they are stored.
+        """
+        if self.attack is not None:
+            return self
+        train, test = (examples.precomputed(PRECOMPUTE_BYTES) for examples in (self.train, self.test))
+        return replace(self, train=train, test=test)
 
     def largest_first(self, clients: Sequence[int]) -> list[int]:
         """Sort clients by their number of examples, largest first: the order of starting and summing on all engines."""

@@ -8,6 +8,7 @@ file or a network is unpickled, and nothing at all after the start.
 
 import gc
 import logging
+import math
 import multiprocessing
 import os
 import signal
@@ -45,8 +46,8 @@ def worker_main(connection: Connection, clients: SimulatedClients, f: FlatModel,
     f = f.to(own)
     channel = Channel(connection)
     try:
-        # Two buffers for results: the engine can submit the next job before it has copied the last result.
-        buffers = [SharedBuffer("even"), SharedBuffer("odd")]
+        # While the engine copies a result, the worker may finish the job that it has and one that it gets meanwhile.
+        buffers = [SharedBuffer(f"result {i}") for i in range(3)]
     except OSError as error:
         sys.exit(f"worker process {number}: {error.strerror}")
     channel.send({"ready": True})
@@ -85,6 +86,8 @@ StartMethod = Literal["fork", "spawn"]
 
 STOPPED_WARNING_SECONDS = 60.0  # time after which a worker process that a signal stopped is reported
 
+SHORT_JOB_SECONDS = 0.05  # a worker whose jobs are shorter gets the next one before it has finished
+
 EXIT_TIMEOUT = 5.0  # seconds to wait for a worker to exit after its pipe was closed
 
 KILLED = "killed by "  # first words of the reason of exit of a worker that got a signal
@@ -106,8 +109,11 @@ class ProcessWorker(Worker):
 
     process: BaseProcess
     channel: Channel
-    inbox: SharedBuffer = field(default_factory=lambda: SharedBuffer("inbox"))  # payloads for this worker alone
-    submitted: float = 0.0  # time at which it got its job
+    inboxes: Iterator[SharedBuffer] = field(  # payloads for this worker alone, of the running job and of the next one
+        default_factory=lambda: cycle([SharedBuffer("inbox 0"), SharedBuffer("inbox 1")])
+    )
+    started: float = 0.0  # time at which its job started
+    job_seconds: float = math.inf  # time that its last job took
     reported: bool = False  # a warning named it as stopped
 
     @property
@@ -163,20 +169,30 @@ class ProcessPool(WorkerPool[ProcessWorker]):
         """Write the payload that all jobs of the exchange read."""
         self._broadcast_ref = self._broadcast_buffer.write({"down": down})
 
-    def idle_worker(self, waiting: int) -> ProcessWorker | None:
-        """Return a worker without a job, a new one if needed, or None if all are busy."""
+    def can_take(self, worker: ProcessWorker, waiting: int) -> bool:
+        """Return True if a worker has no job, or only one, and jobs are short: then it need not wait for the next."""
+        is_short = len(worker.jobs) == 1 and worker.job_seconds < SHORT_JOB_SECONDS and self._start == "fork"
+        return not worker.jobs or (is_short and waiting > self._size)
+
+    def available_worker(self, waiting: int) -> ProcessWorker | None:
+        """Return a worker without a job, a new one if needed, one with a short job, or None if all have enough."""
         for worker in self._workers:
-            if worker.job is None:
+            if not worker.jobs:
                 return worker
-        return self._start_worker() if len(self._workers) < self._size else None
+        if len(self._workers) < self._size:
+            return self._start_worker()
+        return next((worker for worker in self._workers if self.can_take(worker, waiting)), None)
 
     def submit(self, worker: ProcessWorker, job: Job) -> None:
         """Send the message of a job and references to its payloads."""
         assert self._broadcast_ref is not None
-        payloads = job.client_payloads()
-        worker.submitted = time.monotonic()
+        refs, payloads = [self._broadcast_ref], job.client_payloads()
+        if payloads:
+            refs.append(next(worker.inboxes).write(payloads))
+        if not worker.jobs:
+            worker.started = time.monotonic()
         with suppress(ConnectionError):  # `wait` reports a worker that has exited
-            worker.channel.send(job.message, self._broadcast_ref, *([worker.inbox.write(payloads)] if payloads else []))
+            worker.channel.send(job.message, *refs)
 
     def wait(self) -> Iterator[tuple[ProcessWorker, JobResult | str]]:
         """Wait for messages of busy workers; yield results, or the reason of exit of workers."""
@@ -197,6 +213,8 @@ class ProcessPool(WorkerPool[ProcessWorker]):
                 yield worker, reason
                 continue
             if worker.ready:
+                now = time.monotonic()
+                worker.job_seconds, worker.started = now - worker.started, now
                 yield worker, result
             worker.ready = True  # the first message has no result
 
@@ -204,7 +222,7 @@ class ProcessPool(WorkerPool[ProcessWorker]):
         """Kill workers without a result after the timeout, and yield them. Without a timeout warn of stopped ones."""
         limit, now = self._timeout or STOPPED_WARNING_SECONDS, time.monotonic()
         for worker in workers:
-            if now - worker.submitted < limit or worker.reported:
+            if now - worker.started < limit or worker.reported:
                 continue
             pid, is_stopped = worker.process.pid, worker.is_stopped
             if self._timeout is not None:
@@ -239,7 +257,7 @@ class ProcessPool(WorkerPool[ProcessWorker]):
     def cancel_running(self) -> None:
         """Stop all workers that run a job."""
         busy = self.busy
-        self._workers[:] = [worker for worker in self._workers if worker.job is None]
+        self._workers[:] = [worker for worker in self._workers if not worker.jobs]
         _kill_all(busy)
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ class Worker:
     """One worker, as the scheduler sees it."""
 
     ready: bool = False  # it has sent its first message
-    job: int | None = None  # number of the running job
+    jobs: deque[int] = field(default_factory=deque)  # numbers of the running job, and of those that follow it
     served_clients: set[int] = field(default_factory=set)  # clients of this round that it has run a task of
 
 
@@ -39,7 +39,7 @@ class WorkerPool(ABC, Generic[W]):
     @property
     def busy(self) -> list[W]:
         """Workers that run a job."""
-        return [worker for worker in self._workers if worker.job is not None]
+        return [worker for worker in self._workers if worker.jobs]
 
     def new_round(self) -> None:
         """Clear the record of served clients."""
@@ -55,9 +55,13 @@ class WorkerPool(ABC, Generic[W]):
     def broadcast(self, down: Payload) -> None:
         """Make a payload available to all jobs that are submitted from now on."""
 
+    def can_take(self, worker: W, waiting: int) -> bool:
+        """Return True if a worker can get one of the `waiting` jobs."""
+        return not worker.jobs
+
     @abstractmethod
-    def idle_worker(self, waiting: int) -> W | None:
-        """Return a worker without a job, a new one if needed, or None if all are busy. `waiting` jobs are queued."""
+    def available_worker(self, waiting: int) -> W | None:
+        """Return a worker that can get a job, a new one if needed, or None. `waiting` jobs are queued."""
 
     @abstractmethod
     def submit(self, worker: W, job: Job) -> None:
@@ -114,16 +118,17 @@ class Scheduler(Generic[W]):
         return bool(self._queue) and (self._buffered_bytes <= self._buffer or self._queue[0] == self._next_result)
 
     def _submit_all(self) -> None:
-        while self._can_submit() and (worker := self._pool.idle_worker(len(self._queue))):
+        while self._can_submit() and (worker := self._pool.available_worker(len(self._queue))):
             self._submit(worker)
 
     def _submit(self, worker: W) -> None:
-        worker.job = self._pick_job(worker)
-        self._queue.remove(worker.job)
-        job = self._jobs[worker.job]
+        number = self._pick_job(worker)
+        self._queue.remove(number)
+        job = self._jobs[number]
         if job.client is not None:
             worker.served_clients.add(job.client)
         self._pool.submit(worker, job)
+        worker.jobs.append(number)
 
     def _pick_job(self, worker: W) -> int:
         """Return the first job of a client that the worker has cached data of, else the first job.
@@ -135,14 +140,15 @@ class Scheduler(Generic[W]):
         return self._queue[0]
 
     def _on_result(self, worker: W, result: JobResult | str) -> None:
-        number, worker.job = worker.job, None
-        assert number is not None
+        number = worker.jobs.popleft()
         if isinstance(result, str):
             self._on_worker_lost(number, result)
+            for following in worker.jobs:  # not started
+                insort(self._queue, following)
             return
         self._buffered_bytes += _size(result)
-        if self._can_submit():  # before the copy: the worker writes its next result to another buffer
-            self._submit(worker)
+        if self._can_submit() and self._pool.can_take(worker, len(self._queue)):
+            self._submit(worker)  # before the copy: the worker writes its next results to other buffers
         copies = {group: {k: t.clone() for k, t in payload.items()} for group, payload in result.payloads.items()}
         self._out_of_order[number] = result._replace(payloads=copies)
 

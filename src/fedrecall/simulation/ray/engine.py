@@ -78,9 +78,9 @@ class ActorPool(WorkerPool[ActorWorker]):
         self._broadcast_ref = self._ray.put(pack_payload(down))
         self._max_actors, self._last_contact = self.size, time.monotonic()
 
-    def idle_worker(self, waiting: int) -> ActorWorker | None:
+    def available_worker(self, waiting: int) -> ActorWorker | None:
         """Return an actor without a job, or None; start further actors for the waiting jobs."""
-        free = [worker for worker in self._workers if worker.ready and worker.job is None]
+        free = [worker for worker in self._workers if worker.ready and not worker.jobs]
         starting = sum(not worker.ready for worker in self._workers)
         for _ in range(min(self._max_actors - len(self._workers), waiting - len(free) - starting)):
             self._start_actor()
@@ -93,7 +93,7 @@ class ActorPool(WorkerPool[ActorWorker]):
 
     def wait(self) -> Iterator[tuple[ActorWorker, JobResult | str]]:
         """Wait for results, starts and exits of actors, up to `NO_ACTOR_WARNING_SECONDS`."""
-        pending = {worker.pending: worker for worker in self._workers if worker.job is not None or not worker.ready}
+        pending = {worker.pending: worker for worker in self._workers if worker.jobs or not worker.ready}
         done, _ = self._ray.wait(list(pending), timeout=NO_ACTOR_WARNING_SECONDS)
         if (
             not done
