@@ -14,6 +14,7 @@ CASES = {  # name -> work, bound of the ratio
     "100 clients x 50 images x 1 epoch, 6/16 CNN": (Work(100, 50, 1), 1.05),
     "100 clients x 50 images x 1 epoch, 32/64 CNN": (Work(100, 50, 1, model="cnn-32-64"), 1.05),
 }
+TURNS = {(5, "cnn"): 5, (5, "cnn-32-64"): 3, (1, "cnn"): 25, (1, "cnn-32-64"): 5}  # short rounds need many
 
 
 def measure() -> list[dict[str, Any]]:
@@ -22,7 +23,7 @@ def measure() -> list[dict[str, Any]]:
     rows = []
     for name, (work, bound) in CASES.items():
         pool, bare = Running(work, METHODS["fedavg"]()), Bare(work, workers)
-        best = take_turns({"pool": pool.round, "bare": bare.round}, turns=3 if "5 epochs, 32" in name else 5)
+        best = take_turns({"pool": pool.round, "bare": bare.round}, turns=TURNS[work.epochs, work.model])
         pool.close()
         bare.close()
         rows.append(

@@ -39,6 +39,6 @@ def measured(clients: int, folder: Path) -> dict[str, float]:
 def test_a_million_clients_cost_what_a_thousand_do(tmp_path: Path) -> None:
     few, many = measured(1000, tmp_path), measured(1_000_000, tmp_path)
     assert few["clients"] < 1000 < many["clients"]
-    assert many["memory"] < 1.2 * few["memory"]
+    assert many["memory"] - few["memory"] < 100_000, "in KiB: 100 bytes a client"
     assert many["seconds"] < 1.5 * few["seconds"], "seconds of work, so that a busy machine does not matter"
     assert json.loads((tmp_path / "1000000" / "partition.json").read_text())["clients"] == 1_000_000
