@@ -3,7 +3,8 @@
 `python docs/make_equal_effort.py digits --out build/equal-effort` tunes every method on examples held out from the
 clients, runs the best settings on seeds that the search did not use, copies the records to results/ and writes
 docs/equal-effort.md. Called again it resumes: trials and runs that exist are kept, more trials and more seeds are added
-to them. Tasks are `digits` (every method with a global model) and `cifar10` (twelve methods).
+to them. Tasks are `digits` (every method with a global model), `cifar10` (twelve methods), and `rare-labels` and
+`rare-labels-10` (docs/rare-labels.md; the second one has the settings that the first one found).
 `python docs/make_equal_effort.py` writes the page from the records in results/.
 
 The space of a method is its own (`fedrecall.methods.search_spaces`) and the clients' learning rate, for all methods in
@@ -24,7 +25,7 @@ from fedrecall.config.experiment import Experiment
 from fedrecall.config.overrides import with_overrides
 from fedrecall.config.sources import COMPARE_DEFAULTS
 from fedrecall.config.tables import Tables, flatten, merge_tables, read_toml
-from fedrecall.methods import METHODS
+from fedrecall.methods import METHOD_GROUPS, METHODS
 from fedrecall.methods.search_spaces import SEARCH_SPACES, GridValues
 from fedrecall.reporting.tables.cells import (
     MILLION,
@@ -51,7 +52,7 @@ RECORD_FILES = (
     *("config.toml", "summary.json", "rounds.jsonl", "partition.json", "predictions.safetensors"),
 )
 TUNING_SEED = 1000  # of all searches; the compared runs have the seeds from 0
-LEARNING_RATE = "local.lr=0.01..0.2"  # of every method
+LEARNING_RATE = "local.lr"  # of which every method of a task has the same range
 CONTROLS = ("fedavg-kd", "fedavg-ls", "grid")
 PROBES = ["forgotten", "pull"]
 CIFAR_METHODS = (
@@ -68,7 +69,8 @@ CIFAR_METHODS = (
     "fedlc",
     "feddecorr",
 )
-
+RARE_METHODS = ("fedavg", *METHOD_GROUPS["forget less: distillation"], "fedlmd-tf", "fedlc", "fedrs")
+CIFAR_RATES = "0.002..0.05"
 
 INTRODUCTION = f"""# Equal effort for all methods
 
@@ -77,9 +79,9 @@ written by `python docs/make_equal_effort.py` from the records in `results/`.
 
 Every method has the same number of trials. A trial trains on the clients' data without a fifth of every client's
 examples, on which it is scored; the test set is not used. The first trial has the defaults; the others are random
-draws from the method's own search space ([tuning](tuning.md)) and from one range of the clients' learning rate for all
-methods (`{LEARNING_RATE}`). `fedcsd` starts from the values of its released code. The best settings are then run on
-seeds that no search used.
+draws from the method's own search space ([tuning](tuning.md)) and from one range of the clients' learning rate
+(`{LEARNING_RATE}`) for all methods of a task. `fedcsd` starts from the values of its released code. The best settings
+are then run on seeds that no search used.
 
 - *last 10*: mean accuracy of the last ten rounds, ± its standard deviation over seeds. *less FedAvg*: mean difference
   to FedAvg and its 95 % intervals, first over seeds (paired, Student's t), then, marked e, over test examples
@@ -99,6 +101,8 @@ class Task(NamedTuple):
     trials: int
     tuning_fraction: float  # of the rounds, in the trials
     seeds: int
+    rates: str = "0.01..0.2"  # searched learning rates
+    searches: str | None = None  # task whose searches found the settings; None: this one
 
 
 def tasks() -> dict[str, Task]:
@@ -106,10 +110,15 @@ def tasks() -> dict[str, Task]:
     everything = tuple(n for n, method in METHODS.items() if n not in CONTROLS and not method().traits.personalised)
     cifar10 = read_toml(ROOT / "examples" / "forgetting.toml")
     cifar10 = merge_tables(cifar10, {"run": {"probe_every": 4}})  # in every round it costs more than the training
+    many, few = (
+        merge_tables(cifar10, {"data": {"imbalance": {"name": "exponential", "ratio": ratio}}}) for ratio in (100, 10)
+    )
+    title = "CIFAR-10 with rare labels, 20 clients, Dirichlet 0.1, ratio"
     return {
-        # what a core computes in an hour; --trials 20 --fraction 1 --seeds 10 is better, and takes several
         "digits": Task("Digits, 40 clients with two classes each", COMPARE_DEFAULTS, everything, 6, 0.5, 5),
-        "cifar10": Task("CIFAR-10, 20 clients, Dirichlet 0.1", cifar10, CIFAR_METHODS, 6, 0.5, 5),
+        "cifar10": Task("CIFAR-10, 20 clients, Dirichlet 0.1", cifar10, CIFAR_METHODS, 6, 0.5, 5, CIFAR_RATES),
+        "rare-labels": Task(f"{title} 100", many, RARE_METHODS, 6, 0.5, 3, CIFAR_RATES),
+        "rare-labels-10": Task(f"{title} 10", few, RARE_METHODS, 6, 0.5, 3, CIFAR_RATES, "rare-labels"),
     }
 
 
@@ -118,18 +127,18 @@ def method_table(name: str) -> dict[str, Any]:
     return {"name": name, "preset": "fedcsd-code"} if name == "fedcsd" else {"name": name}
 
 
-def search_texts(name: str, defaults: Tables) -> list[str]:
+def search_texts(name: str, defaults: Tables, rates: str) -> list[str]:
     """Return the space of a method as texts: its own dimensions, with the default among the values, and the rate."""
     texts = []
     for key, values in SEARCH_SPACES[name].dimensions.items():
-        if key == LEARNING_RATE.partition("=")[0]:
+        if key == LEARNING_RATE:
             continue
         if isinstance(values, GridValues):
             default = flatten(defaults)[key]
             texts.append(f"{key}={','.join(f'{value:g}' for value in sorted({*values.of, default}))}")
         else:
             texts.append(f"{key}={values}")
-    return [*texts, LEARNING_RATE]
+    return [*texts, f"{LEARNING_RATE}={rates}"]
 
 
 def search(name: str, task: Task, out: Path) -> TuningResult:
@@ -138,16 +147,16 @@ def search(name: str, task: Task, out: Path) -> TuningResult:
     tables = merge_tables(task.tables, {"run": {"rounds": rounds, "seed": TUNING_SEED, "probes": []}})
     start = method_table(name)
     defaults = Experiment(**merge_tables(tables, {"method": start})).to_tables()
-    over = search_texts(name, defaults)
+    over = search_texts(name, defaults, task.rates)
     return fr.tune(start, tables, trials=task.trials, over=over, out=out / "tuning" / name, progress=True)
 
 
-def make_study(name: str, task: Task, found: dict[str, TuningResult]) -> Study:
+def make_study(name: str, task: Task, found: dict[str, Trial | None]) -> Study:
     """Return the study of the best settings of every method."""
     rows = {
-        method: merge_tables({"method": method_table(method)}, apply_settings({}, result.best.settings))
-        for method, result in found.items()
-        if result.best is not None
+        method: merge_tables({"method": method_table(method)}, apply_settings({}, best.settings))
+        for method, best in found.items()
+        if best is not None
     }
     return Study(
         id=f"equal-effort-{name}",
@@ -178,6 +187,13 @@ def restore_searches(name: str, out: Path) -> None:
             shutil.copytree(search_file.parent, folder)
 
 
+def best_settings(method: str, task: Task, out: Path) -> Trial | None:
+    """Return the best trial of a method, by a search or from the records of the task that has searched."""
+    if task.searches is not None:
+        return best_trial(read_trials(RECORDS / f"equal-effort-{task.searches}" / "tuning" / method))
+    return search(method, task, out).best
+
+
 class Row(NamedTuple):
     """A method in the table of a task."""
 
@@ -189,12 +205,15 @@ class Row(NamedTuple):
 def section(name: str, task: Task) -> str:
     """Return the section of a task, from its records."""
     folder = RECORDS / f"equal-effort-{name}"
+    if task.searches is not None:
+        effort = f"The settings are those that were found for the task `{task.searches}`."
+        return "\n\n".join([f"## {task.title}", effort, *comparison(load_results(folder), name)])
     searches = {method: read_trials(folder / "tuning" / method) for method in task.methods}
     counts = sorted({len(trials) for trials in searches.values()})
     rounds = read_toml(folder / "tuning" / "fedavg" / "search.toml")["config"]["run"]["rounds"]
     effort = (
         f"{len(searches)} methods with {' or '.join(map(str, counts))} trials each, of {rounds} of the "
-        f"{task.tables['run']['rounds']} rounds (seed {TUNING_SEED})."
+        f"{task.tables['run']['rounds']} rounds (seed {TUNING_SEED}); `{LEARNING_RATE}` in {task.rates}."
     )
     parts = [f"## {task.title}", effort]
     if (folder / "study.toml").exists():
@@ -309,7 +328,7 @@ def main() -> None:
     methods = given.methods.split(",") if given.methods else list(task.methods)
     out = given.out / given.task
     restore_searches(given.task, out)
-    found = {method: search(method, task, out) for method in methods}
+    found = {method: best_settings(method, task, out) for method in methods}
     folder = out / "study"
     for event in run_study(make_study(given.task, task, found), folder):
         if event.kind in ("finished", "kept", "rejected"):

@@ -1,20 +1,18 @@
-"""Writer of the tables in docs/rare-labels.md, from the records in results/rare-labels.
+"""Writer of the tables in docs/rare-labels.md, from the records in results/.
 
-`fedrecall reproduce results/rare-labels.toml --out build/results/rare-labels --store build/store` makes the runs,
-`python docs/make_results.py build/results` keeps their records, `python docs/make_rare_labels.py` writes the tables.
+`python docs/make_equal_effort.py rare-labels` and then `rare-labels-10` tune the methods, make the runs and keep their
+records; `python docs/make_rare_labels.py` writes the tables.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean, stdev
 
-from fedrecall.studies.papers import load_study
 from fedrecall.studies.results import FinishedRun, StudyResults, load_results, read_json
 from fedrecall.studies.statistics import paired_difference
 
 DOCS = Path(__file__).parent
 PAGE, RESULTS = DOCS / "rare-labels.md", DOCS.parent / "results"
-DEFINITION = RESULTS / "rare-labels.toml"
+TASKS = {"rare-labels": "CIFAR-10, ratio 100", "rare-labels-10": "CIFAR-10, ratio 10"}  # of make_equal_effort.py
 START, END = "<!-- study -->\n", "<!-- end -->\n"
 REFERENCE = "fedavg"
 LAST = 10  # rounds at the end whose evaluations are averaged
@@ -56,10 +54,7 @@ def difference_cell(values: Values, reference: Values) -> str:
 
 
 def column_table(results: StudyResults, column: str) -> str:
-    """Return the table of one column: the methods with a finished run, in the order of their difference to FedAvg.
-
-    Rows may have runs of different seeds as long as the study is unfinished: only paired differences compare them.
-    """
+    """Return the table of one column: the methods with a finished run, in the order of their difference to FedAvg."""
     runs = {row: results.finished_runs(row, column) for row in results.study.rows}
     few = {row: by_seed(found, "frequency", "few") for row, found in runs.items() if found}
     head = ("method", "seeds", "accuracy", *GROUPS, "few, difference to FedAvg", *(f"forgotten: {g}" for g in GROUPS))
@@ -97,29 +92,27 @@ def verdict(results: StudyResults, column: str) -> str:
     return "; ".join(f"**{what}**: {', '.join(names) or 'none'}" for what, names in parts.items()) + "."
 
 
-def section(results: StudyResults, planned: Mapping[str, int]) -> str:
-    """Return what was run of the complete study, and a table for every column that has runs."""
+def section() -> str:
+    """Return a table for every task that was run."""
     parts = []
-    for column, complete in planned.items():
-        runs = results.finished_runs(column=column) if column in results.study.columns else []
-        if not runs:
-            parts.append(f"### {column}\n\nNot run yet ({complete} runs).")
+    for task, title in TASKS.items():
+        folder = RESULTS / f"equal-effort-{task}"
+        if not (folder / "study.toml").exists():
+            parts.append(f"### {title}\n\nNot run yet.")
             continue
-        done = f"{len(runs)} of {complete} planned runs. {examples(runs[0])}"
+        results = load_results(folder)
         parts.append(
-            f"### {column}\n\n{done}\n\n{column_table(results, column)}\n\nBy the intervals over the seeds: "
-            f"{verdict(results, column)}"
+            f"### {title}\n\n{examples(results.finished_runs()[0])}\n\n{column_table(results, task)}\n\nBy the "
+            f"intervals over the seeds: {verdict(results, task)}"
         )
     return "\n\n".join(parts)
 
 
 def main() -> None:
     """Write the tables between their marks in the page."""
-    definition, results = load_study(DEFINITION), load_results(RESULTS / DEFINITION.stem)
-    planned = dict.fromkeys(definition.columns, len(definition.rows) * len(definition.seeds))
     before, _, rest = PAGE.read_text().partition(START)
     _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{START}\n{section(results, planned)}\n\n{END}{after}")
+    PAGE.write_text(f"{before}{START}\n{section()}\n\n{END}{after}")
 
 
 if __name__ == "__main__":
