@@ -46,5 +46,5 @@ def test_many_examples_and_those_of_attackers_stay_as_they_are(
 ) -> None:
     poisoned = replace(clients, attack=LabelFlip())
     assert poisoned.precomputed() is poisoned
-    monkeypatch.setattr("fedrecall.simulation.clients.PRECOMPUTE_BYTES", 1000)
+    monkeypatch.setattr("fedrecall.simulation.clients.DATASET_PRECOMPUTE_BYTES", 1000)
     assert clients.precomputed().train is clients.train

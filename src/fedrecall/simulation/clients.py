@@ -14,7 +14,7 @@ from fedrecall.data.examples import Examples
 from fedrecall.data.partition import Partition
 from fedrecall.simulation.attacks import Attack, ClientAttack, malicious_clients
 
-PRECOMPUTE_BYTES = 256 * 2**20  # limit for holding all transformed examples in memory, shared by the workers
+DATASET_PRECOMPUTE_BYTES = 256 * 2**20  # limit for holding all transformed examples in memory, shared by the workers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class SimulatedClients(ClientRunner):
         """
         if self.attack is not None:
             return self
-        train, test = (examples.precomputed(PRECOMPUTE_BYTES) for examples in (self.train, self.test))
+        train, test = (examples.precomputed(DATASET_PRECOMPUTE_BYTES) for examples in (self.train, self.test))
         return replace(self, train=train, test=test)
 
     def largest_first(self, clients: Sequence[int]) -> list[int]:

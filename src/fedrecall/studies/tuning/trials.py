@@ -64,7 +64,8 @@ class SearchFolder:
             hint = "remove the folder or choose another --out"
             raise UserError("tune.damaged", message, str(self.path), hint) from None
         neutral = tuple(f"config.{key}" for key in RESULT_NEUTRAL_KEYS)
-        before = flatten({"config": default_settings(search["config"])}) | old  # an earlier version lacks new keys
+        # Keys that an earlier version did not have had their defaults.
+        before = flatten({"config": default_settings(search.get("config", {}))}) | old
         differences = [
             f"{key.removeprefix('config.')} was {before.get(key)}, is {new.get(key)}"
             for key in {**old, **new}
