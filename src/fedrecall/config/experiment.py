@@ -18,7 +18,7 @@ from fedrecall.config.local_section import SCHEDULE_CHOICE, LocalSection
 from fedrecall.config.overrides import apply_overrides
 from fedrecall.config.run_section import RunSection
 from fedrecall.config.section import BelowOne, Fraction, Positive, Section, unused_key
-from fedrecall.config.tables import Scalar, Tables, flatten, read_toml
+from fedrecall.config.tables import Scalar, Tables, flatten, lookup, read_toml
 from fedrecall.config.validation import find_conflict, to_user_error
 from fedrecall.constraints import PositiveFloat
 from fedrecall.core.method import Method
@@ -295,15 +295,8 @@ def default_settings(tables: Mapping[str, Any]) -> dict[str, Scalar]:
     defaults = flatten(Experiment().to_tables())
     for choice in CHOICES.values():
         defaults = {key: value for key, value in defaults.items() if not key.startswith(f"{choice.key}.")}
-        cls = choice.classes.get(_lookup(tables, f"{choice.key}.name"))
+        cls = choice.classes.get(lookup(tables, f"{choice.key}.name"))
         if cls is not None:
             known = {field.name: field.default for field in fields(cls) if field.default is not MISSING}
             defaults |= flatten({choice.key: {k: v for k, v in known.items() if v is not None}})
     return defaults
-
-
-def _lookup(tables: Mapping[str, Any], key: str) -> Any:
-    found: Any = tables
-    for part in key.split("."):
-        found = found.get(part) if isinstance(found, Mapping) else None
-    return found

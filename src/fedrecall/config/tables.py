@@ -70,6 +70,14 @@ def merge_tables(*parts: Mapping[str, Any]) -> Tables:
     return out
 
 
+def lookup(tables: Mapping[str, Any], key: str) -> Any:
+    """Return the value of a dotted key; None if the tables do not have it."""
+    found: Any = tables
+    for part in key.split("."):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found
+
+
 def flatten(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Scalar]:
     """Flatten nested tables to dotted keys; a value that is neither text nor a number becomes text.
 

@@ -80,7 +80,7 @@ def _init_process() -> None:
 def _keep_freed_memory() -> None:
     """Stop glibc from returning memory to the system that the next batch needs again, page by page.
 
-    It makes a client of one step about 6 % faster. Other C libraries have no `mallopt`, or ignore it.
+    Other C libraries have no `mallopt`, or ignore it.
     """
     with suppress(AttributeError, OSError):
         libc = ctypes.CDLL(None)

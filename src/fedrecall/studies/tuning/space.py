@@ -6,7 +6,7 @@ from typing import Any
 
 from fedrecall.config.experiment import Experiment
 from fedrecall.config.sources import import_own_code
-from fedrecall.config.tables import Tables, merge_tables
+from fedrecall.config.tables import Tables, lookup, merge_tables
 from fedrecall.errors import UserError
 from fedrecall.methods.search_spaces import SEARCH_SPACES, FloatRange, GridValues, Number, SearchSpace
 
@@ -80,7 +80,7 @@ def require_valid(tables: Tables, space: SearchSpace) -> None:
 def current_settings(tables: Tables, space: SearchSpace) -> Settings | None:
     """Return the configuration's values of the keys; None if they are outside the space."""
     complete = import_own_code(Experiment(**tables)).to_tables()
-    settings = {key: _get(complete, key) for key in space.dimensions}
+    settings = {key: lookup(complete, key) for key in space.dimensions}
     return settings if all(settings[key] in values for key, values in space.dimensions.items()) else None
 
 
@@ -95,10 +95,3 @@ def _nested(settings: Settings) -> Iterator[Mapping[str, Any]]:
         for part in reversed(key.split(".")):
             inner = {part: inner}
         yield inner
-
-
-def _get(tables: Mapping[str, Any], key: str) -> Any:
-    value: Any = tables
-    for part in key.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
