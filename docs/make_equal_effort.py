@@ -3,9 +3,10 @@
 `python docs/make_equal_effort.py digits --out build/equal-effort` tunes every method on examples held out from the
 clients, runs the best settings on seeds that the search did not use, copies the records to results/ and writes
 docs/equal-effort.md. Called again it resumes: trials and runs that exist are kept, more trials and more seeds are added
-to them. Tasks are `digits` (every method with a global model), `cifar10` (twelve methods), and `rare-labels` and
-`rare-labels-10` (docs/rare-labels.md; the second one has the settings that the first one found).
-`python docs/make_equal_effort.py` writes the page from the records in results/.
+to them. Each process uses one core; several that are started with the same task share its work. Tasks are `digits`
+(every method with a global model), `cifar10` (twelve methods), and `rare-labels` and `rare-labels-10`
+(docs/rare-labels.md; the second one has the settings that the first one found). `python docs/make_equal_effort.py`
+writes the page from the records in results/.
 
 The space of a method is its own (`fedrecall.methods.search_spaces`) and the clients' learning rate, for all methods in
 the same range: a method that is tuned by its weight alone would be compared with a FedAvg whose learning rate is tuned.
@@ -15,6 +16,7 @@ The first trial of every search has the defaults.
 import argparse
 import shutil
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -25,6 +27,7 @@ from fedrecall.config.experiment import Experiment
 from fedrecall.config.overrides import with_overrides
 from fedrecall.config.sources import COMPARE_DEFAULTS
 from fedrecall.config.tables import Tables, flatten, merge_tables, read_toml
+from fedrecall.errors import UserError
 from fedrecall.methods import METHOD_GROUPS, METHODS
 from fedrecall.methods.search_spaces import SEARCH_SPACES, GridValues
 from fedrecall.reporting.tables.cells import (
@@ -77,8 +80,9 @@ INTRODUCTION = f"""# Equal effort for all methods
 Which method is best on a federation of skewed labels, if every method is tuned with the same effort? This page is
 written by `python docs/make_equal_effort.py` from the records in `results/`.
 
-Every method has the same number of trials. A trial trains on the clients' data without a fifth of every client's
-examples, on which it is scored; the test set is not used. The first trial has the defaults; the others are random
+Every method has the same number of trials, as long as the compared runs: shorter trials prefer settings that learn fast
+and are unstable later. A trial trains on the clients' data without a fifth of every client's examples, on which it is
+scored; the test set is not used. The first trial has the defaults; the others are random
 draws from the method's own search space ([tuning](tuning.md)) and from one range of the clients' learning rate
 (`{LEARNING_RATE}`) for all methods of a task. `fedcsd` starts from the values of its released code. The best settings
 are then run on seeds that no search used.
@@ -99,7 +103,6 @@ class Task(NamedTuple):
     tables: Tables
     methods: tuple[str, ...]
     trials: int
-    tuning_fraction: float  # of the rounds, in the trials
     seeds: int
     rates: str = "0.01..0.2"  # searched learning rates
     searches: str | None = None  # task whose searches found the settings; None: this one
@@ -108,17 +111,19 @@ class Task(NamedTuple):
 def tasks() -> dict[str, Task]:
     """Return the tasks by name."""
     everything = tuple(n for n, method in METHODS.items() if n not in CONTROLS and not method().traits.personalised)
-    cifar10 = read_toml(ROOT / "examples" / "forgetting.toml")
+    serial = {"engine": {"name": "serial"}}  # clients of a round differ in size: runs side by side keep all cores busy
+    digits = merge_tables(COMPARE_DEFAULTS, serial)
+    cifar10 = merge_tables(read_toml(ROOT / "examples" / "forgetting.toml"), serial)
     cifar10 = merge_tables(cifar10, {"run": {"probe_every": 4}})  # in every round it costs more than the training
     many, few = (
         merge_tables(cifar10, {"data": {"imbalance": {"name": "exponential", "ratio": ratio}}}) for ratio in (100, 10)
     )
     title = "CIFAR-10 with rare labels, 20 clients, Dirichlet 0.1, ratio"
     return {
-        "digits": Task("Digits, 40 clients with two classes each", COMPARE_DEFAULTS, everything, 6, 0.5, 5),
-        "cifar10": Task("CIFAR-10, 20 clients, Dirichlet 0.1", cifar10, CIFAR_METHODS, 6, 0.5, 5, CIFAR_RATES),
-        "rare-labels": Task(f"{title} 100", many, RARE_METHODS, 6, 0.5, 3, CIFAR_RATES),
-        "rare-labels-10": Task(f"{title} 10", few, RARE_METHODS, 6, 0.5, 3, CIFAR_RATES, "rare-labels"),
+        "digits": Task("Digits, 40 clients with two classes each", digits, everything, 20, 10),
+        "cifar10": Task("CIFAR-10, 20 clients, Dirichlet 0.1", cifar10, CIFAR_METHODS, 6, 5, CIFAR_RATES),
+        "rare-labels": Task(f"{title} 100", many, RARE_METHODS, 6, 3, CIFAR_RATES),
+        "rare-labels-10": Task(f"{title} 10", few, RARE_METHODS, 6, 3, CIFAR_RATES, "rare-labels"),
     }
 
 
@@ -143,8 +148,7 @@ def search_texts(name: str, defaults: Tables, rates: str) -> list[str]:
 
 def search(name: str, task: Task, out: Path) -> TuningResult:
     """Search the space of a method, or resume the search."""
-    rounds = max(1, round(task.tuning_fraction * task.tables["run"]["rounds"]))
-    tables = merge_tables(task.tables, {"run": {"rounds": rounds, "seed": TUNING_SEED, "probes": []}})
+    tables = merge_tables(task.tables, {"run": {"seed": TUNING_SEED, "probes": [], "local_accuracy": False}})
     start = method_table(name)
     defaults = Experiment(**merge_tables(tables, {"method": start})).to_tables()
     over = search_texts(name, defaults, task.rates)
@@ -170,21 +174,25 @@ def make_study(name: str, task: Task, found: dict[str, Trial | None]) -> Study:
 
 
 def keep_records(name: str, out: Path) -> None:
-    """Copy the records of a task to results/: searches, configurations, rounds and predictions; no weights."""
+    """Copy the new records of a task to results/: searches, configurations, rounds and predictions; no weights."""
     target = RECORDS / f"equal-effort-{name}"
     for kept in [*out.glob("tuning/*/*"), *out.glob("study/cells/**/*"), out / "study" / "study.toml"]:
-        if kept.name in RECORD_FILES and kept.exists():
-            path = target / kept.relative_to(out if "tuning" in kept.relative_to(out).parts[:1] else out / "study")
+        if kept.name not in RECORD_FILES or not kept.exists():
+            continue
+        path = target / kept.relative_to(out if "tuning" in kept.relative_to(out).parts[:1] else out / "study")
+        if not path.exists() or path.stat().st_mtime < kept.stat().st_mtime:
             path.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(kept, path)
 
 
-def restore_searches(name: str, out: Path) -> None:
-    """Copy the searches in results/ to the folder of a task that does not have them, to be resumed there."""
-    for search_file in (RECORDS / f"equal-effort-{name}" / "tuning").glob("*/search.toml"):
-        folder = out / "tuning" / search_file.parent.name
-        if not folder.exists():
-            shutil.copytree(search_file.parent, folder)
+def restore_records(name: str, out: Path) -> None:
+    """Copy the searches and runs in results/ to the folder of a task that does not have them, to be resumed there."""
+    records = RECORDS / f"equal-effort-{name}"
+    for pattern, parent in (("tuning/*", out), ("cells/*/*/*", out / "study")):
+        for kept in records.glob(pattern):
+            folder = parent / kept.relative_to(records)
+            if not folder.exists():
+                shutil.copytree(kept, folder)
 
 
 def best_settings(method: str, task: Task, out: Path) -> Trial | None:
@@ -192,6 +200,25 @@ def best_settings(method: str, task: Task, out: Path) -> Trial | None:
     if task.searches is not None:
         return best_trial(read_trials(RECORDS / f"equal-effort-{task.searches}" / "tuning" / method))
     return search(method, task, out).best
+
+
+def search_all(methods: Sequence[str], name: str, task: Task, out: Path) -> dict[str, Trial | None]:
+    """Return the best trial of every method; a method that another process searches is waited for."""
+    found: dict[str, Trial | None] = {}
+    while len(found) < len(methods):
+        before = len(found)
+        for method in methods:
+            if method in found:
+                continue
+            try:
+                found[method] = best_settings(method, task, out)
+            except UserError as error:
+                if error.code != "run.directory_in_use":
+                    raise
+            keep_records(name, out)  # an interrupted task is resumed from them
+        if len(found) == before:
+            time.sleep(1)
+    return {method: found[method] for method in methods}
 
 
 class Row(NamedTuple):
@@ -202,27 +229,35 @@ class Row(NamedTuple):
     accuracy: float
 
 
+def missing_work(name: str, task: Task) -> str:
+    """Return what a task lacks, with the command that does it; an empty string if it is complete."""
+    folder = RECORDS / f"equal-effort-{name}"
+    trials = 0 if task.searches else sum(len(read_trials(folder / "tuning" / method)) for method in task.methods)
+    wanted = 0 if task.searches else task.trials * len(task.methods)
+    runs, wanted_runs = len([*folder.glob("cells/*/*/*/summary.json")]), task.seeds * len(task.methods)
+    if trials >= wanted and runs >= wanted_runs:
+        return ""
+    return (
+        f"Not finished: {trials} of {wanted} trials and {runs} of {wanted_runs} runs are done. "
+        f"`python docs/make_equal_effort.py {name}` resumes."
+    )
+
+
 def section(name: str, task: Task) -> str:
     """Return the section of a task, from its records."""
-    folder = RECORDS / f"equal-effort-{name}"
+    folder, heading = RECORDS / f"equal-effort-{name}", f"## {task.title}"
+    if missing := missing_work(name, task):
+        return f"{heading}\n\n{missing}"
+    compared = comparison(load_results(folder), name)
     if task.searches is not None:
         effort = f"The settings are those that were found for the task `{task.searches}`."
-        return "\n\n".join([f"## {task.title}", effort, *comparison(load_results(folder), name)])
+        return "\n\n".join([heading, effort, *compared])
     searches = {method: read_trials(folder / "tuning" / method) for method in task.methods}
     counts = sorted({len(trials) for trials in searches.values()})
-    rounds = read_toml(folder / "tuning" / "fedavg" / "search.toml")["config"]["run"]["rounds"]
     effort = (
-        f"{len(searches)} methods with {' or '.join(map(str, counts))} trials each, of {rounds} of the "
+        f"{len(searches)} methods with {' or '.join(map(str, counts))} trials each, of "
         f"{task.tables['run']['rounds']} rounds (seed {TUNING_SEED}); `{LEARNING_RATE}` in {task.rates}."
     )
-    parts = [f"## {task.title}", effort]
-    if (folder / "study.toml").exists():
-        parts += comparison(load_results(folder), name)
-    else:
-        parts.append(
-            "The best settings have not been run on fresh seeds yet: there is no comparison here, only what the "
-            f"searches found.\n\n```sh\npython docs/make_equal_effort.py {name}  # resumes from the trials below\n```"
-        )
     lines = ["| method | defaults, % | best trial, % | settings of the best trial |", "|---|---:|---:|---|"]
     for method, trials in sorted(searches.items(), key=lambda item: -_value(item[1])):
         best = best_trial(trials)
@@ -232,7 +267,7 @@ def section(name: str, task: Task) -> str:
         "What the searches found: accuracy on the clients' held-out examples with the defaults and at best. It is of "
         "one seed, and the best of several trials is too high: it chooses settings and compares no methods."
     )
-    return "\n\n".join([*parts, changed, "\n".join(lines)])
+    return "\n\n".join([heading, effort, *compared, changed, "\n".join(lines)])
 
 
 def comparison(results: StudyResults, name: str) -> list[str]:
@@ -312,7 +347,6 @@ def main() -> None:
     parser.add_argument("--methods", help="some of the methods, with commas")
     parser.add_argument("--trials", type=int)
     parser.add_argument("--seeds", type=int)
-    parser.add_argument("--fraction", type=float, help="fraction of the rounds in the trials")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change the federation")
     given = parser.parse_args()
     if given.task is None:
@@ -323,17 +357,15 @@ def main() -> None:
         tables=with_overrides(task.tables, given.set),
         trials=given.trials or task.trials,
         seeds=given.seeds or task.seeds,
-        tuning_fraction=given.fraction or task.tuning_fraction,
     )
     methods = given.methods.split(",") if given.methods else list(task.methods)
     out = given.out / given.task
-    restore_searches(given.task, out)
-    found = {method: best_settings(method, task, out) for method in methods}
-    folder = out / "study"
-    for event in run_study(make_study(given.task, task, found), folder):
+    restore_records(given.task, out)
+    found = search_all(methods, given.task, task, out)
+    for event in run_study(make_study(given.task, task, found), out / "study"):
         if event.kind in ("finished", "kept", "rejected"):
             sys.stdout.write(f"{event.kind}: {event.cell.row}, seed {event.cell.seed}\n")
-    keep_records(given.task, out)
+            keep_records(given.task, out)
     PAGE.write_text(page())
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from fedrecall.methods import METHODS
 from fedrecall.studies.tuning.trials import best_trial, read_trials
-from support.markdown import ROOT, script
+from support.markdown import script
 
 effort = script("make_equal_effort")
 TINY = {
@@ -17,15 +17,15 @@ TINY = {
     "engine": {"name": "serial"},
     "run": {"rounds": 2},
 }
-TASKS = [name for name in effort.tasks() if (ROOT / "results" / f"equal-effort-{name}").exists()]
+FINISHED = [name for name, task in effort.tasks().items() if not effort.missing_work(name, task)]
 
 
 def test_the_page_is_that_of_the_records() -> None:
-    assert "digits" in TASKS
+    assert "digits" in FINISHED
     assert effort.PAGE.read_text() == effort.page(), "python docs/make_equal_effort.py"
 
 
-@pytest.mark.parametrize("name", [name for name in TASKS if effort.tasks()[name].searches is None])
+@pytest.mark.parametrize("name", [name for name in FINISHED if effort.tasks()[name].searches is None])
 def test_every_method_has_the_same_trials(name: str) -> None:
     task, folder = effort.tasks()[name], effort.RECORDS / f"equal-effort-{name}"
     trials = {method: read_trials(folder / "tuning" / method) for method in task.methods}
@@ -37,9 +37,7 @@ def test_every_method_has_the_same_trials(name: str) -> None:
         assert "local.lr" in best.settings, "the learning rate of every method is tuned"
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in TASKS if (effort.RECORDS / f"equal-effort-{name}/study.toml").exists()]
-)
+@pytest.mark.parametrize("name", FINISHED)
 def test_the_best_settings_were_run_on_fresh_seeds(name: str) -> None:
     task, results = effort.tasks()[name], effort.load_results(effort.RECORDS / f"equal-effort-{name}")
     assert set(results.study.rows) == set(task.methods)
@@ -58,6 +56,8 @@ def test_a_task_is_resumed_from_its_records(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(effort, "PAGE", tmp_path / "page.md")
     monkeypatch.setattr(effort, "COMPARE_DEFAULTS", TINY)
     monkeypatch.setattr(effort, "METHODS", {name: METHODS[name] for name in ("fedavg", "fedlmd")})
+    digits = effort.tasks()["digits"]._replace(trials=3, seeds=2)
+    monkeypatch.setattr(effort, "tasks", lambda: {"digits": digits})
 
     def call(out: str, trials: int, seeds: int) -> None:
         words = ["", "digits", "--out", str(tmp_path / out), "--trials", str(trials), "--seeds", str(seeds)]
@@ -65,6 +65,7 @@ def test_a_task_is_resumed_from_its_records(tmp_path: Path, monkeypatch: pytest.
         effort.main()
 
     call("a", 2, 1)
+    assert "Not finished: 4 of 6 trials and 2 of 4 runs" in (tmp_path / "page.md").read_text()
     first = read_trials(tmp_path / "results" / "equal-effort-digits" / "tuning" / "fedlmd")
     shutil.rmtree(tmp_path / "results" / "equal-effort-digits" / "cells")
     call("b", 3, 2)  # in another folder: only the searches are those of the records

@@ -123,7 +123,7 @@ def test_bad_trials_are_pruned(data: Dataset, tmp_path: Path) -> None:
     tuned = search(data, tmp_path / "t", over=over, overrides=[*QUICK, "run.rounds=8"], trials=6)
     outcomes = {trial.settings["local.lr"]: trial for trial in tuned.trials}
     assert [outcomes[lr].outcome for lr in (1e-9, 2e-9)] == ["pruned", "pruned"]
-    assert max(outcomes[1e-9].curve) == 2
+    assert max(outcomes[1e-9].curve) == 4, "not in the first half of the rounds"
     assert outcomes[1e-9].value is None
     assert tuned.best is not None
     assert tuned.best.settings["local.lr"] >= 0.05

@@ -200,7 +200,7 @@ class Search:
     def _replay_trials(self) -> "optuna.Study":
         """Return an Optuna study of the trials so far, the same before and after an interruption."""
         states = self._optuna.trial.TrialState
-        pruner = self._optuna.pruners.MedianPruner(PRUNER_STARTUP_TRIALS, max(2, self.rounds // 4))
+        pruner = self._optuna.pruners.MedianPruner(PRUNER_STARTUP_TRIALS, max(2, self.rounds // 2))
         study: optuna.Study = self._optuna.create_study(direction="maximize", pruner=pruner)
         for trial in self._trials:
             study.add_trial(
