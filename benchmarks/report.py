@@ -76,5 +76,6 @@ if __name__ == "__main__":
     for name in sys.argv[1:]:
         found = json.loads(Path(name).read_text())
         found["versions"] |= merged.get("versions", {}) | _peer_versions(found)
-        merged |= found
+        for part, rows in found.items():  # peers may be measured task by task
+            merged[part] = merged[part] + rows if isinstance(merged.get(part), list) else rows
     Path("docs/performance.md").write_text(page(merged))
