@@ -8,7 +8,11 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks.federation import Running, Work
 from fedrecall.methods import METHODS
 
-CASES = {"6/16 CNN": Work(1, 500, 5), "32/64 CNN": Work(1, 500, 1, model="cnn-32-64")}
+CASES = {
+    "6/16 CNN": Work(1, 500, 5),
+    "6/16 CNN, batches of 10": Work(1, 500, 5, batch=10),
+    "32/64 CNN": Work(1, 500, 1, model="cnn-32-64"),
+}
 KINDS = {  # the first whose text is in the name of an operation
     "convolutions": ("conv",),
     "pooling": ("pool",),
