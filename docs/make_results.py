@@ -363,7 +363,7 @@ def _changes(shares: np.ndarray, before: np.ndarray, after: Mapping[str, np.ndar
 
 
 def keep_records(folder: Path) -> None:
-    """Copy the records of the finished runs of a folder of studies to results/."""
+    """Copy the records of the finished runs of a folder of studies to results/, without the path of that folder."""
     for definition in sorted(folder.glob("*/study.toml")):
         study, target = definition.parent, RECORDS / definition.parent.name
         summaries = sorted(study.glob("cells/**/summary.json"))
@@ -379,6 +379,8 @@ def keep_records(folder: Path) -> None:
             environment = json.loads((summary.parent / "environment.json").read_text())
             environment.pop("platform", None)
             (cell / "environment.json").write_text(json.dumps(environment, indent=2) + "\n")
+            for file in (cell / "config.toml", cell / "environment.json"):  # of a run that starts from another one
+                file.write_text(file.read_text().replace(f"{study.resolve()}/", ""))
         if summaries:
             shutil.copyfile(definition, target / definition.name)
 
