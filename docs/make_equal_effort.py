@@ -76,9 +76,9 @@ used. All trials are on one federation, that of seed {TUNING_SEED}: a method who
 is stable does worse on other federations.
 
 The digits were compared twice on the same seeds. The first comparison had trials of 15 rounds, pruned after a quarter:
-FedNTD (51.2 %), FedLMD (83.6), FedProx, FedDyn and FedAvgM were below FedAvg (90.2) by both intervals. The length of
-the trials was changed after that was seen, so the seeds below are not untouched, and the verdicts depend on how a
-method is tuned.
+FedNTD (51.2 %), FedLMD (83.6), FedProx, FedDyn and FedAvgM were below FedAvg (90.2) by both intervals; its records are
+not kept. The length of the trials was changed after that was seen, so the seeds below are not untouched, and the
+verdicts depend on how a method is tuned.
 
 - *last 10*: mean accuracy of the last ten rounds, ± its standard deviation over seeds. *less FedAvg*: mean difference
   to FedAvg and its 95 % intervals, first over seeds (paired, Student's t), then, marked e, over test examples
@@ -108,7 +108,7 @@ def tasks() -> dict[str, Task]:
     digits = merge_tables(COMPARE_DEFAULTS, serial)
     cifar10 = merge_tables(read_toml(ROOT / "examples" / "forgetting.toml"), serial)
     cifar10 = merge_tables(cifar10, {"run": {"probe_every": 4}})  # in every round it costs more than the training
-    # all clients train in every round: with five of twenty, the model of every method predicted one class at ratio 100
+    # all clients train in every round: with five of twenty, ratio 100 gave models that predict one class
     everyone = {"federation": {"clients": 10, "sample": 10}}
     rare = {
         ratio: merge_tables(cifar10, everyone, {"data": {"imbalance": {"name": "exponential", "ratio": ratio}}})
