@@ -4,7 +4,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedrecall.core.precision import ONEDNN_LIMIT, WITHOUT_AMX, amx_traps, bf16_instructions
+
 torch.set_num_threads(1)  # two test processes share two cores
+
+if amx_traps():  # tests of bf16 run on AVX512 there; before the first operation, at which oneDNN reads the variable
+    os.environ[ONEDNN_LIMIT] = WITHOUT_AMX
+    bf16_instructions.cache_clear()
+    amx_traps.cache_clear()
 
 SHARED = Path(os.environ.get("FEDRECALL_DATA") or Path(__file__).parents[2] / "shared" / "data")
 

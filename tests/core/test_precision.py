@@ -6,7 +6,15 @@ import torch
 
 import fedrecall as fr
 from fedrecall.core import precision
-from fedrecall.core.precision import ALLOW_SLOW, bf16_instructions, require_fast
+from fedrecall.core.precision import (
+    ALLOW_SLOW,
+    ONEDNN_LIMIT,
+    WITHOUT_AMX,
+    amx_traps,
+    bf16_instructions,
+    require_fast,
+    require_working,
+)
 from fedrecall.methods import METHODS
 from fedrecall.testing.federation import run_federation, simulated_clients
 from support.tiny_federation import flat, vectors
@@ -95,8 +103,55 @@ def test_instructions_are_read_from_the_processor(
     text: str, found: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Path, "read_text", lambda _: text)
+    monkeypatch.delenv(ONEDNN_LIMIT, raising=False)
     bf16_instructions.cache_clear()
     try:
         assert bf16_instructions() == found
     finally:
         bf16_instructions.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("limit", "found"),
+    [
+        ("", ("avx512_bf16", "amx_bf16")),
+        ("ALL", ("avx512_bf16", "amx_bf16")),
+        ("avx512_core_amx", ("avx512_bf16", "amx_bf16")),
+        (WITHOUT_AMX, ("avx512_bf16",)),
+    ],
+)
+def test_instructions_that_onednn_may_not_use_do_not_count(
+    limit: str, found: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "read_text", lambda _: "flags\t\t: avx512_bf16 amx_bf16\n")
+    monkeypatch.setenv(ONEDNN_LIMIT, limit)
+    bf16_instructions.cache_clear()
+    try:
+        assert bf16_instructions() == found
+    finally:
+        bf16_instructions.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("program", "traps"), [("import os, signal; os.kill(os.getpid(), signal.SIGILL)", True), ("pass", False)]
+)
+def test_a_processor_that_traps_at_amx_is_refused(
+    program: str, traps: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(precision, "bf16_instructions", lambda: ("amx_bf16",))
+    monkeypatch.setattr(precision, "_AMX_PROBE", program)
+    amx_traps.cache_clear()
+    try:
+        assert amx_traps() is traps
+        require_working("fp32", CPU)
+        if not traps:
+            require_working("bf16", CPU)
+            return
+        for engine in ("serial", "pool"):
+            tables = {"local": {"precision": "bf16"}, "engine": {"name": engine}}
+            with pytest.raises(fr.UserError) as error:
+                fr.run(tables, out=tmp_path / "run", progress=False)
+            assert (error.value.code, error.value.key) == ("engine.failing_precision", "local.precision")
+            assert not list(tmp_path.rglob("*.jsonl"))
+    finally:
+        amx_traps.cache_clear()

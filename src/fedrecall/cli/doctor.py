@@ -73,7 +73,7 @@ def diagnose() -> Report:
     """Return the state of the installation; "ok" is true if the library can run."""
     import torch
 
-    from fedrecall.core.precision import bf16_instructions
+    from fedrecall.core.precision import amx_traps, bf16_instructions
     from fedrecall.simulation.devices import available_cores
 
     engines = {name: _try_engine(name) for name in ("serial", "pool")}
@@ -93,6 +93,7 @@ def diagnose() -> Report:
             "threads": torch.get_num_threads(),
             "devices": _devices(),
             "bf16": list(bf16_instructions()),
+            "amx_traps": amx_traps(),
             "shared_memory_free": _free_bytes(Path("/dev/shm")),
             "disk_free": _free_bytes(Path.cwd()),
         },
@@ -246,9 +247,10 @@ def _installed_rows(installed: Report, machine: Report) -> Rows:
 def _machine_rows(machine: Report) -> Rows:
     free = {"shared memory": machine["shared_memory_free"], "disk": machine["disk_free"]}
     slow = 'no instructions: local.precision = "bf16" would be up to 18 times slower on the CPU, and is refused'
+    traps = "; AMX ends the process (SIGILL): set ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16" if machine["amx_traps"] else ""
     return [
         ("workers", f"{machine['workers']}, one per core; engine.workers sets another number"),
-        ("bf16", f"instructions: {', '.join(machine['bf16'])}" if machine["bf16"] else slow),
+        ("bf16", f"instructions: {', '.join(machine['bf16'])}{traps}" if machine["bf16"] else slow),
         *((name, f"{size / BYTES_PER_GB:.1f} GB free") for name, size in free.items() if size is not None),
     ]
 

@@ -14,7 +14,7 @@ from fedrecall.config.experiment import Experiment
 from fedrecall.config.sources import import_own_code
 from fedrecall.core.evaluation import EVALUATE
 from fedrecall.core.failures import format_exception
-from fedrecall.core.precision import require_fast
+from fedrecall.core.precision import require_working
 from fedrecall.core.seeds import single_threaded
 from fedrecall.core.types import Payload
 from fedrecall.data.cache import node_cache
@@ -96,7 +96,7 @@ def run_request(request: TaskRequest, down: Payload, node: NodeConfig, experimen
         clients, f = make_client_runner(experiment, data)
         require_same_spec(down, {"w": f.w, "b": f.b, "counters": f.int_buffers})
         device = worker_device(0, experiment.engine.device)
-        require_fast(clients.training.precision, device)
+        require_working(clients.training.precision, device)
         make_deterministic(device)
         reply = clients.run_task(f.to(device), request.task, node.client, request.version.t, down, memory)
     if request.task != EVALUATE:  # an evaluation has no version of its own and changes no state

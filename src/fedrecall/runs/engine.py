@@ -8,7 +8,7 @@ from fedrecall.core.dry_run import DryRun
 from fedrecall.core.exchange import ReplyPolicy
 from fedrecall.core.failures import FailurePolicy
 from fedrecall.core.preaggregation import ExampleCountLimit
-from fedrecall.core.precision import require_fast
+from fedrecall.core.precision import require_working
 from fedrecall.core.privacy import PrivacyLedger, PrivateAggregation
 from fedrecall.core.reply_validation import ReplyValidator
 from fedrecall.core.robust import AggregationRule
@@ -61,7 +61,7 @@ def make_engine(setup: Setup, failures: FailurePolicy, client_state: ClientState
         )
     clients = clients.precomputed()
     device = worker_device(0, choice.device)
-    require_fast(clients.training.precision, device)
+    require_working(clients.training.precision, device)
     if choice.name == "serial":
         if choice.device != "auto":  # the reference runs on the CPU unless a device is named
             make_deterministic(device)
