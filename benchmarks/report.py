@@ -14,8 +14,8 @@ TEXT = {
     "Without augmentation the teacher is evaluated once per round, with augmentation on every batch. On a shared "
     "machine such a ratio varies by 0.03 to 0.05 between runs.",
     "precision": 'Seconds per round of FedAvg with `local.precision = "bf16"`, compared with fp32. A processor without '
-    "bf16 instructions emulates them, and runs refuse that; one with AVX512-BF16 alone is slower than with fp32. The "
-    "ratio has a bound where the processor has AMX.",
+    "bf16 instructions emulates them, and runs refuse that; with AVX512-BF16 alone bf16 is slower. The ratio has a "
+    "bound where the processor has AMX. Rows with different instructions are of different machines.",
     "adapters": "LoRA of rank 8 on query and value of a transformer of the size of MiniLM (22.7 million weights, 32 "
     "texts of 32 tokens a step). Seconds are those of the processor, of one thread. Memory is the proportional set "
     "size of all processes, in which shared pages count once: workers and teachers share the base.",
