@@ -74,7 +74,7 @@ def test_a_task_is_resumed_from_its_records(tmp_path: Path, monkeypatch: pytest.
     assert len(again) == 3
     page = (tmp_path / "page.md").read_text()
     assert page == effort.page()
-    assert "seeds 0, 1" in page
+    assert "seeds 10, 11" in page
     assert sum(line.startswith("| `fedlmd` |") for line in page.splitlines()) == 2, "one row of each table"
     kept = [path for path in (tmp_path / "results").rglob("*") if path.is_file()]
     assert not [path for path in kept if path.name in ("model.safetensors", "environment.json")]
