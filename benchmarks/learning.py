@@ -1,8 +1,8 @@
 """Accuracy of a federation compared with a plain loop on the pooled data: `python -m benchmarks.learning`.
 
 IID clients train one epoch per round with adamw. The plain loop trains the same module with `torch.optim.AdamW` for as
-many epochs. Ten clients train a GRU on the words of Debian package descriptions; four clients train a small vision
-transformer on some CIFAR-10 images. Clients have smaller batches, so that they make more steps on their part of the
+many epochs. Ten clients train a GRU on the words of Debian package descriptions, or a small vision transformer on some
+CIFAR-10 images. Clients have smaller batches, so that they make more steps on their part of the
 data. The transformer is trained until the plain loop gains nothing more: a federation learns more slowly before that.
 """
 
@@ -66,7 +66,7 @@ def image_case(root: Path, images: int = 5000) -> Case:
     part = {"train_x": whole.train_x[:images], "train_y": whole.train_y[:images]}
     data = fr.Dataset(**{**{name: getattr(whole, name) for name in whole.__dataclass_fields__}, **part})
     model = {"name": "vit", "patch": 8, "width": 64, "depth": 3}
-    return Case(data, model, 4, 24, {"batch": 12, "lr": 1e-3}, {"batch": 50, "lr": 1e-3})
+    return Case(data, model, 10, 24, {"batch": 10, "lr": 1e-3}, {"batch": 50, "lr": 1e-3})
 
 
 def train_federated(case: Case, seed: int) -> float:
