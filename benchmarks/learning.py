@@ -2,8 +2,9 @@
 
 IID clients train one epoch per round with adamw. The plain loop trains the same module with `torch.optim.AdamW` for as
 many epochs. Ten clients train a GRU on the words of Debian package descriptions, or a small vision transformer on some
-CIFAR-10 images. Clients have smaller batches, so that they make more steps on their part of the
-data. The transformer is trained until the plain loop gains nothing more: a federation learns more slowly before that.
+CIFAR-10 images. Clients have smaller batches, so that they make more steps on their part of the data; the
+transformer's was chosen on another seed. It is trained until the plain loop gains nothing more: a federation learns
+more slowly before that.
 """
 
 import argparse
