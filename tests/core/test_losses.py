@@ -11,6 +11,7 @@ from fedrecall.core.losses import (
     confusion_matrix,
     kl,
     label_probability,
+    mask_label,
     mask_logits,
     one_hot_mask,
     soft_ce,
@@ -64,6 +65,16 @@ def test_masks_are_exact_in_every_precision(dtype: torch.dtype, tau: float) -> N
     assert torch.isfinite(loss)
     assert torch.isfinite(g).all()
     assert (g[~mask] == 0).all(), "a class that is masked on both sides has no gradient"
+
+
+def test_the_masked_label_has_the_bits_of_a_mask() -> None:
+    results = []
+    for masked in (mask_label, lambda z, y: mask_logits(z, ~one_hot_mask(y, 4))):
+        z = Z.float().requires_grad_()
+        term = kl(masked(z, Y), soft_targets(ZG.float(), 1.0, ~one_hot_mask(Y, 4)), 1.0)
+        results += [term.detach(), *torch.autograd.grad(term.sum(), z)]
+    assert torch.equal(results[0], results[2])
+    assert torch.equal(results[1], results[3])
 
 
 def test_the_term_without_classes_to_distil_is_zero() -> None:

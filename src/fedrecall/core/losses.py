@@ -24,7 +24,16 @@ def mask_logits(z: Tensor, mask: Tensor) -> Tensor:
     It gives the class probability 0 and stays finite when divided by any temperature, so that 0 times it is 0: no
     loss needs to handle infinities.
     """
-    return torch.where(mask, z, -(torch.finfo(z.dtype).max ** 0.75))
+    return torch.where(mask, z, _masked_logit(z))
+
+
+def mask_label(z: Tensor, y: Tensor) -> Tensor:
+    """Mask the logit of the label, to the bits of `mask_logits` in a third of its time."""
+    return z.scatter(-1, y[:, None], _masked_logit(z))
+
+
+def _masked_logit(z: Tensor) -> float:
+    return -(torch.finfo(z.dtype).max ** 0.75)
 
 
 def _with_temperature(z: Tensor, tau: float) -> Tensor:

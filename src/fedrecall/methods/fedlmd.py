@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedrecall.constraints import NonNegativeInt, Temperature, Weight
-from fedrecall.core.losses import kl, mask_logits, one_hot_mask, soft_targets
+from fedrecall.core.losses import kl, mask_label, one_hot_mask, soft_targets
 from fedrecall.core.method import Method
 from fedrecall.core.types import Local, Step
 
@@ -27,7 +27,7 @@ def minority_targets(z_g: Tensor, y: Tensor, r: Local, tau: float) -> Tensor:
 
 def not_true_kl(s: Step, q: Tensor, tau: float) -> Tensor:
     """Return the KL per sample, of the student's distribution over all labels without the true one."""
-    return kl(mask_logits(s.z, ~one_hot_mask(s.y, s.z.shape[-1])), q, tau)  # Eq. (4), (6)
+    return kl(mask_label(s.z, s.y), q, tau)  # Eq. (4), (6)
 
 
 @dataclass(frozen=True)
@@ -73,10 +73,20 @@ class FedLMDTf(Method):
         return {"global": r.w} if self.switch is not None and r.t >= self.switch else {}
 
     def distillation(self, s: Step, r: Local) -> Tensor:
-        """Return beta tau^2 L_lmd, with equal logits as the teacher before the switch."""
-        z_g = s.frozen["global"].z if "global" in s.frozen else torch.zeros_like(s.z)  # Eq. (8)
-        lmd = not_true_kl(s, minority_targets(z_g, s.y, r, self.tau), self.tau)
-        return self.beta * self.tau**2 * lmd.mean()
+        """Return beta tau^2 L_lmd, with the uniform targets before the switch."""
+        if "global" in s.frozen:
+            q = minority_targets(s.frozen["global"].z, s.y, r, self.tau)
+        else:
+            q = self._uniform_targets(r)[s.y]
+        return self.beta * self.tau**2 * not_true_kl(s, q, self.tau).mean()
+
+    def _uniform_targets(self, r: Local) -> Tensor:
+        """Return the targets by label [K, K], with equal logits as the teacher, Eq. (8). All batches have the same."""
+        if "targets" not in r.scratch:
+            classes = len(r.counts)
+            labels = torch.arange(classes, device=r.w.device)
+            r.scratch["targets"] = minority_targets(r.w.new_zeros(classes, classes), labels, r, self.tau)
+        return r.scratch["targets"]
 
     def inactive_reason(self, classes: int, counts: Tensor | None) -> str | None:
         """Return a reason for two classes: the distribution over the one class that is not true is constant."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedrecall.constraints import Temperature, Weight
-from fedrecall.core.losses import kl, mask_logits, one_hot_mask, soft_targets
+from fedrecall.core.losses import kl, mask_label, one_hot_mask, soft_targets
 from fedrecall.core.method import Method
 from fedrecall.core.types import Local, Step
 
@@ -35,7 +35,7 @@ class FedNTD(Method):
         """Return beta tau^2 KL over the not-true classes."""
         z_g = s.frozen["global"].z if self.teacher else torch.zeros_like(s.z)
         not_true = ~one_hot_mask(s.y, s.z.shape[-1])
-        ntd = kl(mask_logits(s.z, not_true), soft_targets(z_g, self.tau, not_true), self.tau)
+        ntd = kl(mask_label(s.z, s.y), soft_targets(z_g, self.tau, not_true), self.tau)
         return self.beta * self.tau**2 * ntd.mean()
 
     def inactive_reason(self, classes: int, counts: Tensor | None) -> str | None:
