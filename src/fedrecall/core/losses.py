@@ -33,7 +33,8 @@ def mask_label(z: Tensor, y: Tensor) -> Tensor:
 
 
 def _masked_logit(z: Tensor) -> float:
-    return -(torch.finfo(z.dtype).max ** 0.75)
+    largest: float = torch.finfo(z.dtype).max
+    return -(largest**0.75)
 
 
 def _with_temperature(z: Tensor, tau: float) -> Tensor:
