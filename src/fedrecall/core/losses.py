@@ -33,8 +33,7 @@ def mask_label(z: Tensor, y: Tensor) -> Tensor:
 
 
 def _masked_logit(z: Tensor) -> float:
-    largest: float = torch.finfo(z.dtype).max
-    return -(largest**0.75)
+    return -float(torch.finfo(z.dtype).max ** 0.75)
 
 
 def _with_temperature(z: Tensor, tau: float) -> Tensor:
