@@ -15,8 +15,8 @@ TEXT = {
     "machine such a ratio varies by 0.03 to 0.05 between runs.",
     "precision": 'Seconds per round of FedAvg with `local.precision = "bf16"`, compared with fp32. A processor without '
     "bf16 instructions emulates them, and runs refuse that. AVX512-BF16 saves a third of the time on an AMD EPYC of "
-    "the fifth generation; on an Intel Xeon whose AMX did not work, oneDNN was limited to AVX512-BF16 and bf16 was slower. "
-    "The ratio has a bound where the processor has bf16 instructions and all of them work. Rows with different "
+    "the fifth generation; on an Intel Xeon whose AMX did not work, oneDNN was limited to AVX512-BF16 and bf16 was "
+    "slower. The ratio has a bound where the processor has bf16 instructions and all of them work. Rows with different "
     "instructions or bounds are of different machines.",
     "adapters": "LoRA of rank 8 on query and value of a transformer of the size of MiniLM (22.7 million weights, 32 "
     "texts of 32 tokens a step). Seconds are those of the processor, of one thread. Memory is the proportional set "
