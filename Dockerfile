@@ -1,8 +1,10 @@
 # A CPU image with the core: docker build -t fedrecall . && docker run --rm -v "$PWD/results:/results" fedrecall
 FROM python:3.12-slim
 
-# CPU wheels of torch are on its own index; the range of versions is that of pyproject.toml.
-RUN pip install --no-cache-dir --index-url https://download.pytorch.org/whl/cpu "torch>=2.6,<2.14"
+# torch's wheels from PyPI bring CUDA, several gigabytes: --build-arg PIP_EXTRA_INDEX_URL=... names the index of its CPU wheels,
+# which pip then prefers. The range of versions is that of pyproject.toml.
+ARG PIP_EXTRA_INDEX_URL=
+RUN pip install --no-cache-dir "torch>=2.6,<2.14"
 
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./

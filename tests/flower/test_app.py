@@ -72,8 +72,8 @@ def test_a_folder_that_is_not_empty_is_an_error_and_not_changed(tmp_path: Path) 
 
 
 def test_settings_of_other_engines_are_dropped() -> None:
-    engine = with_flower_engine(Experiment(engine={"workers": 2, "min_replies": 3})).engine
-    assert (engine.name, engine.workers, engine.min_replies) == ("flower", None, 3)
+    engine = with_flower_engine(Experiment(engine={"workers": 2, "min_replies": 3, "device": "cpu"})).engine
+    assert (engine.name, engine.workers, engine.min_replies, engine.device) == ("flower", None, 3, "cpu")
 
 
 @pytest.mark.parametrize(

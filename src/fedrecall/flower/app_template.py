@@ -175,7 +175,7 @@ def with_flower_engine(experiment: Experiment) -> Experiment:
                 key,
                 "use a name and settings that the configuration has",
             )
-    engine = {key: value for key, value in tables["engine"].items() if key in ("min_replies", "timeout")}
+    engine = {key: value for key, value in tables["engine"].items() if key in ("min_replies", "timeout", "device")}
     return Experiment(**tables | {"engine": engine | {"name": "flower"}})
 
 
