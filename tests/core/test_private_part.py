@@ -15,7 +15,7 @@ from fedrecall.core.method import Method
 from fedrecall.core.optim import ClientSGD
 from fedrecall.core.private_part import private_names
 from fedrecall.core.training import LocalTraining, batches, train
-from fedrecall.core.types import Local
+from fedrecall.core.types import Local, Payload
 from fedrecall.errors import UserError
 from fedrecall.testing.federation import TinyNet
 from support.tiny_federation import Vectors, local, vectors
@@ -98,6 +98,26 @@ class Teacher(Method):
 
     def reply(self, w, steps, r):
         return {"w": w, "z": r.scratch["z"]}, {}
+
+
+class Recorder(Method):
+    """Reports the features that `reply` computes."""
+
+    def reply(self, w: Tensor, steps: int, r: Local) -> tuple[Payload, Payload]:
+        return {"w": w, "h": r.f.outputs(r.state(w), r.data).h}, {}
+
+
+def test_the_reply_is_computed_with_the_trained_private_part() -> None:
+    f, data = flat("body"), vectors(n=8, dtype=torch.float64)
+    training = LocalTraining(1, 8, ClientSGD(0.5))
+    runner = ClientRunner(method=Recorder(), training=training, test=data, classes=3, seed=0)
+    reply = runner.run_on(data, f, "train", 0, 0, {"w": f.w, "b": f.b, "counters": f.int_buffers}, None)
+    own = [reply.memory[f"private.{name}"] for name in ("w", "b")]
+    trained = f.outputs(torch.cat([reply.up["w"], *own]), data).h
+    untrained = f.outputs(f.join(f.w, f.b), data).h
+    assert torch.equal(reply.up["h"], trained)
+    assert not torch.equal(reply.up["h"], untrained)
+    assert torch.equal(f.private.w, f.initial_private.w), "the next client has its own again"
 
 
 def test_the_teacher_is_the_received_part_with_the_clients_own_and_the_next_client_has_its_own_again() -> None:

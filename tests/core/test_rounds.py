@@ -5,9 +5,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedrecall.core.exchange import Diverged, Exchange
+from fedrecall.core.exchange import Diverged, Exchange, ReplyPolicy
 from fedrecall.core.method import Method
 from fedrecall.core.optim import ClientSGD, ServerSGD
+from fedrecall.core.preaggregation import Bucketing
+from fedrecall.core.robust import AggregationRule, Krum
 from fedrecall.core.rounds import RoundSchedule, run_rounds, sample_clients
 from fedrecall.core.training import LocalTraining, train
 from fedrecall.core.types import Reply, average_replies
@@ -123,6 +125,15 @@ def test_lost_replies_are_not_averaged() -> None:
     list(exchange.run("train", {"w": lossy.f.w}))
     assert exchange.size == 2
     assert exchange.population == 4
+
+
+@pytest.mark.parametrize("rule", [Krum(attackers=0), Bucketing(2)])
+def test_the_size_is_the_number_of_accepted_replies_with_every_rule(rule: AggregationRule) -> None:
+    engine = make_engine()
+    policy = ReplyPolicy(rules=(rule,))
+    exchange = Exchange(server(engine.f, Method()), engine.cohort(0, range(4)), policy)
+    assert len(list(exchange.run("train", {"w": engine.f.w}))) < 4
+    assert exchange.size == 4
 
 
 def test_a_round_without_replies_is_a_user_error() -> None:

@@ -52,7 +52,7 @@ def test_only_the_last_layer_is_calibrated_by_sgd() -> None:
     net = network()
     server, method = make_server(FlatModel(net)), METHODS["ccvr"](epochs=1, lr=0.1)
     h = torch.randn(30, 8, dtype=torch.float64)
-    w = method.calibrate(server, VirtualFeatures(h, torch.arange(30) % 3))
+    w = method.calibrate(server, VirtualFeatures(h, torch.arange(30) % 3), 3)
     head = server.f.head
     assert head.stop - head.start == 8 * 3 + 3
     assert head.stop == len(w)

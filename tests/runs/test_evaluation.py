@@ -247,6 +247,22 @@ def test_without_validation_the_test_set_is_monitored_and_no_best_model_is_kept(
     assert not (tmp_path / "run" / "best.safetensors").exists()
 
 
+def test_a_run_that_stops_before_the_methods_last_step_says_so(tmp_path: Path) -> None:
+    ccvr = tables(method={"name": "ccvr"}, run={"rounds": 4})
+    whole = fr.run(ccvr, data=blobs(per_class=60))
+    assert "inactive" not in whole.summary
+    stopped = fr.run(ccvr, data=blobs(per_class=60), watch=lambda record: record["round"] == 2)
+    assert "round 4" in stopped.summary["inactive"]
+
+
+def test_a_personal_model_is_scored_with_the_learning_rate_of_its_round() -> None:
+    fedbabu = tables(method={"name": "fedbabu"}, run={"rounds": 2}, local={"schedule": {"name": "cosine", "rounds": 2}})
+    result = fr.run(fedbabu, data=blobs(per_class=60))
+    last = result.rounds[-1]
+    scores = [last[part]["log_loss"]["weighted"] for part in ("client_test", "client_test_personal")]
+    assert scores[0] != scores[1], "the schedule is 0 after the last round"
+
+
 def test_watch_stops_a_run_cleanly(tmp_path: Path) -> None:
     seen: list[int] = []
 

@@ -45,6 +45,7 @@ def test_an_interrupted_extension_is_resumed(tmp_path: Path) -> None:
     ("tables", "changes", "code"),
     [
         ({"method": {"name": "scaffold"}}, {"rounds": 3}, "run.cannot_extend"),
+        ({"method": {"name": "ccvr"}}, {"rounds": 3}, "run.cannot_extend"),
         ({"local": {"epochs": 1, "schedule": {"name": "cosine"}}}, {"rounds": 3}, "run.cannot_extend"),
         ({"run": {"evaluate_every": 3}}, {"rounds": 3}, "run.cannot_extend"),
         ({"run": {"probe_every": 3, "local_accuracy": True}}, {"rounds": 3}, "run.cannot_extend"),
@@ -52,7 +53,16 @@ def test_an_interrupted_extension_is_resumed(tmp_path: Path) -> None:
         ({}, {"rounds": 1}, "run.cannot_extend"),
         ({}, {}, "run.finished"),
     ],
-    ids=["client state", "schedule", "evaluation", "probes", "other settings", "fewer rounds", "no more rounds"],
+    ids=[
+        "client state",
+        "last step",
+        "schedule",
+        "evaluation",
+        "probes",
+        "other settings",
+        "fewer rounds",
+        "no more rounds",
+    ],
 )
 def test_rounds_that_cannot_be_added(
     tables: dict[str, object], changes: dict[str, int], code: str, tmp_path: Path

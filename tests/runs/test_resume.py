@@ -71,6 +71,13 @@ def test_on_another_engine_with_probes_and_server_momentum(tmp_path: Path) -> No
     same(fr.run(complete, out=tmp_path / "a", resume=True), expected)
 
 
+def test_forgetting_is_measured_on_the_model_that_was_received_after_a_resume_too(tmp_path: Path) -> None:
+    forgotten = tables("fedexp", probes=["forgotten"])  # it evaluates another model than it sends
+    expected = fr.run(forgotten)
+    interrupt(forgotten, tmp_path / "a", after=2)
+    same(fr.run(forgotten, out=tmp_path / "a", resume=True), expected)
+
+
 def _stop_at(line: dict[str, object], number: int) -> None:
     if line["round"] == number:
         raise KeyboardInterrupt
@@ -185,6 +192,34 @@ def test_force_resumes_where_the_model_fits(tmp_path: Path) -> None:
     (admitted,) = json.loads((tmp_path / "a" / "environment.json").read_text())["forced"]
     assert admitted["after"] == 2
     assert "method.name was fedavg, is scaffold" in admitted["changed"]
+
+
+def test_force_adds_a_metric(tmp_path: Path) -> None:
+    interrupt(tables("fedavg", metrics=["accuracy"]), tmp_path / "a", after=2)
+    more = tables("fedavg", metrics=["accuracy", "macro_f1"])
+    result = fr.run(more, out=tmp_path / "a", resume=True, force=True)
+    values = [record["metrics"]["macro_f1"] for record in result.rounds[2:]]
+    assert result.summary["metrics"]["macro_f1"]["last10"] == pytest.approx(sum(values) / 2)
+
+
+class FailsOnce(fr.Method):
+    """Raises an exception in every client until a file exists."""
+
+    repaired: Path
+
+    def loss(self, s: fr.Step, r: fr.Local) -> torch.Tensor:
+        if not self.repaired.exists():
+            raise ZeroDivisionError
+        return super().loss(s, r)
+
+
+def test_a_run_that_fails_in_its_first_round_is_resumed(tmp_path: Path) -> None:
+    FailsOnce.repaired = tmp_path / "repaired"
+    with pytest.raises(fr.UserError):
+        fr.run(tables(), method=FailsOnce(), out=tmp_path / "a")
+    FailsOnce.repaired.touch()
+    resumed = fr.run(tables(), method=FailsOnce(), out=tmp_path / "a", resume=True)
+    assert torch.equal(resumed.server.w, fr.run(tables("fedavg")).server.w)
 
 
 @pytest.mark.parametrize("engine", ["serial", "pool"])

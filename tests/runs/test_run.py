@@ -198,6 +198,13 @@ def test_a_run_without_clients_that_train_is_an_error() -> None:
     assert "5000" in str(error.value)
 
 
+def test_the_summary_counts_the_rounds_of_the_record(tmp_path: Path) -> None:
+    with pytest.raises(fr.UserError):
+        fr.run(fr.Experiment(local={"batch": 5000, "drop_last": True}), out=tmp_path / "run")
+    assert fr.load(tmp_path / "run").runs[0].summary["rounds"] == 0
+    assert not (tmp_path / "run" / "rounds.jsonl").exists()
+
+
 def test_users_arrays_module_and_client_column() -> None:
     rng = np.random.default_rng(0)
     y = rng.integers(0, 3, 300)

@@ -1,6 +1,7 @@
 """Dropouts and stragglers: seeded, the same on every engine and after a resume."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -59,16 +60,22 @@ def test_times_depend_on_size_speed_and_a_random_draw() -> None:
 
 
 def test_the_first_replies_are_accepted_and_late_ones_dropped() -> None:
-    name = StragglerModel(spread=1.0, jitter=0.2)
+    name = StragglerModel(spread=1.0, jitter=0.2, over=30)
     times = {k: name.response_time(0, 0, k, 1.0) for k in range(50)}
     fastest = sorted(times, key=lambda k: times[k])
     wanting = UnreliableClients(unreliable().engine, [10] * 50, 20, 0, straggler=name)
     assert wanting.responding_clients(0, range(50)) == fastest[:20]
-    strict = UnreliableClients(unreliable().engine, [10] * 50, 20, 0, straggler=StragglerModel(1.0, 0.2, deadline=0.4))
+    strict = UnreliableClients(unreliable().engine, [10] * 50, 20, 0, straggler=replace(name, deadline=0.4))
     assert strict.responding_clients(0, range(50)) == [k for k in fastest[:20] if times[k] <= 0.4]
     assert 0 < len(strict.responding_clients(0, range(50))) < 20
     large = UnreliableClients(unreliable().engine, [1] * 49 + [1000], 20, 0, straggler=name)
     assert 49 not in large.responding_clients(0, range(50)), "more examples take longer"
+
+
+def test_only_a_round_is_cut_to_its_number_of_replies() -> None:
+    everyone = UnreliableClients(unreliable().engine, [10] * 50, 20, 0, straggler=StragglerModel(over=5))
+    assert len(everyone.responding_clients(0, range(25))) == 20
+    assert sorted(everyone.responding_clients(3, range(50))) == list(range(50)), "all clients, after the last round"
 
 
 def test_a_round_is_never_empty() -> None:

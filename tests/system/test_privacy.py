@@ -5,7 +5,7 @@ import math
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -267,7 +267,10 @@ def test_a_damaged_ledger_is_an_error(tmp_path: Path) -> None:
             PrivacyLedger.load(tmp_path / "privacy.jsonl")
         assert error.value.code == "privacy.damaged_ledger"
     (tmp_path / "cut.jsonl").write_text(json.dumps(asdict(release)) + '\n{"t": 1, "exch')
-    assert PrivacyLedger.load(tmp_path / "cut.jsonl").releases == [release]
+    cut = PrivacyLedger.load(tmp_path / "cut.jsonl")
+    assert cut.releases == [release]
+    cut.add(replace(release, t=1))
+    assert PrivacyLedger.load(tmp_path / "cut.jsonl").releases == [release, replace(release, t=1)]
 
 
 def audited_epsilon(noise: float, delta: float, runs: int = 30_000) -> float:

@@ -76,7 +76,8 @@ class ClientRunner:
         own = None if memory is None else without_private(memory)
         with f.use_private(private):
             r = self._local(data, f, client, t, to_device(down, f.w.device), own)
-            r = r._replace(scratch=dict(r.memory))  # where a trained personal model is after training, too
+            # a trained personal model is in `scratch` after training, too; its learning rate is that of the last round
+            r = r._replace(scratch=dict(r.memory), training=self.training.at_round(max(t - 1, 0)))
             up = self._score_parts(parts, r.state(r.w), r)
             if "client_test" in parts and has_global_model(self.method, f) and has_personal_model(self.method):
                 with f.autocast(self.training.precision):

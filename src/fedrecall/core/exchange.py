@@ -45,7 +45,6 @@ class Exchange:
             self._buffers["counters"] = server.int_buffers
         self._sent: Payload = {}
         self._exchanges = 0  # in this round so far
-        self._num_replies: int | None = None
         self._b = RunningMean()
         self._counters = server.int_buffers
         self._bytes_up = 0
@@ -57,7 +56,7 @@ class Exchange:
     @property
     def size(self) -> int:
         """|S_t|: the number of accepted replies; before the first one, the number of sampled clients."""
-        return self._num_replies or self._cohort.size
+        return self.replies or self._cohort.size
 
     @property
     def population(self) -> int:
@@ -74,19 +73,18 @@ class Exchange:
             down = {**down, **self._buffers}
         self.bytes_down += payload_bytes({name: t for name, t in down.items() if self._sent.get(name) is not t})
         self._sent |= down
-        self._num_replies = 0
+        self.replies = 0
         replies = self._validated(task, down)
         exchange = ExchangeInfo(task, down, self._cohort.size, self._server.t, self._exchanges, self._policy.seed)
         for rule in self._policy.rules:
             replies = rule.apply(replies, exchange)
         self._exchanges += 1
         for reply in replies:
-            self._num_replies += 1
             yield self._without_buffers(reply)
 
     def _validated(self, task: str, down: Payload) -> Iterator[Reply]:
         """Accept valid replies and yield them; raise a UserError if there are too few."""
-        self.replies, min_replies = 0, self._policy.validator.min_replies
+        min_replies = self._policy.validator.min_replies
         for reply in self._cohort.run(task, down):
             if self._is_valid(reply, task, down):
                 self._cohort.accept(reply)

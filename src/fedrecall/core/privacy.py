@@ -86,12 +86,16 @@ class PrivacyLedger:
     def load(cls, path: Path) -> "PrivacyLedger":
         """Read the file of an interrupted run. A last line that was cut off is of a mean that was not used."""
         try:
-            entries = [parse_json(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
+            content = path.read_bytes() if path.exists() else b""
+            whole = content[: content.rfind(b"\n") + 1]
+            entries = [parse_json(line) for line in whole.decode().splitlines()]
             reasons = [str(entry["unbounded"]) for entry in entries if "unbounded" in entry]
             releases = [_parse_release(entry) for entry in entries if "unbounded" not in entry]
         except (OSError, ValueError, TypeError) as error:
             message = f"{path}: the list of private releases is damaged ({first_line(error)}), so epsilon is not known"
             raise UserError("privacy.damaged_ledger", message, str(path), "start a new run") from None
+        if whole != content:  # else the next release would be appended to the cut-off line
+            os.truncate(path, len(whole))
         return cls(path, reasons[0] if reasons else None, releases)
 
     def add(self, release: Release) -> None:

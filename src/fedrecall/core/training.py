@@ -215,7 +215,8 @@ def train(method: Method, r: Local, seed: int, client: int, observer: TrainingOb
     w, b, counters = model.w, model.b, model.counters
     if r.f.private_names:  # a view would be stored and sent with the private part
         w, b, counters = w.clone(), b.clone(), counters.clone()
-    up, memory = method.reply(w, steps, r._replace(b=b))
+    with r.f.use_private(model.private):
+        up, memory = method.reply(w, steps, r._replace(b=b))
     metrics: Payload = {"steps": torch.tensor(float(steps))} | ({"loss": total / steps} if steps else {})
     if observer is not None:
         observer.epoch(model.state)

@@ -111,7 +111,7 @@ class CCVR(Method):
             second = second + (count - 1).clamp(min=0)[:, None, None] * reply.up["covariance"].double()
             second = second + count[:, None, None] * mean[:, :, None] * mean[:, None, :]
         features = self.draw(*pooled_gaussians(n, total, second), n > 0, server)
-        return server.with_extra(evaluated=self.calibrate(server, features))
+        return server.with_extra(evaluated=self.calibrate(server, features, len(n)))
 
     def draw(self, mean: Tensor, covariance: Tensor, held: Tensor, server: Server) -> VirtualFeatures:
         """Draw `samples` features of each class that some client holds."""
@@ -122,12 +122,11 @@ class CCVR(Method):
         y = torch.arange(len(mean))[:, None].expand(-1, self.samples)
         return VirtualFeatures(h[held].flatten(0, 1).to(server.w.dtype), y[held].flatten())
 
-    def calibrate(self, server: Server, features: VirtualFeatures) -> Tensor:
+    def calibrate(self, server: Server, features: VirtualFeatures, classes: int) -> Tensor:
         """Return the weights with a last layer that was trained on the features."""
         head, width = server.f.head, features.h.shape[1]
-        size = head.stop - head.start
-        classes = size // (width + 1) if size % (width + 1) == 0 else size // width
-        f = FlatModel(Head(width, classes, bias=size == classes * (width + 1)).to(server.w.dtype))
+        has_bias = head.stop - head.start == classes * (width + 1)
+        f = FlatModel(Head(width, classes, bias=has_bias).to(server.w.dtype))
         r = Local(
             f=f,
             w=server.w[head],

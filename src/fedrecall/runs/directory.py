@@ -261,7 +261,12 @@ class RunDirectory:
         return not failed or not self.checkpoints.folder.exists()
 
     def write_summary(self, summary: Mapping[str, Any], *, resumable: bool) -> None:
-        """Write the summary, which ends the run; remove the checkpoints unless the run can be resumed."""
+        """Write the summary, which ends the run; remove the checkpoints unless the run can be resumed.
+
+        A failed run whose folder of checkpoints exists can be resumed, also if it failed before its first checkpoint.
+        """
+        if resumable:
+            self.checkpoints.folder.mkdir(exist_ok=True)
         self.write_json(SUMMARY_FILE, summary)
         if not resumable and self.state_file() != CHECKPOINT_FOLDER:
             shutil.rmtree(self.path / CHECKPOINT_FOLDER, ignore_errors=True)

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from fedrecall.core.client_state_store import ClientStateStore
 from fedrecall.core.flat_model import FlatModel
+from fedrecall.core.method import Method
 from fedrecall.core.schedules import Cosine
 from fedrecall.core.types import Server
 from fedrecall.errors import UserError
@@ -32,6 +33,10 @@ def save_final_state(
 def extension_error(setup: Setup, directory: RunDirectory) -> str | None:
     """Return the reason why a finished run cannot have more rounds, or None."""
     run, schedule = setup.experiment.run, setup.experiment.local.schedule
+    if "failed" in directory.summary:
+        return f"it failed, and would fail again ({directory.summary['failed']})"
+    if type(setup.clients.method).finish is not Method.finish:
+        return "the last step of the method followed its last round"
     for key in ("evaluate_every", "probe_every"):
         if directory.summary["rounds"] % getattr(run, key):
             return f"run.{key} = {getattr(run, key)}: its last round was evaluated only because it was the last"

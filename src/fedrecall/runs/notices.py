@@ -5,6 +5,7 @@ import logging
 import torch
 
 from fedrecall.core.dry_run import DryRun
+from fedrecall.core.method import Method
 from fedrecall.core.rounds import RoundSchedule, run_rounds
 from fedrecall.errors import UserError, warn_once
 from fedrecall.methods import METHODS
@@ -54,6 +55,16 @@ def inactive_reason(setup: Setup) -> str | None:
     reason = method.inactive_reason(classes, counts)
     if reason is not None:
         warn_once(log, f"method = {type(method).__name__}: {reason}: on this data it is FedAvg, at a higher cost")
+    return reason
+
+
+def skipped_last_step(setup: Setup, rounds: int) -> str | None:
+    """Return why a run that was stopped after some rounds lacks the step of its method that follows the last one."""
+    method, last = setup.clients.method, setup.schedule.rounds
+    if rounds == last or type(method).finish is Method.finish:
+        return None
+    reason = f"its last step follows round {last}, and the run was stopped after round {rounds}"
+    warn_once(log, f"method = {type(method).__name__}: {reason}: the model is that of FedAvg")
     return reason
 
 

@@ -124,7 +124,7 @@ def _metric_summary(records: Sequence[RoundRecord]) -> dict[str, Any]:
     out: dict[str, Any] = {}
     evaluated = [record["metrics"] for record in records if "metrics" in record]
     for name in evaluated[-1] if evaluated else ():
-        values = [metrics[name] for metrics in evaluated[-10:] if metrics[name] is not None]
+        values = [metrics[name] for metrics in evaluated[-10:] if metrics.get(name) is not None]
         final, last10 = evaluated[-1][name], float(np.mean(values)) if values else None
         out.setdefault("metrics", {})[name] = {"final": final, "last10": last10}
     for part in ("client_test", "client_test_personal"):

@@ -34,7 +34,7 @@ from fedrecall.runs.evaluation import evaluate_clients, server_metrics
 from fedrecall.runs.extension import extension_error, final_state, save_final_state
 from fedrecall.runs.forgetting import frequency_metrics, measure_forgotten
 from fedrecall.runs.inference import PREPROCESS_FILE, model_metadata
-from fedrecall.runs.notices import check_own_method, inactive_reason, warn_of_untrained_parts
+from fedrecall.runs.notices import check_own_method, inactive_reason, skipped_last_step, warn_of_untrained_parts
 from fedrecall.runs.predictions import make_predictions, save_predictions
 from fedrecall.runs.privacy import check_privacy, open_ledger, privacy_summary
 from fedrecall.runs.probe_context import ProbeContext, ProbeRecord
@@ -142,6 +142,7 @@ class Run:
         except UserError as error:
             self._finish(error)
             raise
+        self._inactive = self._inactive or skipped_last_step(setup, self._server.t)
         self._finish()
 
     def stop(self) -> None:
@@ -158,7 +159,7 @@ class Run:
         """The result of the rounds so far."""
         summary = summarise(self._records, self._initial_accuracy, self._setup.experiment.run.targets)
         if self._inactive is not None:
-            summary["inactive"] = self._inactive  # why the method is FedAvg on this data
+            summary["inactive"] = self._inactive  # why the method is FedAvg in this run
         summary |= self._monitor.summary(self._records)
         if self._records:
             summary |= privacy_summary(self._setup, self._ledger)
@@ -280,6 +281,15 @@ class Run:
     def _log_round(self, round_result: RoundResult) -> RoundRecord:
         """Append a round to the logs, save a checkpoint if one is due, and inform the tracker."""
         setup, directory, run = self._setup, self._directory, self._setup.experiment.run
+        if round_result.train_loss is None:
+            local = setup.experiment.local
+            raise UserError(
+                "round.no_training_step",
+                f"round {round_result.number}: no client made a training step: with local.batch = {local.batch} and "
+                f"local.drop_last = {str(local.drop_last).lower()} all batches are skipped",
+                "local.drop_last",
+                "set a smaller local.batch, or local.drop_last = false",
+            )
         round_result = round_result._replace(received=self._score_received(round_result))
         self._server, self._last_round, self._score = round_result.server, round_result, round_result.score
         privacy = setup.experiment.server.privacy
@@ -303,15 +313,6 @@ class Run:
             self._recent.append(round_result.score.predicted == round_result.score.y)
         for name, probe_record in probe_records.items():
             self._probe_records.setdefault(name, []).append(probe_record)
-        if round_result.train_loss is None:
-            local = setup.experiment.local
-            raise UserError(
-                "round.no_training_step",
-                f"round {round_result.number}: no client made a training step: with local.batch = {local.batch} and "
-                f"local.drop_last = {str(local.drop_last).lower()} all batches are skipped",
-                "local.drop_last",
-                "set a smaller local.batch, or local.drop_last = false",
-            )
         if directory is not None:
             directory.append_record(record)
             for name, probe_record in probe_records.items():
@@ -331,7 +332,8 @@ class Run:
         request = self._setup.clients.report.in_round(round_result.number - 1)
         if not request.predictions or "w" not in sent:
             return None
-        if sent["w"] is self._server.w and self._score is not None:
+        was_evaluated = self._score is not None and "evaluated" not in self._server.extra
+        if was_evaluated and sent["w"] is self._server.w:
             return self._score
         return self._engine.evaluate(self._server.f.join(sent["w"], sent.get("b", self._server.b)))
 

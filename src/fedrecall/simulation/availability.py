@@ -76,7 +76,9 @@ class UnreliableClients:
         times = {k: self.straggler.response_time(self.seed, t, k, sizes[k]) for k in available}
         by_time = sorted(available, key=lambda k: (times[k], k))
         deadline = math.inf if self.straggler.deadline is None else self.straggler.deadline
-        return [k for k in by_time[: self.target_replies] if times[k] <= deadline] or by_time[:1]
+        is_round = len(clients) == self.target_replies + self.straggler.over  # else all clients, after the last round
+        wanted = self.target_replies if is_round else len(clients)
+        return [k for k in by_time[:wanted] if times[k] <= deadline] or by_time[:1]
 
 
 @dataclass(frozen=True)
