@@ -4,7 +4,7 @@ import logging
 import shutil
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -14,7 +14,13 @@ from torch import nn
 from fedrecall.config.experiment import CHOICES, Experiment
 from fedrecall.config.overrides import with_overrides
 from fedrecall.config.own_code import untrusted
-from fedrecall.config.sources import ConfigLike, import_own_code, own_code
+from fedrecall.config.sources import (
+    ConfigLike,
+    import_own_code,
+    own_code,
+    require_section_objects,
+    with_section_objects,
+)
 from fedrecall.config.tables import merge_tables
 from fedrecall.errors import UserError
 from fedrecall.reporting.comparison import Comparison
@@ -103,7 +109,8 @@ def run(
     tables = with_overrides(tables if named is None else merge_tables(tables, named.tables), overrides)
     if named is not None and named.method is not None:
         tables["method"] = named.method
-    experiment = Experiment(**tables)
+    experiment = Experiment(**(with_section_objects(tables, config) if isinstance(config, Experiment) else tables))
+    require_section_objects(experiment)
     if from_directory and not trust_code and own_code(experiment):
         raise untrusted(own_code(experiment), str(out))
     experiment = import_own_code(experiment)
@@ -319,7 +326,7 @@ def _run_study(
     console = progress_console(progress)
     # measuring the speed of the machine takes a while
     needed = estimate and not console.quiet and StudyResults(study, path).unfinished
-    notes = [describe_cost(study)] if needed else []
+    notes = _estimate(study) if needed else []
     rejected: dict[str, UserError] = {}
     try:
         with (
@@ -342,6 +349,13 @@ def _run_study(
     if folder is None:
         weakref.finalize(comparison, shutil.rmtree, path, ignore_errors=True)
     return comparison
+
+
+def _estimate(study: Study) -> list[str]:
+    """Return the expected cost as one line; none if it is unknown, such as that of own code, which is not imported."""
+    with suppress(UserError):  # what is wrong with a run is reported when it is run
+        return [describe_cost(study)]
+    return []
 
 
 def _warn_of_chance(result: Result, setup: Setup) -> None:

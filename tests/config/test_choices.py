@@ -1,15 +1,25 @@
 """Choices by name: strict types, tuples from lists, objects and records of objects."""
 
+import ast
+import inspect
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+import fedrecall as fr
 from fedrecall import Experiment, UserError
 from fedrecall.config.choices import PythonObject, require
 from fedrecall.config.experiment import CHOICES
+from fedrecall.config.tables import flatten, merge_tables
 from fedrecall.core.method import Method
+from fedrecall.core.privacy import GaussianMechanism
+from fedrecall.core.robust import ExchangeInfo
+from fedrecall.core.types import Reply
 from fedrecall.methods import METHODS
 from fedrecall.models import MODELS
 
@@ -75,3 +85,72 @@ def test_a_class_is_no_object() -> None:
         with pytest.raises(UserError) as error:
             CHOICES[kind].build(cls)
         assert (error.value.code, error.value.key) == ("config.invalid_value", kind)
+
+
+class Halved:
+    """Aggregation rule of a user that is no dataclass."""
+
+    def apply(self, replies: Iterator[Reply], exchange: ExchangeInfo) -> Iterator[Reply]:
+        for reply in replies:
+            down = exchange.down["w"]
+            yield reply._replace(up=reply.up | {"w": down + 0.5 * (reply.up["w"] - down)})
+
+
+class Silent:
+    """Attack of a user that is no dataclass."""
+
+    share = 0.2
+
+
+@dataclass(frozen=True)
+class Clipped(GaussianMechanism):
+    """Privacy mechanism of a user."""
+
+
+@pytest.mark.parametrize(
+    ("section", "kind", "chosen"),
+    [("server", "robust", Halved()), ("federation", "attack", Silent()), ("server", "privacy", Clipped())],
+)
+def test_an_object_in_a_section_is_recorded(section: str, kind: str, chosen: Any) -> None:
+    tables = Experiment(**merge_tables({"server": {"weights": "uniform"}}, {section: {kind: chosen}})).to_tables()
+    assert tables[section][kind].items() >= {"name": "own", "of": type(chosen).__name__}.items()
+    record = getattr(getattr(Experiment(**tables), section), kind)
+    assert record == PythonObject(kind, type(chosen).__name__)
+
+
+def test_an_object_in_a_section_is_used_and_required(tmp_path: Path) -> None:
+    quick = {"local": {"epochs": 1}, "engine": {"name": "serial"}, "run": {"rounds": 1}}
+    experiment = Experiment(**quick, server={"robust": Halved()})
+    finals = [
+        fr.run(config, progress=False).server.w
+        for config in (
+            experiment,
+            quick | {"server": {"robust": Halved()}},
+            quick | {"server": {"lr": 0.5, "weights": "uniform"}},
+        )
+    ]
+    assert torch.equal(finals[0], finals[1])
+    assert torch.allclose(finals[0], finals[2], atol=1e-5)
+    fr.run(experiment, out=tmp_path / "run", progress=False)
+    for run in (
+        lambda: fr.run(tmp_path / "run" / "config.toml", progress=False),
+        lambda: fr.compare(["fedavg"], config=experiment, progress=False),
+        lambda: fr.tune("fedprox", experiment, out=tmp_path / "search", progress=False),
+    ):
+        with pytest.raises(UserError) as error:
+            run()
+        assert (error.value.code, error.value.key) == ("config.needs_python_object", "server.robust")
+
+
+@pytest.mark.parametrize("kind", CHOICES)
+def test_errors_name_a_call_that_passes_an_object(kind: str) -> None:
+    choice = CHOICES[kind]
+    argument = choice.python_call.removeprefix("run(").removesuffix(")")
+    if argument.endswith("=..."):
+        assert argument.removesuffix("=...") in inspect.signature(fr.run).parameters
+    else:
+        assert flatten(ast.literal_eval(argument)).keys() == {choice.key}
+    with pytest.raises(UserError) as error:
+        choice.build(3)
+    assert (error.value.code, error.value.key) == ("config.invalid_value", choice.key)
+    assert choice.python_call in str(error.value.hint)

@@ -158,6 +158,12 @@ def test_python_objects_pass_through() -> None:
         (["engine.name=ray", "engine.device=cuda:1"], "conflict", "engine.device", "Ray"),
         (["ray.address=auto"], "conflict", "ray.address", "pool"),
         (["engine.min_replies=11"], "conflict", "engine.min_replies", "10"),
+        (["run.seed=-1"], "invalid_value", "run.seed", "-1"),
+        (["run.partition_seed=-1"], "invalid_value", "run.partition_seed", "-1"),
+        (["run.init_seed=-1"], "invalid_value", "run.init_seed", "-1"),
+        (["run.sample_seed=-1"], "invalid_value", "run.sample_seed", "-1"),
+        (["data.split_seed=-1"], "invalid_value", "data.split_seed", "-1"),
+        (["data.split_seed=rnu"], "invalid_value", "data.split_seed", "rnu"),
     ],
 )  # fmt: skip
 def test_errors_have_the_key(overrides: list[str], problem: str, key: str, fact: str) -> None:

@@ -1,19 +1,38 @@
 """Baselines of a comparison: pooled training, each client alone, the most frequent class."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 
 import fedrecall as fr
+from fedrecall.config.experiment import Experiment
 from fedrecall.data.dataset import Dataset
+from fedrecall.data.tokens import from_tokens
 from fedrecall.errors import UserError
+from fedrecall.runs.keywords import Keywords
 from fedrecall.runs.predictions import load_predictions
+from fedrecall.runs.setup import prepare_run
+from fedrecall.studies.baselines import write_baseline
 from fedrecall.studies.compare import comparison_study
 from fedrecall.studies.cost import cost
 
 CONFIG = {"local": {"epochs": 2, "batch": 16, "lr": 0.1}, "run": {"rounds": 4}, "engine": {"name": "serial"}}
+
+
+class Tagger(nn.Module):
+    """Logits for every token, from the token alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.classifier = nn.Embedding(8192, 4), nn.Linear(4, 3)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        logits: Tensor = self.classifier(self.embedding(input_ids))
+        return logits
 
 
 @pytest.fixture(scope="module")
@@ -88,8 +107,6 @@ def test_central_makes_the_passes_of_fedavg(data: Dataset) -> None:
 
 def test_defaults(data: Dataset) -> None:
     assert comparison_study(["fedavg"])[0].baselines == []
-    from fedrecall.runs.keywords import Keywords
-
     own = comparison_study(["fedavg"], keywords=Keywords(data=data))[0]
     assert own.baselines == ["central", "majority"]
     assert comparison_study(["fedavg"], keywords=Keywords(data=data), baselines=[])[0].baselines == []
@@ -115,3 +132,32 @@ def test_baselines_are_horizontal_lines(comparison: fr.Comparison, tmp_path: Pat
     shown = {names[line["row"]]: line["y"] for line in panel["lines"]["accuracy"]}
     assert {name: shown[name][0] for name in levels} == pytest.approx(levels, abs=0.01)
     assert [line["row"] for line in panel["lines"]["train_loss"]] == [0]
+
+
+def test_clients_that_train_alone_do_not_stop_early(data: Dataset, tmp_path: Path) -> None:
+    config = {**CONFIG, "run": {"rounds": 6, "stop": {"patience": 1}}}
+    found = fr.compare(["fedavg"], config=config, data=data, seeds=2, baselines=["local"], out=tmp_path / "s")
+    assert [len(run.records) for run in found.runs if run.cell.row == "local"] == [6, 6]
+
+
+def test_baselines_need_no_number_of_replies(data: Dataset) -> None:
+    config = {**CONFIG, "engine": {"name": "serial", "min_replies": 2}}
+    names = ["central", "local", "majority"]
+    study, _ = comparison_study(["fedavg"], config, keywords=Keywords(data=data), seeds=1, baselines=names)
+    assert {cell.row: study.experiment(cell).engine.min_replies for cell in study.cells()} == {
+        "fedavg": 2,
+        "central": None,
+        "local": None,
+        "majority": None,
+    }
+
+
+def test_majority_of_the_labels_of_tokens(tmp_path: Path) -> None:
+    labels = [["D", "A", "N"], ["A", "N"]] * 20
+    data = from_tokens([["a", "red", "rose"], ["blue", "skies"]] * 20, labels, clients=[0, 1, 2, 3] * 10)
+    experiment = Experiment(data={"name": "own"}, model={"name": "own"})
+    setup = prepare_run(experiment, data=data, model=Tagger)
+    write_baseline("majority", setup, tmp_path / "run", Tagger)
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    y = setup.data.test.y
+    assert summary["final"] == pytest.approx(float((y == 0).double().mean()))  # "A" is as frequent as "N"

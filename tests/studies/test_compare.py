@@ -13,7 +13,7 @@ from rich.console import Console
 import fedrecall as fr
 from fedrecall import cli
 from fedrecall.studies import papers
-from fedrecall.studies.compare import DEFAULT_METHODS, comparison_study
+from fedrecall.studies.compare import DEFAULT_METHODS, StudyObjects, comparison_study
 from fedrecall.studies.progress import StudyProgress
 from fedrecall.studies.reproduce import default_folder, reproduction_study, with_study_overrides
 from fedrecall.studies.results import load_results
@@ -21,6 +21,7 @@ from fedrecall.studies.runner import StudyEvent
 from fedrecall.studies.study import Study, Target
 from support.folders import write_study
 from support.processes import start, until
+from support.tiny_transformer import make_texts, save_transformer
 
 QUICK = ["--set", "run.rounds=2", "--set", "local.epochs=1", "--set", "engine.name=serial"]
 Capture = pytest.CaptureFixture[str]
@@ -349,3 +350,28 @@ def test_the_list_has_costs(fedrecall, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_default_methods_are_compared() -> None:
     assert set(DEFAULT_METHODS) <= set(fr.METHODS)
     assert comparison_study()[0].base["data"]["name"] == "digits"
+
+
+def test_rows_share_the_data_only_if_they_have_the_same_tokenizer(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="needs the extra text")
+    texts, labels, _ = make_texts(60)
+    lines = [f"{text},{label}\n" for text, label in zip(texts, labels, strict=True)]
+    (tmp_path / "texts.csv").write_text("text,label\n" + "".join(lines))
+    bert = {"name": "huggingface", "path": str(save_transformer(tmp_path / "bert"))}
+    data = {"name": "table", "path": str(tmp_path / "texts.csv"), "label": "label", "text": "text", "aux_per_class": 1}
+    study = Study(
+        id="s",
+        title="S",
+        base={"data": data, "federation": {"clients": 2, "partition": {"name": "iid"}}},
+        rows={
+            "bert": {"model": bert},
+            "head": {"model": bert | {"train": "head"}},
+            "words": {"model": {"name": "rnn"}},
+        },
+        columns={"all": {}},
+    )
+    objects = StudyObjects()
+    complete, head, words = (objects.setup(cell, study.experiment(cell)).data.dataset for cell in study.cells())
+    assert complete is head
+    assert isinstance(complete.shape, dict)
+    assert isinstance(words.shape, tuple), "words as integers, not the tokens of the transformer"

@@ -8,8 +8,10 @@ import pytest
 from fedrecall import api
 from fedrecall.config.experiment import Experiment
 from fedrecall.errors import UserError
+from fedrecall.runs.directory import RunDirectory
 from fedrecall.runs.setup import prepare_run
 from fedrecall.studies.plan import read_plan
+from fedrecall.studies.results import load_results
 from fedrecall.studies.runner import run_study
 from fedrecall.studies.store import RunStore, changed_settings, run_key
 from fedrecall.studies.study import Study
@@ -137,3 +139,50 @@ def test_a_tuned_reproduction_searches_the_printed_grids(tmp_path: Path) -> None
     with pytest.raises(UserError) as error:
         api.reproduce(str(definition), tune=True, progress=False)
     assert error.value.code == "run.needs_directory"
+
+
+def test_runs_that_lost_replies_or_failed_are_not_stored(tmp_path: Path) -> None:
+    attack = {"name": "scaling", "share": 0.25, "scale": 1e9}
+    few = {"federation": {"sample": 4, "attack": attack}, "engine": {"name": "serial", "min_replies": 2}}
+    study = make_study("s", attacked=few, wild={"local": {"epochs": 1, "lr": 1e30}}, FedAvg=FEDAVG)
+    store = RunStore(tmp_path / "store")
+    events = list(run_study(study, tmp_path / "s", store=store))
+    assert [event.cell.row for event in events if event.kind == "finished"] == ["attacked", "wild", "FedAvg"]
+    attacked, wild, fedavg = load_results(tmp_path / "s").finished_runs()
+    assert [len(record["refused"]) for record in attacked.records] == [1]
+    assert wild.diverged
+    stored = [path.name for path in store.folder.iterdir() if path.is_dir()]
+    assert stored == [run_key(prepare_run(study.experiment(fedavg.cell)))]
+
+
+def test_a_run_that_cannot_be_stored_is_finished(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    study, store = make_study("s", FedAvg=FEDAVG), RunStore(tmp_path / "store")
+    (cell,) = study.cells()
+    block_copies(store.path_of(prepare_run(study.experiment(cell))))
+    assert [event.kind for event in run_study(study, tmp_path / "s", store=store)] == ["started", "round", "finished"]
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert [event.kind for event in run_study(study, tmp_path / "s", store=store)] == ["kept"]
+
+
+def test_an_unfinished_run_is_replaced_only_by_a_complete_copy(tmp_path: Path) -> None:
+    study, store = make_study("s", FedAvg=FEDAVG | {"run": {"rounds": 3}}), RunStore(tmp_path / "store")
+    (cell,) = study.cells()
+    list(run_study(study, tmp_path / "first", store=store))
+    begun = run_study(study, tmp_path / "s")
+    assert [next(begun).kind for _ in range(3)] == ["started", "round", "round"]
+    begun.close()
+    path = tmp_path / "s" / cell.folder
+    block_copies(path)
+    (event,) = run_study(study, tmp_path / "s", store=store)
+    assert event.error is not None
+    assert (event.kind, event.error.code, event.error.key) == ("rejected", "study.cannot_write", str(path.parent))
+    assert RunDirectory(path).checkpoints.latest() is not None
+    path.with_name(f"{path.name}.part").unlink()
+    assert [event.kind for event in run_study(study, tmp_path / "s", store=store)] == ["kept"]
+    assert len(RunDirectory(path).records()) == 3
+
+
+def block_copies(target: Path) -> None:
+    """Let copies of a run to this directory fail: a file has the name of the folder for the incomplete copy."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.with_name(f"{target.name}.part").touch()

@@ -7,12 +7,15 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from importlib import import_module
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tomli_w
 import torch
 import torch.nn.functional as F
+from rich.console import Console
 from sklearn.feature_extraction.text import CountVectorizer
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
@@ -387,3 +390,24 @@ def test_the_contract_finds_what_is_broken() -> None:
 def test_overrides_change_every_kind_of_configuration(experiment) -> None:
     result = fr.run(experiment, overrides=["run.rounds=1", "local.epochs=1", "run.seed=5"], progress=False)
     assert (len(result.rounds), result.experiment.run.seed) == (1, 5)
+
+
+@pytest.mark.parametrize("unknown", ["own data", "own model", "words"])
+def test_a_reproduction_whose_cost_cannot_be_estimated_is_run(unknown: str, tmp_path: Path) -> None:
+    table = tmp_path / "rows.csv"
+    table.write_text("a,b,label\n" + "".join(f"old{i % 5} {i % 3},{i % 7},{i % 2}\n" for i in range(80)))
+    named = {"name": "table", "path": str(table), "label": "label", "aux_per_class": 1}
+    base: dict[str, dict] = {**QUICK, "federation": {"clients": 2}}
+    base |= {
+        "own data": {"data": {"name": "support.own_code:blobs"}},
+        "own model": {
+            "data": named | {"drop": ["a"]},
+            "model": {"name": "support.own_code:Net", "inputs": 1, "classes": 2},
+        },
+        "words": {"data": named | {"text": "a"}, "model": {"name": "rnn"}},
+    }[unknown]
+    definition = {"title": "own", "base": base, "rows": {"FedAvg": {}}, "columns": {"all": {}}}
+    (tmp_path / "own.toml").write_text(tomli_w.dumps(definition))
+    shown = Console(file=StringIO(), force_terminal=True)
+    found = fr.reproduce(str(tmp_path / "own.toml"), progress=shown)
+    assert [len(run.records) for run in found.runs] == [2]

@@ -117,6 +117,12 @@ class NamedChoice:
         """Configuration key of the table."""
         return self.kind if self.section is None else f"{self.section}.{self.kind}"
 
+    @property
+    def python_call(self) -> str:
+        """Call that passes an object of the user: `run` has a keyword for a choice that is a section, and partition."""
+        has_keyword = self.section is None or self.kind == "partition"
+        return f"run({self.kind}=...)" if has_keyword else f'run({{"{self.section}": {{"{self.kind}": ...}}}})'
+
     @cached_property
     def _adapters(self) -> dict[str, TypeAdapter[Any]]:
         return {name: TypeAdapter(cls) for name, cls in self.classes.items()}
@@ -131,7 +137,7 @@ class NamedChoice:
                 "config.invalid_value",
                 f"{self.key} = {text}: neither a name nor a table with a name and settings",
                 self.key,
-                f'set {self.key}.name = "{next(iter(self.classes))}", or pass your own object to run({self.kind}=...)',
+                f'set {self.key}.name = "{next(iter(self.classes))}", or pass your own object: {self.python_call}',
             )
         values = {"name": table} if isinstance(table, str) else dict(table)
         name = values.pop("name", self.default)
@@ -188,7 +194,7 @@ class NamedChoice:
             raise UserError(error.code, error.message, f"{self.key}.{error.key}", error.hint) from None
 
     def dump(self, chosen: Any) -> dict[str, Any]:
-        """Return the complete table of a chosen object, with every field."""
+        """Return the complete table of a chosen object, with every field of a dataclass."""
         if isinstance(chosen, OwnCode):
             made: Any = chosen.imported
             complete = asdict(made) if is_dataclass(made) and not isinstance(made, type) else chosen.settings
@@ -197,7 +203,9 @@ class NamedChoice:
             return {"name": PYTHON_OBJECT, "of": chosen.class_name}
         own = {"name": PYTHON_OBJECT, "of": type(chosen).__name__}
         named = next(({"name": name} for name, cls in self.classes.items() if type(chosen) is cls), own)
-        return named | {k: v for k, v in asdict(chosen).items() if v is not None and k not in named}
+        # an object of the user may be of any class
+        values = asdict(chosen) if is_dataclass(chosen) and not isinstance(chosen, type) else {}
+        return named | {k: v for k, v in values.items() if v is not None and k not in named}
 
     def _preset(self, name: str, preset: Any) -> dict[str, Any]:
         if preset is None:

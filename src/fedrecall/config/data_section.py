@@ -1,13 +1,13 @@
 """The section [data]: which data, and which of them are held out."""
 
 from collections.abc import Callable
-from typing import Annotated, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import ConfigDict, Field, PositiveFloat, PrivateAttr, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, PositiveFloat, PrivateAttr, model_validator
 
 from fedrecall.config.choices import Augmentation, NamedChoice
 from fedrecall.config.own_code import is_code_path, untrusted
-from fedrecall.config.section import BelowOne, LaxPath, Positive, Section, unused_key
+from fedrecall.config.section import BelowOne, LaxPath, Positive, Section, Seed, unused_key
 from fedrecall.config.validation import unknown_key
 from fedrecall.data.catalog import DATASETS, load_named
 from fedrecall.data.custom import as_dataset, from_folder
@@ -44,6 +44,17 @@ class FixedNumber(Section):
 
 ColumnChoice = Literal["number"] | FixedNumber | Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
 """A column of numbers to standardise, one with given statistics, or the categories of a column of text."""
+
+
+def _require_split_seed(seed: Any) -> Any:
+    is_seed = isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0
+    if not is_seed and seed not in ("run", None):
+        message = f'data.split_seed = {seed!r}: neither a whole number from 0 nor "run"'
+        raise UserError("config.invalid_value", message, "data.split_seed", 'set 0 or more, or "run"')
+    return seed
+
+
+SplitSeed = Annotated[Seed | Literal["run"], BeforeValidator(_require_split_seed)]
 
 
 class DataSection(Section):
@@ -94,7 +105,7 @@ class DataSection(Section):
     """Accept files that have only a part of a named data set; its results compare with no paper's numbers."""
     test: BelowOne = 0.2
     """Fraction held out for testing if the data has no test set. 0: none, the server has no test set."""
-    split_seed: int | Literal["run"] | None = None
+    split_seed: SplitSeed | None = None
     """Seed that draws the test set, if the data has none of its own. "run": run.seed. None: 0."""
     group: str | None = None
     """Column of the table with the group of each row, such as a patient. No split divides a group."""
@@ -189,6 +200,12 @@ class DataSection(Section):
         """True if the encoding of every column is given, so that no statistic of the data is used."""
         return self.columns is not None and "number" not in self.columns.values()
 
+    def tokenizer_for(self, model: object) -> str | None:
+        """Return the folder of the tokenizer of data.text: the one set, else that of the model; None for words."""
+        if self.text is not None and self.tokenizer is None and isinstance(model, HuggingFace):
+            return model.folder()
+        return self.tokenizer
+
     def load(self, model: object = None, run_seed: int = 0, schema: Preprocessing | None = None) -> Dataset:
         """Load the data set that the section names. Texts have by default the tokenizer of the model, if it has one.
 
@@ -199,9 +216,6 @@ class DataSection(Section):
             columns = {column.name: column for column in schema.columns} or columns
             classes = schema.classes
         seed = self._split_seed(run_seed)
-        tokenizer = self.tokenizer
-        if self.text is not None and tokenizer is None and isinstance(model, HuggingFace):
-            tokenizer = model.folder()
         if self.name == "own":
             message = 'data.name = "own": the configuration refers to data passed in Python'
             raise UserError("config.needs_python_object", message, "data", "pass it again: run(..., data=...)")
@@ -225,7 +239,7 @@ class DataSection(Section):
                 missing=self.missing or "refuse",
                 categorical=self.categorical or "one-hot",
                 text=self.text,
-                tokenizer=tokenizer,
+                tokenizer=self.tokenizer_for(model),
                 max_tokens=self.max_tokens or MAX_TOKENS,
                 fixed=columns,
                 classes=classes,

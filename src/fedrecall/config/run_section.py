@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
 
-from fedrecall.config.section import Fraction, LaxPath, Positive, Section
+from fedrecall.config.section import Fraction, LaxPath, Positive, Section, Seed
 from fedrecall.core.metrics import CONFUSION, METRICS
 from fedrecall.errors import UserError, unknown_name
 
@@ -73,13 +73,13 @@ class RunSection(Section):
 
     rounds: Positive = 20
     """Number of communication rounds."""
-    seed: int = 0
+    seed: Seed = 0
     """Seed of all random numbers."""
-    partition_seed: int | None = None
+    partition_seed: Seed | None = None
     """Seed of the partition and the auxiliary set. None: run.seed."""
-    init_seed: int | None = None
+    init_seed: Seed | None = None
     """Seed of the initial weights. None: run.seed."""
-    sample_seed: int | None = None
+    sample_seed: Seed | None = None
     """Seed of the sampling of clients. None: run.seed."""
     evaluate_every: Positive = 1
     """Number of rounds between two evaluations of the global model."""

@@ -9,6 +9,7 @@ from fedrecall.constraints import LARGEST
 from fedrecall.errors import UserError
 
 Positive = Annotated[int, Field(ge=1)]
+Seed = Annotated[int, Field(ge=0)]  # numpy's generators take no negative seed
 Rate = Annotated[float, Field(ge=0, le=LARGEST)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 BelowOne = Annotated[float, Field(ge=0, lt=1)]

@@ -1,15 +1,15 @@
 """Sources of a configuration: files, tables and experiments, the defaults of a comparison, and own code."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from fedrecall.config.choices import OwnCode
+from fedrecall.config.choices import PYTHON_OBJECT, NamedChoice, OwnCode, PythonObject
 from fedrecall.config.data_section import SOURCE_KEYS, DataSection
 from fedrecall.config.experiment import CHOICES, Experiment
 from fedrecall.config.own_code import check_arguments, code_hash, import_object, is_code_path
-from fedrecall.config.tables import Tables, merge_tables, read_toml
+from fedrecall.config.tables import Tables, lookup, merge_tables, read_toml
 from fedrecall.errors import UserError
 
 # A federation that shows forgetting within a minute: 40 clients with two digits each, four of them per round. It was
@@ -31,6 +31,34 @@ def load_tables(config: ConfigLike) -> Tables:
         unset = {"clients", "partition"} - config.federation.model_fields_set  # the data may name its clients
         return tables | {"federation": {k: v for k, v in tables["federation"].items() if k not in unset}}
     return merge_tables(config) if isinstance(config, Mapping) else read_toml(Path(config))
+
+
+def with_section_objects(tables: Tables, experiment: Experiment) -> Tables:
+    """Return tables made from an experiment with the user's objects in its sections, which tables only name."""
+    tables = merge_tables(tables)
+    for choice, section, chosen in _section_choices(experiment):
+        record = choice.dump(chosen)
+        if record["name"] == PYTHON_OBJECT and lookup(tables, choice.key) == record:  # else an override has changed it
+            tables[section][choice.kind] = chosen
+    return tables
+
+
+def require_section_objects(experiment: Experiment) -> None:
+    """Raise an error if a section has only the record of an object passed in Python."""
+    for choice, _, chosen in _section_choices(experiment):
+        if isinstance(chosen, PythonObject):
+            message = f"{choice.key}: the configuration refers to an object passed in Python ({chosen.class_name})"
+            hint = f"pass it again: {choice.python_call}"
+            raise UserError("config.needs_python_object", message, choice.key, hint)
+
+
+def _section_choices(experiment: Experiment) -> Iterator[tuple[NamedChoice, str, Any]]:
+    """Yield the choices in sections that `run` has no keyword for, with their section and the object that is chosen."""
+    for choice in CHOICES.values():
+        if choice.section is not None and choice.kind != "partition":
+            chosen = getattr(getattr(experiment, choice.section), choice.kind)
+            if chosen is not None:
+                yield choice, choice.section, chosen
 
 
 def own_code(experiment: Experiment) -> list[str]:

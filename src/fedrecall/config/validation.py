@@ -11,39 +11,71 @@ from pydantic_core import ErrorDetails
 
 from fedrecall.config.schema import key_infos
 from fedrecall.core.preaggregation import Bucketing, NearestNeighbourMixing
+from fedrecall.core.privacy import GaussianMechanism
 from fedrecall.core.robust import Krum
 from fedrecall.core.schedules import Cosine
 from fedrecall.errors import UserError, unknown_name
-from fedrecall.simulation.attacks import num_malicious
+from fedrecall.simulation.attacks import Attack, num_malicious
 
 if TYPE_CHECKING:
     from fedrecall.config.experiment import Experiment
 
 
 def find_conflict(experiment: "Experiment") -> UserError | None:
-    """Return the error for the first pair of settings that contradict each other, or None."""
+    """Return the error for the first pair of settings that contradict each other, or None.
+
+    The number of clients counts if it is known: without federation.clients, the user's own data may name the clients.
+    """
     return next(_conflicts(experiment), None)
 
 
+def check_number_of_clients(experiment: "Experiment") -> None:
+    """Raise an error if a setting contradicts the number of clients, which is that of the data now."""
+    for conflict in _conflicts_of_clients(experiment):
+        raise conflict
+
+
 def _conflicts(experiment: "Experiment") -> Iterator[UserError]:
-    if not experiment.data.may_name_clients:
-        experiment.federation.check_number_of_clients()
-    min_replies, rule = experiment.engine.min_replies, experiment.server.robust
-    per_round, clients = experiment.federation.clients_per_round, experiment.federation.clients
-    if min_replies is not None and min_replies > per_round:
-        wrong = f"more than the {per_round} clients of a round"
-        yield _conflict("engine.min_replies", min_replies, wrong, f"set at most {per_round}")
+    federation, server = experiment.federation, experiment.server
+    if not experiment.data.may_name_clients or "clients" in federation.model_fields_set:
+        yield from _conflicts_of_clients(experiment)
+    elif federation.sample is not None:
+        yield from _conflicts_of_round(experiment)
     if experiment.ray.address is not None and (name := experiment.engine.name) != "ray":
         wrong = f'no effect with engine.name = "{name}"'
         yield _conflict("ray.address", experiment.ray.address, wrong, 'set engine.name = "ray", or remove ray.address')
+    if server.preaggregation is not None and server.robust is None:
+        hint = "set server.robust, or remove server.preaggregation"
+        yield _conflict("server.preaggregation", server.preaggregation, "no effect without server.robust", hint)
+    yield from _training_conflicts(experiment)
+    if isinstance(server.privacy, GaussianMechanism):  # not the record of an object
+        yield from _privacy_conflicts(experiment, server.privacy)
+
+
+def _conflicts_of_clients(experiment: "Experiment") -> Iterator[UserError]:
+    federation, privacy = experiment.federation, experiment.server.privacy
+    attack, clients = federation.attack, federation.clients
+    federation.check_number_of_clients()
+    yield from _conflicts_of_round(experiment)
+    if isinstance(attack, Attack) and not num_malicious(attack, clients):  # not the record of an object
+        wrong = f"selects none of the {clients} clients"
+        yield _conflict("federation.attack.share", attack.share, wrong, "increase it, or remove federation.attack")
+    if isinstance(privacy, GaussianMechanism) and privacy.delta >= 1 / clients:
+        wrong, hint = f"must be well below 1 / {clients} clients", f"set a value below {1 / clients:.2g}"
+        yield _conflict("server.privacy.delta", privacy.delta, wrong, hint)
+
+
+def _conflicts_of_round(experiment: "Experiment") -> Iterator[UserError]:
+    min_replies, rule = experiment.engine.min_replies, experiment.server.robust
+    per_round = experiment.federation.clients_per_round
+    if min_replies is not None and min_replies > per_round:
+        wrong = f"more than the {per_round} clients of a round"
+        yield _conflict("engine.min_replies", min_replies, wrong, f"set at most {per_round}")
     # Replies that a round may be left with: a malicious client can have its own rejected.
     mixing, fewest = experiment.server.preaggregation, min_replies or per_round
     unit, more = "clients per round", "set a larger federation.sample, or fewer attackers"
     if min_replies is not None:
         unit, more = "valid replies (engine.min_replies)", "set a larger engine.min_replies, or fewer attackers"
-    if mixing is not None and rule is None:
-        hint = "set server.robust, or remove server.preaggregation"
-        yield _conflict("server.preaggregation", mixing, "no effect without server.robust", hint)
     if isinstance(mixing, NearestNeighbourMixing) and 2 * mixing.attackers >= fewest:
         wrong = f"needs {2 * mixing.attackers + 1} {unit}, not {fewest}"
         yield _conflict("server.preaggregation", mixing, wrong, more)
@@ -52,13 +84,6 @@ def _conflicts(experiment: "Experiment") -> Iterator[UserError]:
     if isinstance(rule, Krum) and rule.min_replies > fewest:
         wrong = f"needs {rule.min_replies} {unit}, not {fewest}"
         yield _conflict("server.robust", rule, wrong, more)
-    yield from _training_conflicts(experiment)
-    attack = experiment.federation.attack
-    if attack is not None and not num_malicious(attack, clients):
-        wrong = f"selects none of the {clients} clients"
-        yield _conflict("federation.attack.share", attack.share, wrong, "increase it, or remove federation.attack")
-    if experiment.server.privacy is not None:
-        yield from _privacy_conflicts(experiment)
 
 
 def _training_conflicts(experiment: "Experiment") -> Iterator[UserError]:
@@ -77,7 +102,7 @@ def _training_conflicts(experiment: "Experiment") -> Iterator[UserError]:
         yield _conflict("local.schedule.rounds", schedule.rounds, wrong, "remove it, or set local.schedule.final")
 
 
-def _privacy_conflicts(experiment: "Experiment") -> Iterator[UserError]:
+def _privacy_conflicts(experiment: "Experiment", privacy: GaussianMechanism) -> Iterator[UserError]:
     federation, server = experiment.federation, experiment.server
     if server.reply_weighting != "uniform":
         wrong = "server.privacy bounds the influence of one client, so all replies must have the same weight"
@@ -103,13 +128,9 @@ def _privacy_conflicts(experiment: "Experiment") -> Iterator[UserError]:
     if method is not None and method.traits.personalised:
         wrong = "server.privacy protects the global model, and this method has none"
         yield _conflict("method", type(method).__name__, wrong, "remove server.privacy")
-    if server.privacy is not None and server.privacy.source == "seed" and experiment.engine.name == "flower":
+    if privacy.source == "seed" and experiment.engine.name == "flower":
         wrong = "the noise of a real federation must not be predictable from run.seed"
         yield _conflict("server.privacy.source", "seed", wrong, 'set server.privacy.source = "system"')
-    if server.privacy is not None and server.privacy.delta >= 1 / federation.clients:
-        wrong = f"must be well below 1 / {federation.clients} clients"
-        hint = f"set a value below {1 / federation.clients:.2g}"
-        yield _conflict("server.privacy.delta", server.privacy.delta, wrong, hint)
 
 
 def _conflict(key: str, value: object, wrong: str, hint: str) -> UserError:

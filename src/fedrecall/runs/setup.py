@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from fedrecall.config.choices import PythonObject, require
 from fedrecall.config.data_section import DataSection
 from fedrecall.config.experiment import Experiment, FederationSection
+from fedrecall.config.validation import check_number_of_clients
 from fedrecall.core import seeds
 from fedrecall.core.evaluation import HeldOutPart
 from fedrecall.core.flat_model import FlatModel
@@ -268,7 +269,7 @@ def with_clients_of_data(experiment: Experiment, dataset: Dataset, data: object,
     chosen = federation.partition if "partition" in federation.model_fields_set else Groups()
     own_data = data is not None or experiment.data.may_name_clients
     if partition is not None or groups is None or not own_data or not isinstance(chosen, Groups):
-        federation.check_number_of_clients()
+        check_number_of_clients(experiment)
         return experiment
     clients = len(np.unique(groups.numpy()))
     if "clients" in federation.model_fields_set and federation.clients != clients:
@@ -280,7 +281,9 @@ def with_clients_of_data(experiment: Experiment, dataset: Dataset, data: object,
             f"set {clients} or remove it, or set federation.partition.name to divide the data otherwise",
         )
     named = FederationSection(**dict(federation) | {"clients": clients, "partition": chosen})
-    return experiment.model_copy(update={"federation": named})
+    experiment = experiment.model_copy(update={"federation": named})
+    check_number_of_clients(experiment)
+    return experiment
 
 
 def make_partition_for(

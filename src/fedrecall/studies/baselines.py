@@ -15,7 +15,6 @@ from torch import Tensor
 from fedrecall.config.experiment import EngineSection, FederationSection
 from fedrecall.core.types import Score
 from fedrecall.data.partition import Partition
-from fedrecall.data.token_labels import NO_LABEL
 from fedrecall.errors import UserError
 from fedrecall.runs.directory import RunDirectory
 from fedrecall.runs.predictions import INTEGER_TYPES, Predictions, make_predictions, save_predictions
@@ -51,8 +50,6 @@ def _majority(setup: Setup) -> tuple[list[RoundRecord], Predictions]:
     """Return one record, and the predictions, of always naming the most frequent class of the clients' examples."""
     data = setup.data
     labels, y, groups = data.client_examples.y, data.test.y, data.dataset.test_groups
-    if y.ndim == 2:  # labels of tokens
-        labels, y, groups = labels[labels != NO_LABEL], y[y != NO_LABEL], None
     shares = torch.bincount(labels, minlength=data.dataset.num_classes).double()
     score = Score(shares.argmax().expand(len(y)), y, 0.0, (shares / shares.sum()).log().expand(len(y), -1))
     accuracy = float((score.predicted == y).double().mean())

@@ -67,8 +67,8 @@ class StudyObjects(PythonObjects):
 
     def _load(self, experiment: Experiment, partition: object) -> FederatedData:
         """Load and partition the data, or return those of the cell before if the configuration is the same."""
-        run = experiment.run
-        key = repr((experiment.data, experiment.federation, run.seed, run.partition_seed))
+        run, tokenizer = experiment.run, experiment.data.tokenizer_for(experiment.model)
+        key = repr((experiment.data, tokenizer, experiment.federation, run.seed, run.partition_seed))
         if key not in self._federated:
             self._federated.clear()
             self._federated[key] = load_and_partition(experiment, data=self.data, partition=partition)

@@ -4,6 +4,7 @@ A process claims a cell by a lock of the operating system, which is released whe
 kept. A cell that a process left unfinished is resumed from its last checkpoint, so no cell is run twice.
 """
 
+import logging
 import shutil
 import time
 from collections.abc import Collection, Generator, Iterator, Mapping
@@ -15,7 +16,7 @@ from typing import Any, Literal
 from filelock import FileLock, Timeout
 
 from fedrecall.config.experiment import Experiment
-from fedrecall.config.sources import import_own_code, own_code
+from fedrecall.config.sources import import_own_code, own_code, require_section_objects
 from fedrecall.core.exchange import Diverged
 from fedrecall.errors import UserError
 from fedrecall.runs.directory import SUMMARY_FILE, RunDirectory
@@ -28,6 +29,8 @@ from fedrecall.studies.extend import write_or_extend
 from fedrecall.studies.results import read_json
 from fedrecall.studies.store import RunStore
 from fedrecall.studies.study import Cell, Study
+
+log = logging.getLogger(__name__)
 
 POLL_INTERVAL = 1.0  # seconds between two checks of the cells that other processes run
 
@@ -61,6 +64,8 @@ def run_study(
     """
     # validated before the first run
     experiments = {folder: import_own_code(experiment) for folder, experiment in study.experiments.items()}
+    for experiment in experiments.values():
+        require_section_objects(experiment)
     write_or_extend(study, folder)
     objects = objects or StudyObjects()
     # the settings of the user's own code and objects do not determine the result
@@ -148,9 +153,8 @@ class _CellRunner:
                 yield StudyEvent("started", cell)
                 yield from self._run_rounds(cell, setup, path)
                 if store is not None:
-                    store.keep(setup, path)
+                    _keep(store, setup, path)
         except UserError as error:
-            (path / SUMMARY_FILE).unlink(missing_ok=True)  # the user can fix the cause: this is not a result
             return error
         yield StudyEvent("finished", cell, summary=read_json(path / SUMMARY_FILE))
         return None
@@ -162,6 +166,9 @@ class _CellRunner:
                     yield StudyEvent("round", cell, record=record)
         except Diverged:
             pass  # recorded in the run's summary
+        except UserError:
+            (path / SUMMARY_FILE).unlink(missing_ok=True)  # the user can fix the cause: this is not a result
+            raise
 
     def _start_error(self, cell: Cell) -> UserError | None:
         """Return an error if the run that a cell starts from failed or cannot be run."""
@@ -175,10 +182,18 @@ class _CellRunner:
         return UserError("study.start_failed", message, cell.start_from, "fix that run first")
 
 
+def _keep(store: RunStore, setup: Setup, path: Path) -> None:
+    """Copy a finished run into the store; a copy that fails is a warning, because the run itself is complete."""
+    try:
+        store.keep(setup, path)
+    except UserError as error:
+        log.warning("the finished run is not in the store, so other studies run it again: %s", error)
+
+
 def _can_resume(path: Path, setup: Setup) -> bool:
     """Return True if the directory has an unfinished run with a checkpoint; remove a run without one."""
     directory = RunDirectory(path)
-    if not directory.checkpoints.folder.exists():
+    if not any(directory.checkpoints.folder.glob("round-*.json")):
         shutil.rmtree(path, ignore_errors=True)
         return False
     if differences := directory.differences(setup):

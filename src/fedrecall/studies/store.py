@@ -11,7 +11,7 @@ from typing import Any
 from fedrecall.config.experiment import Experiment, default_settings
 from fedrecall.config.tables import RESULT_NEUTRAL_KEYS, Scalar, flatten
 from fedrecall.errors import UserError
-from fedrecall.runs.directory import SUMMARY_FILE
+from fedrecall.runs.directory import SUMMARY_FILE, RunDirectory
 from fedrecall.runs.setup import Setup
 
 RESULTS = 2
@@ -36,15 +36,18 @@ class RunStore:
         stored = self.path_of(setup)
         if not (stored / SUMMARY_FILE).exists():
             return False
-        shutil.rmtree(path, ignore_errors=True)
         with _copying(path) as part:
             shutil.copytree(stored, part)
         return True
 
     def keep(self, setup: Setup, path: Path) -> None:
-        """Copy a finished run into the store, without its checkpoints."""
-        stored = self.path_of(setup)
-        if not (stored / SUMMARY_FILE).exists():
+        """Copy a finished run into the store, without its checkpoints; not a run that lost replies, or failed.
+
+        The result of such a run depends on engine.min_replies, which the hash of a run does not have.
+        """
+        stored, directory = self.path_of(setup), RunDirectory(path)
+        is_complete = not any(record.keys() & {"lost", "refused"} for record in directory.records())
+        if is_complete and "failed" not in directory.summary and not (stored / SUMMARY_FILE).exists():
             with _copying(stored) as part:
                 shutil.copytree(path, part, ignore=shutil.ignore_patterns("checkpoints", "*.lock"))
 
@@ -74,13 +77,15 @@ def changed_settings(experiment: Experiment) -> dict[str, Scalar]:
 
 @contextmanager
 def _copying(target: Path) -> Iterator[Path]:
-    """Yield a temporary directory beside the target, which it becomes: an interrupted copy is never a run."""
+    """Yield a temporary directory beside the target, which it replaces: an interrupted copy is never a run."""
     part = target.with_name(f"{target.name}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(part, ignore_errors=True)
         yield part
+        shutil.rmtree(target, ignore_errors=True)
         part.rename(target)
     except OSError as error:
+        shutil.rmtree(part, ignore_errors=True)  # the disk may be full
         message = f"{target.parent}: cannot copy a run to this folder: {error.strerror or error}"
         raise UserError("study.cannot_write", message, str(target.parent), "check --store and --out") from None

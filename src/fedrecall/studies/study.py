@@ -288,15 +288,21 @@ class Study(Section):
 
 
 def _without_federation(tables: Tables, *, pooled: bool) -> Tables:
-    """Return the tables of a baseline: plain training without what methods add; `pooled`: of one client."""
-    run = {k: v for k, v in tables.get("run", {}).items() if k not in ("probes", "local_accuracy", "start", "track")}
+    """Return the tables of a baseline: plain training without what methods add; `pooled`: of one client.
+
+    Clients that train alone have no round in common at which they could stop.
+    """
+    unused = {"probes", "local_accuracy", "start", "track"} | (set() if pooled else {"stop"})
+    run = {k: v for k, v in tables.get("run", {}).items() if k not in unused}
     local = {k: v for k, v in tables.get("local", {}).items() if k != "prox"}
     federation = {k: v for k, v in tables.get("federation", {}).items() if k in ("clients", "partition")}
     if pooled:
         federation = {"clients": 1, "partition": {"name": "iid"}}
+    engine = {k: v for k, v in tables.get("engine", {}).items() if k != "min_replies"}
     left_out = ("server", "method")
     kept = {section: values for section, values in tables.items() if section not in left_out}
-    return kept | {"federation": federation, "local": local, "run": run, "method": {"name": "fedavg"}}
+    kept |= {"federation": federation, "local": local, "engine": engine, "run": run}
+    return kept | {"method": {"name": "fedavg"}}
 
 
 def _require_tables(where: str, tables: Any) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from fedrecall.config.experiment import Experiment
 from fedrecall.config.overrides import with_overrides
-from fedrecall.config.sources import COMPARE_DEFAULTS, ConfigLike, import_own_code
+from fedrecall.config.sources import COMPARE_DEFAULTS, ConfigLike, import_own_code, require_section_objects
 from fedrecall.config.tables import Tables, merge_tables
 from fedrecall.core import seeds
 from fedrecall.core.exchange import Diverged
@@ -105,6 +105,7 @@ class Search:
 
     def __enter__(self) -> Self:
         experiment = import_own_code(Experiment(**self._tables))
+        require_section_objects(experiment)
         data, model, partition = self._objects.data, self._objects.model, self._objects.partition
         section = experiment.data.model_copy(update={"validation": self.validation, "client_test": 0.0})
         validated = experiment.model_copy(update={"data": section})
