@@ -12,7 +12,7 @@ from fedrecall.core.evaluation import (
     find_evaluation_error,
     score_part,
 )
-from fedrecall.core.metrics import METRICS
+from fedrecall.core.metrics import METRICS, Metric
 from fedrecall.core.types import Payload, Reply
 
 REQUEST = EvaluationRequest((METRICS["accuracy"], METRICS["auroc"], METRICS["log_loss"]))
@@ -76,6 +76,47 @@ def test_a_confusion_matrix_counts_true_and_predicted_classes() -> None:
 )
 def test_a_reply_of_another_form_is_an_error(up: Payload) -> None:
     assert find_evaluation_error(up, PARTS, REQUEST, 2) is not None
+
+
+@pytest.mark.parametrize(
+    ("n", "accuracy", "auroc", "loss"),
+    [
+        (1.7e308, 1, 1, 0),
+        (1e300, 1e300, 1, 0),
+        (0.3, 1, 1, 0),
+        (10**9 + 1, 1, 1, 0),
+        (3, 1.7e308, 1, 0),
+        (3, 1.01, 1, 0),
+        (3, -0.01, 1, 0),
+        (3, 1, 1.01, 0),
+        (3, 1, 1, 1.1e30),
+        (3, 1, 1, -0.01),
+    ],
+)
+def test_scores_that_are_not_possible_are_an_error(n: float, accuracy: float, auroc: float, loss: float) -> None:
+    up = {"client_test": torch.tensor([n, accuracy, auroc, loss], dtype=torch.float64)}
+    assert find_evaluation_error(up, PARTS, REQUEST, 2) is not None
+
+
+def test_possible_scores_have_finite_means() -> None:
+    mine = Metric("mine", lambda y, p: 0.0)
+    request = EvaluationRequest((METRICS["accuracy"], METRICS["matthews"], mine))
+    values = (1 + 1e-12, -1, -1e30)  # the accuracy is rounded, a function of the user has any value
+    replies = [
+        Reply({"client_test": torch.tensor([10**9, *values], dtype=torch.float64)}, 1, {}, {}, c) for c in (0, 1)
+    ]
+    assert all(find_evaluation_error(reply.up, PARTS, request, 2) is None for reply in replies)
+    found = collect_scores(replies, PARTS, request)["client_test"].summary(request.metrics)
+    assert found["mine"]["weighted"] == pytest.approx(-1e30)
+
+
+@pytest.mark.parametrize("count", [-1, 10**9 + 1])
+def test_counts_that_are_not_possible_are_an_error(count: int) -> None:
+    up = {
+        "client_test": torch.tensor([3, 1, 1, 0], dtype=torch.float64),
+        "confusion": torch.tensor([[3, 0], [0, count]]),
+    }
+    assert find_evaluation_error(up, PARTS, REQUEST._replace(confusion=True), 2) is not None
 
 
 def test_a_reply_of_the_requested_form_is_valid() -> None:

@@ -67,6 +67,13 @@ def test_logits_become_probabilities() -> None:
     assert found["log_loss"] == pytest.approx(float(torch.nn.functional.cross_entropy(z.double(), y)))
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_logits_that_are_not_finite_have_no_metric(value: float) -> None:
+    z, y = torch.zeros(12, 6), torch.arange(12) % 6
+    z[3, 2] = value
+    assert all(math.isnan(found) for found in compute_metrics(list(METRICS.values()), y, z).values())
+
+
 def test_a_function_that_returns_no_number_is_an_error() -> None:
     with pytest.raises(UserError) as error:
         Metric("mine", lambda y, p: "high").compute(Y, P)

@@ -79,6 +79,19 @@ def test_existing_keys_are_kept_and_a_node_can_be_added(keys: Path) -> None:
     assert {path: path.read_bytes() for path in before} == before
 
 
+def test_a_missing_public_key_is_made_of_the_private_one(tmp_path: Path) -> None:
+    make_certificates(tmp_path, ["127.0.0.1"], 2)
+    private, public = ((tmp_path / name).read_bytes() for name in ("node-1", "node-1.pub"))
+    (tmp_path / "node-1.pub").unlink()
+    assert make_certificates(tmp_path, ["127.0.0.1"], 2) == [tmp_path / "node-1.pub"]
+    assert ((tmp_path / "node-1").read_bytes(), (tmp_path / "node-1.pub").read_bytes()) == (private, public)
+    (tmp_path / "node-1.pub").unlink()
+    (tmp_path / "node-1").write_text("no key")
+    with pytest.raises(UserError) as error:
+        make_certificates(tmp_path, ["127.0.0.1"], 2)
+    assert (error.value.code, error.value.key) == ("flower.invalid_certificate", str(tmp_path / "node-1"))
+
+
 def test_without_the_authoritys_key_no_certificate_is_made(tmp_path: Path) -> None:
     make_certificates(tmp_path, ["127.0.0.1"], 0)
     for name in ("ca.key", "server.pem"):

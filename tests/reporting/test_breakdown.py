@@ -1,5 +1,6 @@
 """A report of runs on the user's own data: names, metrics, probes, accuracy by class and client, honest axes."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -8,9 +9,12 @@ import pytest
 import fedrecall as fr
 from fedrecall.reporting.figures.curves import AXIS_NOTE, MIN_SPAN
 from fedrecall.reporting.html.page import StudyPage, build_study_page
+from fedrecall.reporting.tables import table_files
 from fedrecall.reporting.tables.cells import seed_scope
 from fedrecall.runs.predictions import load_predictions
 from fedrecall.studies.results import load_results
+from fedrecall.studies.study import Study
+from support.folders import write_study
 
 CLASSES, HOSPITALS = ("alive", "dead", "unknown"), ("north", "south")
 
@@ -52,7 +56,7 @@ def test_the_title_names_the_data(page: StudyPage) -> None:
 def test_classes_and_clients_have_their_names(study: Path, page: StudyPage) -> None:
     tables = {table.name: table for table in section(page, "breakdown").tables}
     assert tables["classes"].header == ("method", *CLASSES)
-    assert tables["clients"].header == ("method", *HOSPITALS)
+    assert tables["accuracy-by-client"].header == ("method", *HOSPITALS)
     assert tables["metrics"].header == ("method", "macro_f1")
     assert [name for name, _ in tables["classes"].rows] == ["fedavg", "fedprox", "central", "majority"]
     runs = load_results(study).finished_runs("fedavg")
@@ -61,7 +65,19 @@ def test_classes_and_clients_have_their_names(study: Path, page: StudyPage) -> N
     recalls = [100 * float((k.predicted == k.y)[k.y == 0].double().mean()) for k in kept]
     assert dict(tables["classes"].rows)["fedavg"][0].value == pytest.approx(np.mean(recalls))
     last = [run.records[-1]["groups"]["south"] for run in runs]
-    assert dict(tables["clients"].rows)["fedavg"][1].value == pytest.approx(100 * np.mean(last))
+    assert dict(tables["accuracy-by-client"].rows)["fedavg"][1].value == pytest.approx(100 * np.mean(last))
+
+
+def test_tables_of_several_columns_have_files_of_their_own(tmp_path: Path) -> None:
+    rows, columns = {"FedAvg": {}, "FedProx": {"method": {"name": "fedprox"}}}, {"5 %": {}, "10 %": {}}
+    several = Study(id="s", title="s", base={"run": {"rounds": 2}}, rows=rows, columns=columns, seeds=(0,))
+    folder = write_study(several, tmp_path / "s", lambda cell, number: 0.5, groups=HOSPITALS)
+    scores = {"clients": [0, 1], "accuracy": {"mean": 0.5, "weighted": 0.5, "worst_tenth": 0.5, "by_client": [0.5] * 2}}
+    for path in folder.rglob("summary.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"client_test": scores}))
+    tables = section(build_study_page(load_results(folder), "study-1"), "breakdown").tables
+    assert len(tables) == 6, "by client, by client on held-out examples, and means over clients"
+    assert len(table_files(tables, tmp_path)) == 3 * len(tables)
 
 
 def test_every_probe_is_shown(page: StudyPage) -> None:

@@ -467,3 +467,8 @@ def test_examples_in_docstrings(module: ModuleType) -> None:
     tried = doctest.testmod(module)
     assert tried.attempted > 0
     assert tried.failed == 0
+
+
+def test_control_characters_of_a_figure_become_spaces() -> None:
+    drawn = f'<svg xmlns="{svg.SVG}" viewBox="0 0 9 9" height="9"><text>a\x1b[2Jb</text></svg>'
+    assert ">a [2Jb</text>" in svg.inline_svg(drawn.encode(), "figure", "label")

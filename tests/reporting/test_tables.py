@@ -269,6 +269,12 @@ def test_latex_is_escaped_and_balanced() -> None:
     assert all(len(re.findall(r"(?<!\\)&", line)) == 2 for line in body)
 
 
+@pytest.mark.parametrize("name", ["probe-own_data-10 %", "a{b", "a#b"])
+def test_a_latex_label_has_no_special_characters(name: str) -> None:
+    (label,) = re.findall(r"^\\label\{(.*)\}$", to_latex(TABLE._replace(name=name)), re.MULTILINE)
+    assert re.fullmatch(r"tab:[a-z0-9.-]+", label)
+
+
 def test_latex_special_characters() -> None:
     assert escape_latex(r"\ { } ~ ^ < >") == (r"\textbackslash{} \{ \} \textasciitilde{} \textasciicircum{} $<$ $>$")
     assert escape_latex("CIFAR-10, -3 to -5, 1e-5") == "CIFAR-10, $-$3 to $-$5, 1e-5"

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fedrecall.core.metrics import Metric, compute_metrics
+from fedrecall.core.reply_validation import MAX_CLIENT_EXAMPLES, MAX_METRIC
 from fedrecall.core.types import Payload, Reply
 
 EVALUATE = "evaluate"  # name of the task
@@ -21,6 +22,8 @@ HeldOutPart = Literal["client_test", "validation"]
 """Examples held out from a client."""
 
 WORST_SHARE = 0.1  # of the clients: the worst tenth
+
+ROUNDING = 1e-6  # distance beyond a metric's bound that a correct client may reach by rounding
 
 
 class EvaluationRequest(NamedTuple):
@@ -53,9 +56,28 @@ def find_evaluation_error(up: Payload, parts: Iterable[str], request: Evaluation
     for name, (dtype, shape) in expected.items():
         if up[name].dtype != dtype or tuple(up[name].shape) != shape:
             return f"{name} is {up[name].dtype} {list(up[name].shape)}, expected {dtype} {list(shape)}"
-        if name != "confusion" and not (up[name][0] >= 0 and not up[name].isinf().any()):
+        is_possible = _are_counts(up[name]) if name == "confusion" else _are_scores(up[name], request.metrics)
+        if not is_possible:
             return f"{name} has values that are not possible"
     return None
+
+
+def _are_scores(scores: Tensor, metrics: Sequence[Metric]) -> bool:
+    """Return True if a number of examples and metrics are possible. NaN: the metric is not defined for the client."""
+    n, *values = scores.tolist()
+    return (
+        _are_counts(scores[:1])
+        and n.is_integer()
+        and all(
+            math.isnan(value) or (abs(value) <= MAX_METRIC and metric.low - ROUNDING <= value <= metric.high + ROUNDING)
+            for value, metric in zip(values, metrics, strict=True)
+        )
+    )
+
+
+def _are_counts(counts: Tensor) -> bool:
+    """Return True if all values are from 0 to the largest number of examples of a client."""
+    return bool(((counts >= 0) & (counts <= MAX_CLIENT_EXAMPLES)).all())
 
 
 class ClientScores(NamedTuple):

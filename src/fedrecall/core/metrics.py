@@ -24,6 +24,8 @@ class Metric(NamedTuple):
     name: str
     function: MetricFunction
     greater_is_better: bool = True
+    low: float = -math.inf  # least possible value
+    high: float = math.inf  # greatest possible value
 
     def compute(self, y: NDArray[np.int64], p: NDArray[np.float64]) -> float:
         """Return the metric of some examples; NaN where it is not defined."""
@@ -48,8 +50,10 @@ def probabilities(z: Tensor) -> NDArray[np.float64]:
 
 
 def compute_metrics(metrics: Sequence[Metric], y: Tensor, z: Tensor) -> dict[str, float]:
-    """Return the metrics of logits by name; NaN where a metric is not defined."""
+    """Return the metrics of logits by name; NaN where a metric is not defined, as all are for logits with NaN."""
     labels, p = y.cpu().numpy(), probabilities(z)
+    if not np.isfinite(p).all():
+        return {metric.name: math.nan for metric in metrics}
     return {metric.name: metric.compute(labels, p) for metric in metrics}
 
 
@@ -117,15 +121,15 @@ def _matthews(y: NDArray[np.int64], p: NDArray[np.float64]) -> float:
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
-        Metric("accuracy", _accuracy),
-        Metric("balanced_accuracy", _balanced_accuracy),
-        Metric("macro_f1", _macro_f1),
-        Metric("weighted_f1", _weighted_f1),
-        Metric("auroc", _auroc),
-        Metric("average_precision", _average_precision),
-        Metric("top5", _top5),
-        Metric("log_loss", _log_loss, greater_is_better=False),
-        Metric("matthews", _matthews),
+        Metric("accuracy", _accuracy, low=0, high=1),
+        Metric("balanced_accuracy", _balanced_accuracy, low=0, high=1),
+        Metric("macro_f1", _macro_f1, low=0, high=1),
+        Metric("weighted_f1", _weighted_f1, low=0, high=1),
+        Metric("auroc", _auroc, low=0, high=1),
+        Metric("average_precision", _average_precision, low=0, high=1),
+        Metric("top5", _top5, low=0, high=1),
+        Metric("log_loss", _log_loss, greater_is_better=False, low=0),
+        Metric("matthews", _matthews, low=-1, high=1),
     )
 }
 """Values of `run.metrics`, besides `confusion` and functions of the user."""

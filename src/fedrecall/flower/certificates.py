@@ -16,7 +16,7 @@ from fedrecall.files import write_atomic
 
 try:
     from cryptography import x509
-    from cryptography.exceptions import InvalidSignature
+    from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives import serialization as form
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -54,8 +54,7 @@ def make_certificates(folder: Path, hosts: Sequence[str], nodes: int) -> list[Pa
         else:
             _check_server(folder / "server.pem", dict(zip(hosts, names, strict=True)))
         for number in range(nodes):
-            if not (folder / f"node-{number}").exists():
-                made += _node(folder / f"node-{number}")
+            made += _node(folder / f"node-{number}")
     except OSError as error:
         raise UserError(
             "flower.cannot_write",
@@ -166,11 +165,31 @@ def _valid_certificate(path: Path) -> x509.Certificate:
 
 
 def _node(path: Path) -> list[Path]:
-    """Write a key pair in the form that Flower's SuperNodes read: ECDSA on P-384, in OpenSSH's format."""
-    key = ec.generate_private_key(ec.SECP384R1())
-    private = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.OpenSSH, form.NoEncryption())
+    """Write the missing files of a key pair as Flower's SuperNodes read them: ECDSA on P-384, in OpenSSH's format."""
+    made, public_path = list[Path](), path.with_suffix(".pub")
+    if not path.exists():
+        key = ec.generate_private_key(ec.SECP384R1())
+        private = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.OpenSSH, form.NoEncryption())
+        made.append(_write_private(path, private))
+    elif not public_path.exists():
+        key = _node_key(path)
+    else:
+        return made
     public = key.public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH)
-    return [_write_private(path, private), _write_public(path.with_suffix(".pub"), public + b"\n")]
+    return [*made, _write_public(public_path, public + b"\n")]
+
+
+def _node_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    """Read the private key of a node whose public key is missing."""
+    try:
+        key = form.load_ssh_private_key(path.read_bytes(), None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        reason = f"{path}: not a key that `fedrecall flower certs` made, and {path.stem}.pub is missing"
+        hint = f"restore {path.stem}.pub, or remove {path.name} and run fedrecall flower certs again"
+        raise UserError("flower.invalid_certificate", reason, str(path), hint)
+    return key
 
 
 def _certificate(

@@ -5,17 +5,20 @@ schema that the server makes of the descriptions is part of every later request,
 """
 
 import json
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import prod
 from typing import Annotated, Any, Literal, Self, cast
+from unicodedata import category
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fedrecall.config.data_section import DataSection
+from fedrecall.core.reply_validation import MAX_CLIENT_EXAMPLES
 from fedrecall.data.column_sums import ColumnSums
 from fedrecall.data.dataset import Dataset, list_names
 from fedrecall.data.preprocessing import MAX_COLUMN_CATEGORIES, ColumnEncoding, Preprocessing, encode_columns
@@ -30,7 +33,19 @@ MAX_EXAMPLE_SIZE = 2**26  # numbers of one input: the server makes two examples 
 
 MAX_DESCRIPTION = 2**26  # characters
 
-Name = Annotated[str, Field(max_length=1000)]
+
+def is_printable(name: str) -> bool:
+    """Return True if a name has no control characters, such as those of terminals; any kind of space is allowed."""
+    return all(c.isprintable() or category(c) == "Zs" for c in name)
+
+
+def _require_printable(name: str) -> str:
+    if not is_printable(name):
+        raise ValueError("a name has unprintable characters")
+    return name
+
+
+Name = Annotated[str, Field(max_length=1000), AfterValidator(_require_printable)]
 
 
 class NodeModel(BaseModel):
@@ -47,7 +62,7 @@ class ColumnForm(NodeModel):
     """None: a column of numbers."""
     flag: bool = False
     """True if a further feature marks missing values."""
-    sums: tuple[int, str, str] | None = None
+    sums: tuple[Annotated[int, Field(le=MAX_CLIENT_EXAMPLES)], str, str] | None = None
     """Exact sums of the numbers, if the mean and the standard deviation are fitted."""
 
     @cached_property
@@ -59,6 +74,8 @@ class ColumnForm(NodeModel):
     def _check_sums(self) -> Self:
         if self.sums is not None and (self.categories is not None or self.column_sums.number == 0):
             raise ValueError("sums of a column without numbers")
+        if self.sums is not None and _is_out_of_range(self.column_sums):
+            raise ValueError("the mean square of a column is out of range")
         return self
 
 
@@ -85,6 +102,17 @@ class DataDescription(NodeModel):
     @classmethod
     def of(cls, data: Preprocessing, sums: Mapping[str, ColumnSums] | None = None) -> Self:
         """Return the description of data, with the sums of those columns whose statistics are fitted."""
+        for code, where, names in (
+            ("data.invalid_labels", "class", data.classes),
+            ("data.invalid_inputs", "column", [column.name for column in data.columns]),
+            ("data.invalid_inputs", "category", [name for column in data.columns for name in column.categories or ()]),
+        ):
+            if wrong := next((name for name in names if not is_printable(name)), None):
+                message = f"{where} {wrong!a}: the name has unprintable characters"
+                raise UserError(code, message, printable(wrong), "rename it")
+        if wrong := next((name for name, found in (sums or {}).items() if _is_out_of_range(found)), None):
+            message = f'column "{wrong}" has numbers whose square is out of range'
+            raise UserError("data.not_finite", message, wrong, "divide them by a power of ten")
         columns = tuple(
             ColumnForm(
                 name=column.name,
@@ -125,14 +153,25 @@ class DataDescription(NodeModel):
 
 
 def merge_descriptions(
-    descriptions: Mapping[int, DataDescription], section: DataSection, server: DataDescription | None
+    descriptions: Mapping[int, DataDescription],
+    section: DataSection,
+    server: DataDescription | None,
+    examples: Mapping[int, int],
 ) -> tuple[Preprocessing, dict[int, UserError]]:
     """Return the common schema of a federation, and by client why its data does not fit.
 
-    Columns, inputs and classes are those of the server's data, if it has any. Otherwise they are those of most nodes,
-    and the classes are data.labels or those of all nodes together. The statistics are always those of the nodes.
+    `examples` are the numbers of training examples by client. Columns, inputs and classes are those of the server's
+    data, if it has any. Otherwise they are those of most nodes, and the classes are data.labels or those of all nodes
+    together. The statistics are always those of the nodes.
     """
-    ordered = [descriptions[client] for client in sorted(descriptions)]
+    problems = {
+        client: problem
+        for client, description in sorted(descriptions.items())
+        if (problem := _find_excess_rows(description, examples[client], section)) is not None
+    }
+    ordered = [descriptions[client] for client in sorted(descriptions) if client not in problems]
+    if not ordered:
+        raise next(iter(problems.values()))
     reference = server
     if reference is None:
         form, _ = Counter(description.form for description in ordered).most_common(1)[0]
@@ -142,11 +181,14 @@ def merge_descriptions(
         fitting = [description for description in ordered if description.form == reference.form]
         classes = sort_names({name for description in fitting for name in description.classes})
     reference = reference.model_copy(update={"classes": tuple(classes)})
-    problems = {
-        client: problem
-        for client, description in sorted(descriptions.items())
-        if (problem := find_misfit(description, reference)) is not None
-    }
+    for client, description in sorted(descriptions.items()):
+        if client not in problems and (problem := find_misfit(description, reference)) is not None:
+            problems[client] = problem
+    fixed = section.column_encodings or {}
+    for column in reference.columns:
+        if column.categories is not None and fixed.get(column.name) is None:
+            remaining = {client: each for client, each in descriptions.items() if client not in problems}
+            problems |= _find_excess_categories(column.name, remaining, server)
     parts = [description for client, description in sorted(descriptions.items()) if client not in problems]
     if not parts:
         raise next(iter(problems.values()))
@@ -224,6 +266,54 @@ def load_data_schema(text: str) -> Preprocessing | None:
     return Preprocessing.from_json(json.loads(text)) if text else None
 
 
+def _is_out_of_range(sums: ColumnSums) -> bool:
+    """Return True if the mean square is out of range. If none is, no mean or deviation of nodes together is either."""
+    try:
+        return sums.number > 0 and not math.isfinite(sums.squares / sums.number)
+    except OverflowError:
+        return True
+
+
+def _find_excess_rows(description: DataDescription, n: int, section: DataSection) -> UserError | None:
+    """Return an error if sums are of more rows than a node with `n` training examples has, or None.
+
+    The sums are of all rows of the node, of which shares are held out, each rounded up to a whole example. Whole groups
+    may be any share of the rows.
+    """
+    if section.group is not None:
+        return None
+    rows = float(n)
+    for share in (section.validation, section.client_test):
+        rows = (rows + 1) / (1 - share) if share else rows
+    for column in description.columns:
+        if column.column_sums.number > rows + 1:  # 1: rounding of the division
+            message = f'column "{column.name}" has sums of {column.column_sums.number} rows, and the node {n} examples'
+            return UserError("reply.invalid_value", message, column.name, "use the same fedrecall on all machines")
+    return None
+
+
+def _find_excess_categories(
+    name: str, descriptions: Mapping[int, DataDescription], server: DataDescription | None
+) -> dict[int, UserError]:
+    """Return an error for each client without which a column of text has few enough categories.
+
+    Clients are left out one by one, each time the one with most categories, where each counts 1 / the number of nodes
+    that have it: one node cannot displace those that agree with each other.
+    """
+    by_client = {client: set(_column(each, name).categories or ()) for client, each in sorted(descriptions.items())}
+    holders = Counter(value for categories in by_client.values() for value in categories)
+    holders.update(() if server is None else _column(server, name).categories or ())
+    out: dict[int, UserError] = {}
+    while by_client and len(holders) > MAX_COLUMN_CATEGORIES:
+        shares = {client: sum(1 / holders[value] for value in sorted(found)) for client, found in by_client.items()}
+        client = max(shares, key=lambda client: (shares[client], client))
+        message = f'column "{name}" has {len(holders)} different values on all nodes together'
+        hint = "drop it (data.drop), or turn it into numbers"
+        out[client] = UserError("data.text_column", message, name, hint)
+        holders -= Counter(by_client.pop(client))  # keeps positive counts only
+    return out
+
+
 def _merge(
     column: ColumnForm, parts: Sequence[DataDescription], known: Sequence[DataDescription], section: DataSection
 ) -> ColumnEncoding:
@@ -237,9 +327,6 @@ def _merge(
         sums, flag = ColumnSums.merge(form.column_sums for form in found), any(form.flag for form in found)
         return ColumnEncoding.of_numbers(column.name, sums, "the federation", missing, flag=flag)
     names = sorted({name for part in known for name in _column(part, column.name).categories or ()})
-    if len(names) > MAX_COLUMN_CATEGORIES:
-        message = f'column "{column.name}" has {len(names)} different values on all nodes together'
-        raise UserError("data.text_column", message, column.name, "drop it (data.drop), or turn it into numbers")
     return ColumnEncoding(column.name, tuple(names), missing=missing, integers=section.categorical == "integers")
 
 

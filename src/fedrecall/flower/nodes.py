@@ -88,7 +88,8 @@ class NodeRegistry:
         Fewer than `min_clients` clients are an error.
         """
         described = {c: m.description for c, m in self.members.items() if m.description is not None}
-        schema, problems = merge_descriptions(described, section, server)
+        examples = {client: member.n for client, member in self.members.items()}
+        schema, problems = merge_descriptions(described, section, server, examples)
         self.schema = schema
         for client, error in problems.items():
             self._decline(self.members.pop(client).node, TaskFailed(error.code, str(error), error.key, client))

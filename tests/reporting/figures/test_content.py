@@ -14,8 +14,9 @@ from fedrecall.errors import UserError
 from fedrecall.reporting.figures.curves import AXIS_NOTE
 from fedrecall.reporting.figures.style import colour_of
 from fedrecall.reporting.figures.tsne import embed
+from fedrecall.reporting.html.svg import inline_figure
 from fedrecall.studies.results import FinishedRun, StudyResults
-from fedrecall.studies.study import Study
+from fedrecall.studies.study import FigureSpec, Study
 
 Make, Drawn = Callable[..., StudyResults], Callable[..., Figure]
 START = {"global model": {}} | {name: {"start": "global model"} for name in ("FedAvg", "FedCAD")}
@@ -200,6 +201,33 @@ def test_names_of_classes_and_clients_are_in_every_figure(form: str, make: Make,
         assert "client 3" not in texts
 
 
+NAMED = [
+    "forgetting",
+    "confusion",
+    "classwise",
+    "global-confusion",
+    "labels-over-rounds",
+    "tsne",
+    "presence",
+    "partition",
+]
+
+
+@pytest.mark.parametrize("form", NAMED)
+def test_unprintable_characters_of_names_are_spaces(form: str, make: Make, drawn: Drawn) -> None:
+    probes = ["confusion", "local", "local_confusion", "cohort", "features"]
+    results = make(study(START, ["a"]), probes=probes, classes=3, clients=4, named=True)
+    for run in results.finished_runs():
+        manifest = json.loads((run.path / "partition.json").read_text())
+        names = {"class_names": ["c\x1b[2J", "d\x00", "e"], "client_names": ["A\x1b[2J", "B", "C\x07", "D"]}
+        (run.path / "partition.json").write_text(json.dumps(manifest | names))
+    options = {"client": 0} if form in ("forgetting", "confusion", "classwise", "tsne") else {}
+    texts = [text.get_text() for text in drawn(results, form, **options).findobj(Text)]
+    assert all(line.isprintable() for text in texts for line in text.splitlines())
+    found = inline_figure(results, FigureSpec(form=form, options=options), "figure")
+    assert "[2J" in found.svg
+
+
 def test_unfinished_runs_are_not_in_the_figure_of_forgetting(make: Make, drawn: Drawn) -> None:
     results = make(study(START, ["a", "b", "c"], seeds=(0, 1)), probes=["confusion", "local"], classes=3, clients=2)
     for row, column in (("FedAvg", "b"), ("FedCAD", "b"), ("FedAvg", "c")):
@@ -277,6 +305,29 @@ def test_shift_shows_the_means_over_clients_and_the_averaged_model(make: Make, d
     np.testing.assert_array_equal(averaged.get_xdata(), [1, 8])
     expected = [results.finished_runs("plain training", column)[0].curve()[-1][1] for column in ("1", "8")]
     np.testing.assert_allclose(averaged.get_ydata(), expected)
+
+
+def test_shift_leaves_out_a_client_without_a_training_step(make: Make, drawn: Drawn) -> None:
+    results = make(study(["FedAvg"], ["a"]), probes=["shift"], rounds=2)
+    (run,) = results.finished_runs()
+    lines = run.probe_records("shift")
+    expected = np.mean(lines[-1]["kl"][1:], axis=0)
+    for key in ("kl", "features", "accuracy"):
+        lines[-1][key][0] = lines[-1][key][0][:1]
+    rewrite(run, "shift", lines)
+    figure = drawn(results, "shift")
+    np.testing.assert_allclose(figure.axes[0].lines[0].get_ydata(), expected)
+    assert any("9 clients" in note for note in notes(figure))
+
+
+def test_a_seed_that_diverged_is_in_no_confusion_matrix(make: Make, drawn: Drawn) -> None:
+    seeded = study(["FedAvg"], ["a"], seeds=(0, 1, 2))
+    results = make(seeded, rounds=4, probes=["confusion"], classes=3, diverged=[("FedAvg", 1)])
+    figure = drawn(results, "global-confusion")
+    kept = [run for run in results.finished_runs() if not run.diverged]
+    matrix = np.sum([run.probe_records("confusion")[-1]["confusion"] for run in kept], axis=0)
+    np.testing.assert_allclose(image(figure.axes[0]), matrix / matrix.sum(axis=1, keepdims=True))
+    assert any("diverged" in note for note in notes(figure))
 
 
 def test_the_received_model_is_that_of_the_round_before(make: Make, drawn: Drawn) -> None:

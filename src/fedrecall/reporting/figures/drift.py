@@ -178,9 +178,14 @@ def local_global(
 
 
 def _last_shifts(runs: Sequence[FinishedRun], key: str) -> Floats:
-    """Return a measure of the last round by client and local epoch [clients, epochs], of all seeds."""
-    lines = (max(probe_records(run, "shift").items())[1] for run in runs)
-    return np.concatenate([np.asarray(line[key], dtype=np.float64) for line in lines])
+    """Return a measure of the last round by client and local epoch [clients, epochs], of all seeds.
+
+    Clients with fewer epochs than others, such as one that made no training step, are left out.
+    """
+    lines = [max(probe_records(run, "shift").items())[1] for run in runs]
+    clients = [client for line in lines for client in line[key]]
+    epochs = max(map(len, clients))
+    return np.array([client for client in clients if len(client) == epochs], dtype=np.float64)
 
 
 def _model_curves(runs: Sequence[FinishedRun]) -> tuple[list[Curve], list[Curve], list[Curve], list[Curve]]:

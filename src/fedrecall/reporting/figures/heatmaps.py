@@ -30,6 +30,7 @@ from fedrecall.reporting.figures.series import (
     pick_client,
     probe_records,
     recall,
+    runs_to_average,
     safe_divide,
 )
 from fedrecall.reporting.figures.style import (
@@ -255,16 +256,18 @@ def global_confusion(
 ) -> Figure:
     """Draw the confusion matrix of each final global model: of the test examples of a class, shares predicted as each.
 
-    The counts of all seeds are added. The matrix is that of the probe "confusion", or of the metric of this name.
+    The counts of all seeds that did not diverge are added. The matrix is that of the probe "confusion", or of the
+    metric of this name.
     """
     chosen = results.study.methods if rows is None else rows
-    found = {key: _final_confusion(runs) for key, runs in finished_runs(results, chosen, columns).items()}
+    groups = finished_runs(results, chosen, columns)
+    found = {key: _final_confusion(runs_to_average(runs)) for key, runs in groups.items()}
     matrices = {key: matrix for key, matrix in found.items() if matrix is not None}
     if not matrices:
         raise missing_probe(", ".join(dict.fromkeys(row for row, _ in found)), "confusion")
     across = min(3, len(matrices))
     down = -(-len(matrices) // across)
-    first = finished_runs(results, chosen, columns)[next(iter(matrices))][0]
+    first = groups[next(iter(matrices))][0]
     names, length = first.class_names, CONFUSION_HEIGHT - 0.8
     upright = MAX_NAME_WIDTH if needs_upright_names(names, PAGE_WIDTH / across - 1.1) else 0.0
     figure = new_figure(PAGE_WIDTH, down * (CONFUSION_HEIGHT + upright))
@@ -281,6 +284,7 @@ def global_confusion(
         set_panel_title(panel, row if len(results.study.columns) == 1 else f"{row}, {column}")
     colour_bar(figure, image, grid[: len(matrices)], "share of the class (%)", down)
     notes = ["test examples of all seeds", *results.study.scale_note()]
+    notes += ["diverged runs are excluded"] if any(len(runs_to_average(g)) < len(g) for g in groups.values()) else []
     return add_title_legend_notes(figure, title=title, notes=notes)
 
 

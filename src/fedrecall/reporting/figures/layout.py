@@ -66,6 +66,7 @@ def add_title_legend_notes(
         lines = wrap_text(title, width - 2 * MARGIN, LARGE)
         figure.suptitle("\n".join(lines), x=MARGIN / width, ha="left", fontsize=LARGE)
         height += len(lines) * LINE_HEIGHT * LARGE / 72
+    legend = [(without_control_characters(name), artist) for name, artist in legend]
     columns, legend_height = _legend_size([name for name, _ in legend], width)
     note_lines = wrap_text("; ".join(notes), width - 2 * MARGIN, SMALL)
     note_height = len(note_lines) * LINE_HEIGHT * SMALL / 72
@@ -136,14 +137,25 @@ def wrap_text(text: str, inches: float, points: float) -> list[str]:
     """Wrap text to a width."""
     if not text:
         return []
+    text = without_control_characters(text)
     letter = text_width(text, points) / len(text)
     return wrap(text, max(12, int(inches / letter * 0.97)))
 
 
 def text_width(text: str, points: float) -> float:
     """Measure the width of a text in inches."""
-    width, _, _ = TextToPath().get_text_width_height_descent(text, FontProperties(size=points), ismath=False)
+    shown = without_control_characters(text)
+    width, _, _ = TextToPath().get_text_width_height_descent(shown, FontProperties(size=points), ismath=False)
     return width / 72
+
+
+def without_control_characters(text: str) -> str:
+    r"""Return text with spaces in place of unprintable characters, which fonts lack and XML does not allow.
+
+    >>> without_control_characters("north\x1b[2J")
+    'north [2J'
+    """
+    return "".join(c if c.isprintable() else " " for c in text)
 
 
 def tick_positions(count: int, length: float, label: float) -> range:
@@ -161,8 +173,8 @@ def set_panel_title(axes: Axes, text: str) -> None:
 
 
 def truncate_text(text: str, inches: float, points: float) -> str:
-    """Truncate text to a width in inches, with an ellipsis."""
-    shown = text
+    """Truncate text to a width in inches, with an ellipsis; unprintable characters become spaces."""
+    shown = text = without_control_characters(text)
     while len(text) > 1 and text_width(shown, points) > inches:
         text = text[:-1]
         shown = text.rstrip(" ,:") + "…"

@@ -18,6 +18,7 @@ from fedrecall.reporting.figures.layout import (
     set_panel_title,
     text_width,
     truncate_text,
+    without_control_characters,
 )
 from fedrecall.reporting.figures.series import Ints, Selection, finished_runs, label_counts, partition_manifest
 from fedrecall.reporting.figures.style import MAX_NAME_WIDTH, NORMAL, PAGE_WIDTH, SMALL
@@ -131,7 +132,8 @@ def partition_heatmap(
     _style_axes(axes)
     axes.set(xlabel="client", ylabel="class")
     ticks = range(0, len(counts), -(-len(counts) // labels[0]))
-    axes.set_xticks(ticks, None if client_names is None else [client_names[i] for i in ticks])
+    clients = None if client_names is None else [without_control_characters(client_names[i]) for i in ticks]
+    axes.set_xticks(ticks, clients)
     return image
 
 
@@ -151,7 +153,7 @@ def _label_class_names(axes: Axes, names: Sequence[str], labels: int) -> None:
     """Label the classes, evenly subsampled to at most `labels`."""
     step = -(-len(names) // labels)
     ticks = range(0, len(names), step)
-    axes.set_yticks(list(ticks), [names[k] for k in ticks])
+    axes.set_yticks(list(ticks), [without_control_characters(names[k]) for k in ticks])
 
 
 def _style_axes(axes: Axes) -> None:

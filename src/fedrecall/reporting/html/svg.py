@@ -22,6 +22,8 @@ LONG_PATH = 500  # characters; a path of this length is a curve, a shorter one a
 
 MIN_SCALE = 0.6  # smallest readable fraction of a figure's width; on a narrower screen it scrolls
 
+CONTROL_CHARACTERS = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f]")  # not allowed in XML; matplotlib writes them
+
 
 class PageFigure(NamedTuple):
     """Drawn figure, or the reason why it could not be drawn."""
@@ -48,7 +50,7 @@ def inline_figure(results: StudyResults, spec: FigureSpec, element_id: str) -> P
 
 def inline_svg(svg: bytes, element_id: str, label: str) -> Markup:
     """Convert an SVG file that matplotlib wrote to an element of the page; its ids begin with `element_id`."""
-    root = ElementTree.fromstring(svg)
+    root = ElementTree.fromstring(CONTROL_CHARACTERS.sub(b" ", svg))
     for parent in root.iter():
         for child in list(parent):
             # A style element would apply to the whole page; metadata is for files.

@@ -29,7 +29,12 @@ def breakdown_tables(results: StudyResults, column: str) -> list[ReportTable]:
     makers = (
         ("metrics", "Metrics on the test set", _metrics, ("of the final global model; shares in %",)),
         ("classes", "Recall by class", _recall_by_class, ("share of the test examples of a class, %, final model",)),
-        ("clients", "Accuracy by client", _accuracy_by_client, ("of the client's examples in the test set, %",)),
+        (
+            "accuracy-by-client",
+            "Accuracy by client",
+            _accuracy_by_client,
+            ("of the client's examples in the test set, %",),
+        ),
         (
             "held-out",
             "Accuracy by client, on examples held out from it",

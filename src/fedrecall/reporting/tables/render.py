@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fedrecall.studies.study import slug
+
 COLUMN_GAP = 2  # characters between two columns
 
 HEADER_WIDTH = 14  # characters; a longer column title is wrapped unless the cells below are wider
@@ -144,7 +146,7 @@ def _latex_lines(table: ReportTable) -> Iterator[str]:
     yield r"\begin{table}"
     yield r"\centering"
     yield rf"\caption{{{escape_latex(table.title)}}}"
-    yield rf"\label{{tab:{table.name}}}"
+    yield rf"\label{{tab:{slug(table.name)}}}"
     yield rf"\begin{{tabular}}{{l{'r' * (len(table.header) - 1)}}}"
     yield r"\toprule"
     yield " & ".join(map(escape_latex, table.header)) + r" \\"
