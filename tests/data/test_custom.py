@@ -1,6 +1,7 @@
 """Data sets of users, valid and invalid."""
 
 import csv
+import io
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,11 +13,12 @@ import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 import pytest
 import torch
-from PIL import Image
+from PIL import EpsImagePlugin, Image
 from torch.utils.data import IterableDataset, TensorDataset
 
 from fedrecall.config.experiment import Experiment
 from fedrecall.data.custom import as_dataset, from_arrays, from_folder, from_huggingface, from_torch
+from fedrecall.data.readers import IMAGE_SUFFIXES
 from fedrecall.data.tabular import from_table
 from fedrecall.errors import UserError
 
@@ -310,6 +312,39 @@ def test_the_list_of_problems_is_bounded_and_has_every_kind(tmp_path: Path, writ
     assert "b/z.png" in text
 
 
+@pytest.mark.parametrize("suffix", sorted(IMAGE_SUFFIXES))
+def test_every_suffix_has_a_decoder(tmp_path: Path, random_image: MakeImage, suffix: str) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for i in range(2):
+            random_image(i, mode="L").save(tmp_path / name / f"{i}{suffix}")
+    assert len(from_folder(tmp_path, test=0.0).train_y) == 4
+
+
+def test_no_program_is_started_for_postscript(
+    tmp_path: Path, random_image: MakeImage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = list[object]()
+
+    def ghostscript(*arguments: object) -> object:
+        started.append(arguments)
+        return random_image(0).im
+
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", ghostscript)
+    postscript = io.BytesIO()
+    random_image(0).save(postscript, "EPS")
+    file = tmp_path / "a" / "0.png"
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "0.png").write_bytes(postscript.getvalue())
+    check_error(lambda: from_folder(tmp_path), "data.several_problems", tmp_path, "its image format is unknown")
+    rows = {"image": [{"bytes": file.read_bytes(), "path": None}] * 2, "label": [0, 1]}
+    features = hub_library.Features({"image": hub_library.Image(), "label": hub_library.Value("int64")})
+    stored = hub_library.Dataset.from_dict(rows, features)
+    check_error(lambda: from_huggingface(stored), "data.several_problems", "huggingface", "its image format is unknown")
+    assert started == []
+
+
 def test_empty_folders_of_clients_and_classes(tmp_path: Path, write_images: Write) -> None:
     write_images(tmp_path / "north" / "a", 2)
     write_images(tmp_path / "north" / "b", 2)
@@ -331,7 +366,7 @@ def test_another_split_of_a_folder_decodes_nothing(
             write_images(tmp_path / client / name, 10)
     options = {"client": True, "test": 0.3, "classes": ["b", "c", "a"]}
     data, other = from_folder(tmp_path, **options), from_folder(tmp_path, **options, seed=2)
-    monkeypatch.setattr(Image, "open", lambda *_: pytest.fail("an image is decoded again"))
+    monkeypatch.setattr(Image, "open", lambda *_, **__: pytest.fail("an image is decoded again"))
     assert data.fingerprint != other.fingerprint
     again = data.split_again(seed=2)
     assert again.fingerprint == other.fingerprint

@@ -1,5 +1,6 @@
 """`Dataset` validates its fields; labels are encoded as numbers."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 
 from fedrecall.data.dataset import Dataset, encode_labels
 from fedrecall.errors import UserError
+from fedrecall.tensor_dict import TensorDict
 
 GOOD = Dataset(
     "toy",
@@ -68,8 +70,14 @@ def test_numbering_is_dense_ordered_and_common_to_all_parts() -> None:
     assert encode_labels([[2, 0]], ("x", "y", "z"), "labels")[1] == ("x", "y", "z")
 
 
-@pytest.mark.parametrize("values", [[1, None], [0.5, 1.0], [float("nan"), 1.0], [[1], [2]], [float("inf")]])
-def test_labels_that_cannot_be_encoded(values: list[object]) -> None:
+@pytest.mark.parametrize(
+    "values",
+    [
+        *([1, None], [0.5, 1.0], [float("nan"), 1.0], [[1], [2]], [float("inf")]),
+        *(["a", float("nan")], [2.0**53, 1.0], np.array([2**24, 1], dtype=np.float32)),
+    ],
+)
+def test_labels_that_cannot_be_encoded(values: Sequence[object]) -> None:
     with pytest.raises(UserError) as error:
         encode_labels([values], None, "labels")
     assert (error.value.code, error.value.key) == ("data.invalid_labels", "labels")
@@ -91,3 +99,19 @@ def test_numbers_out_of_range_of_the_names(
         encode_labels(columns, names, "labels")
     assert (error.value.code, error.value.key) == ("data.invalid_labels", "labels")
     assert all(fact in str(error.value) for fact in facts)
+
+
+def test_large_whole_numbers_are_labels() -> None:
+    for values in ([2.0**53 - 1, 1.0], [2**60, 2**60 + 1]):
+        assert len(encode_labels([values], None, "labels")[1]) == 2
+
+
+@pytest.mark.parametrize(("name", "key"), [(None, "inputs"), ("ids", "ids")])
+def test_an_embedding_of_negative_integers_is_refused(name: str | None, key: str) -> None:
+    parts = (torch.tensor([[0, 1], [2, 3], [4, 5]]), torch.tensor([[0, -1]]))
+    train, test = parts if name is None else (TensorDict({name: t}) for t in parts)
+    data = replace(GOOD, train_x=train, test_x=test)
+    with pytest.raises(UserError) as error:
+        _ = data.num_values
+    assert (error.value.code, error.value.key) == ("data.invalid_inputs", key)
+    assert replace(data, test_x=train[:1]).num_values == {name or "": (5, 6)}

@@ -6,15 +6,17 @@ from typing import Any
 
 import datasets as hub_library
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import TensorDataset
 
-from fedrecall.data.custom import as_dataset, from_arrays, from_clients, from_huggingface, from_torch
+from fedrecall.data.custom import as_dataset, from_arrays, from_clients, from_huggingface, from_text, from_torch
 from fedrecall.data.dataset import Dataset
 from fedrecall.data.examples import Examples
+from fedrecall.data.tabular import from_table
 from fedrecall.data.transforms import Transform
 from fedrecall.errors import UserError
 from fedrecall.tensor_dict import TensorDict
@@ -152,6 +154,77 @@ def test_one_data_set_per_client() -> None:
     own_tests = from_clients([from_arrays(x[:8], Y[:8], test=0.5), from_arrays(x[8:], ["0", "2"] * 6, test=0.25)])
     assert (own_tests.classes, len(own_tests.train_y), len(own_tests.test_y)) == (("0", "1", "2"), 12, 8)
     assert torch.bincount(own_tests.test_groups).tolist() == [4, 4]
+
+
+def test_a_client_of_a_list_has_its_position_as_number() -> None:
+    data = from_clients([(np.full((4, 1), i, dtype=np.float32), [0, 1, 0, 1]) for i in range(12)])
+    assert data.group_names == tuple(map(str, range(12)))
+    assert torch.equal(data.train_x[:, 0].long(), data.train_groups)
+    refused(lambda: from_clients([(IDS[:0], []), (IDS, Y)]), "data.empty", "0")
+
+
+def test_an_example_without_a_label_has_not_the_last_class() -> None:
+    images = {"image": [Image.fromarray(pixels) for pixels in PIXELS[:4]], "label": [0, 1, -1, 0]}
+    kinds = hub_library.Features({"image": hub_library.Image(), "label": hub_library.ClassLabel(names=["a", "b"])})
+    part = hub_library.Dataset.from_dict(images, kinds)
+    refused(lambda: from_huggingface(part), "data.invalid_labels", "labels")
+    refused(lambda: from_clients([part, part]), "data.invalid_labels", "labels", "-1")
+
+
+def test_clients_with_different_encodings_are_refused() -> None:
+    frames = [pd.DataFrame({"ward": ["a", name] * 10, "ill": Y}) for name in ("b", "c")]
+    tables = [from_table(frame, "ill") for frame in frames]
+    refused(lambda: from_clients(tables), "data.shape_mismatch", "1", "columns", "from_table")
+    raw = (tables[1].train_x, tables[1].train_y)
+    refused(lambda: from_clients({"a": tables[0], "b": raw}), "data.shape_mismatch", "b", "columns")
+    scaled = [from_arrays(x, Y, standardise=True) for x in (IDS * 1.0, IDS * 2.0)]
+    refused(lambda: from_clients(scaled), "data.shape_mismatch", "1", "scaling")
+    texts = [from_text(["a red rose"] * N, Y, max_tokens=n) for n in (3, 4)]
+    refused(lambda: from_clients(texts), "data.shape_mismatch", "1", "text")
+
+
+def test_clients_with_the_same_encoding_keep_it() -> None:
+    frame = pd.DataFrame({"ward": ["a", "b"] * 10, "ill": Y})
+    table = from_table(frame, "ill", categorical="integers")
+    assert from_clients([table, table]).columns == table.columns
+    texts = from_text(["a red rose"] * N, Y)
+    joined = from_clients([texts, texts])
+    assert (joined.vocabulary, joined.text, joined.test_transform) == (
+        *(texts.vocabulary, texts.text),
+        Transform(trim=True),
+    )
+    scaled = from_arrays(IDS * 1.0, Y, standardise=True)
+    assert torch.equal(from_clients([scaled, scaled]).scaling[0], scaled.scaling[0])
+
+
+def test_the_units_of_clients_stay_apart() -> None:
+    units = np.arange(N) // 2
+    parts = [from_arrays(IDS, Y, groups=units), from_arrays(IDS, Y), from_arrays(IDS, Y, groups=units)]
+    data = from_clients(parts)
+    sizes = [len(part.train_y) for part in parts]
+    first, none, last = data.train_units.split(sizes)
+    for found, part in ((first, parts[0]), (last, parts[2])):
+        same = part.train_units[:, None] == part.train_units
+        assert torch.equal(found[:, None] == found, same)
+    assert len(none.unique()) == sizes[1]
+    assert len(data.train_units.unique()) == sum(len(found.unique()) for found in (first, none, last))
+    assert from_clients([parts[1], parts[1]]).train_units is None
+    mixed = from_clients({"a": parts[0], "b": (IDS, Y)}, test=0.3)
+    assert len(mixed.train_units) == len(mixed.train_y)
+
+
+def test_bfloat16_becomes_float32() -> None:
+    x = torch.rand(N, 3).bfloat16()
+    for data in (from_arrays(x, Y, test=0), from_torch(TensorDataset(x, torch.tensor(Y)), test=0)):
+        assert data.train_x.dtype == torch.float32
+        assert torch.equal(data.train_x, x.float())
+
+
+def test_one_hot_labels_of_a_torch_dataset_are_refused() -> None:
+    one_hot = torch.nn.functional.one_hot(torch.arange(N) % 2)
+    refused(lambda: from_torch(TensorDataset(torch.rand(N, 3), one_hot)), "data.invalid_labels", "labels", "[20, 2]")
+    column = TensorDataset(torch.rand(N, 3), (torch.arange(N) % 2)[:, None])
+    assert from_torch(column).classes == ("0", "1")
 
 
 def test_two_arrays_in_a_list_are_inputs_and_labels() -> None:

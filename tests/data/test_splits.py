@@ -1,5 +1,7 @@
 """Stratified hold-out, the server's auxiliary set, and the clients' validation data."""
 
+from datetime import date
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ from fedrecall.data.splits import (
     first_per_group,
     hold_out_of_clients,
     holdout_rows,
+    last_rows,
     split_auxiliary,
     stratified_holdout,
 )
@@ -167,3 +170,31 @@ def test_whole_units_are_held_out_for_testing() -> None:
     assert torch.bincount(y[test]).tolist() == [10, 10]
     assert sorted([*train.tolist(), *test.tolist()]) == list(range(80))
     assert len(holdout_rows(y, 0.0, 0, units)[1]) == len(holdout_rows(y, 0.0, 0)[1]) == 0
+
+
+@pytest.mark.parametrize(
+    "odd", ["22.01.2020", "1/22/2020", "2020-1-22", "20", "2020-01-22 9:00", "2020-01-22 03:00 PM", "January"]
+)
+def test_times_that_alphabetical_order_does_not_sort_are_refused(odd: str) -> None:
+    with pytest.raises(UserError) as error:
+        last_rows(["2020-01-21", odd], 0.5)
+    assert (error.value.code, error.value.key) == ("data.invalid_inputs", "time")
+    assert odd in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        ["2020-01-22", "2019-12-31", "2020-01-03"],
+        ["2020-01-22T10:30:00.5Z", "2020-01-22T09:30:00Z", "2020-01-22T09:31:00Z"],
+        ["2020-01-22 10:30:00+01:00", "2019-01-22 10:30:00+01:00", "2020-01-21 10:30:00+01:00"],
+        ["2021", "2019", "2020"],
+        ["2021-10", "2021-08", "2021-09"],
+        [3, 1, 2],
+        [10.5, 9.5, 9.75],
+        [date(2020, 10, 1), date(2020, 9, 1), date(2020, 9, 30)],
+    ],
+)
+def test_the_last_times_are_held_out(times: list[object]) -> None:
+    rest, held_out = last_rows(times, 0.3)
+    assert (rest.tolist(), held_out.tolist()) == ([1, 2], [0])

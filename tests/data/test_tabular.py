@@ -4,11 +4,15 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.csv as arrow_csv
+import pyarrow.parquet as pq
 import pytest
 import torch
 
 import fedrecall as fr
 from fedrecall.data.dataset import Dataset
+from fedrecall.data.preprocessing import ColumnEncoding
 from fedrecall.data.tabular import from_table
 from fedrecall.errors import UserError
 from fedrecall.tensor_dict import TensorDict
@@ -145,3 +149,54 @@ def test_the_split_has_a_seed_of_its_own(table: pd.DataFrame, tmp_path: Path) ->
     assert split(0) == split(1) == split(1, split_seed=0), "by default the test set does not depend on the run's seed"
     assert split(0, split_seed=1) == split(5, split_seed=1) != split(0)
     assert split(1, split_seed="run") == split(0, split_seed=1)
+
+
+@pytest.mark.parametrize("numbers", [{}, {"age": [1.0, 2.0] * 10}])
+def test_the_number_of_values_is_that_of_the_encoding(numbers: dict[str, list[float]]) -> None:
+    frame = pd.DataFrame({"ward": ["a", "b"] * 10, **numbers, "ill": ["no", "no", "yes", "yes"] * 5})
+    fixed = dict.fromkeys(numbers) | {"ward": ColumnEncoding("ward", ("a", "b", "c"), integers=True)}
+    name = "categories" if numbers else ""
+    assert from_table(frame, "ill", fixed=fixed).num_values == {name: (4,)}
+    assert from_table(frame, "ill", categorical="integers").num_values == {name: (3,)}
+
+
+def test_a_column_without_values_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "t.csv"
+    file.write_text("note,age,ill\n" + ",30,no\n,40,yes\n" * 10)
+    for missing in ("refuse", "mean"):
+        with pytest.raises(UserError) as error:
+            from_table(file, "ill", missing=missing)
+        assert (error.value.code, error.value.key) == ("data.missing_value", str(file))
+        assert 'data.drop = ["note"]' in str(error.value)
+    assert from_table(file, "ill", missing="category").shape == (2,)
+
+
+@pytest.mark.parametrize(
+    ("cells", "categories"),
+    [
+        (("true", "false"), ("false", "true")),
+        (("True", "False"), ("False", "True")),
+        (("01230", "04567"), ("01230", "04567")),
+        (("1", "2"), ("1", "2")),
+    ],
+)
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_named_categories_and_classes_have_their_spelling(
+    tmp_path: Path, cells: tuple[str, str], categories: tuple[str, str], kind: str
+) -> None:
+    file = tmp_path / "t.csv"
+    file.write_text("a,y\n" + "".join(f"{cell},{cell}\n" for cell in cells) * 10)
+    if kind == "parquet":
+        pq.write_table(arrow_csv.read_csv(file), file.with_suffix(".parquet"))
+    data = from_table(
+        file.with_suffix(f".{kind}"), "y", fixed={"a": ColumnEncoding("a", categories)}, classes=categories
+    )
+    assert data.classes == categories
+    assert torch.equal(data.train_x.argmax(1), data.train_y)
+    assert torch.equal(data.train_x.sum(1), torch.ones(16))
+
+
+def test_a_number_that_has_several_spellings_is_no_category() -> None:
+    column = pa.chunked_array([[1, 2, 3]])
+    encoding = ColumnEncoding("a", ("001", "01", "02", "3"))
+    assert encoding.encode(column, "t").tolist() == [[0, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]

@@ -4,7 +4,6 @@ Without test data, a share of every class is held out; `Dataset.split_again` dra
 example is specified, the clients become the groups of the data set, for the partitioner "groups".
 """
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,14 +15,15 @@ from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 
 from fedrecall.data.catalog import DATASETS
-from fedrecall.data.dataset import Dataset, encode_labels, input_forms, with_classes
+from fedrecall.data.client_parts import common_encoding, is_hub_data, join_parts, read_part
+from fedrecall.data.dataset import Dataset, encode_labels, with_classes
 from fedrecall.data.inputs import RawExamples, from_images, read_columns, read_items, read_texts, to_inputs
 from fedrecall.data.readers import find_idx_files, read_idx, read_image_folder, subfolders
 from fedrecall.data.splits import holdout_rows, last_rows
 from fedrecall.data.text import MAX_TOKENS, Tokenizer, describe_encoding, encode_texts
 from fedrecall.data.transforms import Transform
 from fedrecall.errors import Problems, UserError, unknown_name
-from fedrecall.tensor_dict import TensorDict, concatenate
+from fedrecall.tensor_dict import TensorDict
 
 if TYPE_CHECKING:
     from datasets import Dataset as HubDataset
@@ -282,22 +282,28 @@ def from_clients(
     """Build a data set from one data set for each client: a list, or a dictionary with the names of the clients.
 
     Each is a pair (x, y), a torch or Hugging Face dataset, or a `Dataset`. If all are a `Dataset`, the test set is
-    theirs together; otherwise the share `test` of every class is held out.
+    theirs together; otherwise the share `test` of every class is held out. Each `Dataset` must have the same encoding
+    of columns or texts and the same scaling: of tables, join the rows, and name the client's column in `from_table`.
 
     >>> north, south = ([[0.1], [0.9]] * 10, ["a", "b"] * 10), ([[0.2], [0.7]] * 10, ["a", "b"] * 10)
     >>> data = from_clients({"north": north, "south": south})
     >>> data.group_names, len(data.train_y)
     (('north', 'south'), 32)
     """
-    named = dict(parts) if isinstance(parts, Mapping) else {str(i): part for i, part in enumerate(parts)}
+    named: dict[Any, Any] = dict(parts) if isinstance(parts, Mapping) else dict(enumerate(parts))
     if not named:
         raise UserError("data.empty", f'data "{name}": there are no clients', "data", "pass one data set per client")
-    train = _join({client: _part(part, f"{name}: {client}", test=False) for client, part in named.items()}, name)
+    encoding = common_encoding(named, name)
+    raw = {client: read_part(part, f"{name}: {client}", test=False) for client, part in named.items()}
+    if (empty := next((client for client, part in raw.items() if not len(part.y)), None)) is not None:
+        message = f'data "{name}": client {empty} has no examples'
+        raise UserError("data.empty", message, str(empty), "pass at least one, or remove the client")
+    train = join_parts(raw, name)
     if not all(isinstance(part, Dataset) for part in named.values()):
         again = partial(from_clients, named, test=test, name=name)
-        return replace(make_dataset(name, train, test, None, seed), split_again=again)
-    held_out = _join({client: _part(part, name, test=True) for client, part in named.items()}, name)
-    return make_dataset(name, train, held_out, None, seed)
+        return replace(make_dataset(name, train, test, None, seed), split_again=again, **encoding)
+    held_out = join_parts({client: read_part(part, name, test=True) for client, part in named.items()}, name)
+    return replace(make_dataset(name, train, held_out, None, seed), **encoding)
 
 
 def as_dataset(data: Any) -> Dataset:
@@ -307,7 +313,7 @@ def as_dataset(data: Any) -> Dataset:
     """
     if isinstance(data, Dataset):
         return data
-    if isinstance(data, Mapping) and not _is_hub(data):
+    if isinstance(data, Mapping) and not is_hub_data(data):
         return from_clients(data)
     if isinstance(data, list) and data and all(_is_dataset(part) for part in data):
         return from_clients(data)
@@ -324,7 +330,7 @@ def as_dataset(data: Any) -> Dataset:
         if not Path(data).expanduser().exists():
             raise unknown_name("folder or data set", data, DATASETS, key="data")
         return from_folder(data)
-    if _is_hub(data):
+    if is_hub_data(data):
         return from_huggingface(data)
     if isinstance(data, TorchDataset):
         return from_torch(data)
@@ -412,53 +418,5 @@ def standardise_inputs(data: Dataset) -> Dataset:
     return replace(data, train_x=(train - mean) / std, test_x=(test - mean) / std, scaling=(mean, std))
 
 
-def _is_hub(data: Any) -> bool:
-    hub = sys.modules.get("datasets")  # not imported: then `data` is none of its objects
-    return hub is not None and isinstance(data, hub.Dataset | hub.DatasetDict)
-
-
 def _is_dataset(part: Any) -> bool:
-    return isinstance(part, Dataset | TorchDataset) or _is_hub(part) or (isinstance(part, tuple) and len(part) == 2)
-
-
-def _part(part: Any, name: str, *, test: bool) -> RawExamples:
-    """Return the training or test examples of one client's data set, with labels by name."""
-    if _is_hub(part):
-        raw, classes = read_columns(part, None, "label", None, None, name)
-        return raw if classes is None else replace(raw, y=[classes[i] for i in raw.y])
-    if isinstance(part, Dataset):
-        x, y = (part.test_x, part.test_y) if test else (part.train_x, part.train_y)
-        return RawExamples(x, [part.classes[i] for i in y.tolist()])
-    if isinstance(part, TorchDataset):
-        return read_items(part, name)
-    if isinstance(part, tuple) and len(part) == 2:
-        return RawExamples(to_inputs(part[0], name), part[1])
-    message = f'data "{name}": a client\'s data of type {type(part).__name__} is not supported'
-    raise UserError("data.unsupported_type", message, "data", "pass (x, y), or a torch or Hugging Face dataset")
-
-
-def _join(parts: dict[str, RawExamples], name: str) -> RawExamples:
-    """Concatenate the examples of all clients."""
-    first = next(iter(parts))
-    forms = {client: input_forms(part.x) for client, part in parts.items()}
-    for client, form in forms.items():
-        if form != forms[first]:
-            raise UserError(
-                "data.shape_mismatch",
-                f'data "{name}": the inputs of client {client} are {_text(form)}, those of client {first} '
-                f"{_text(forms[first])}",
-                client,
-                "use the same names, shapes and types for all clients",
-            )
-        if len(parts[client].x) != len(parts[client].y):
-            message = (
-                f'data "{name}": client {client} has {len(parts[client].x)} inputs but {len(parts[client].y)} labels'
-            )
-            raise UserError("data.length_mismatch", message, "labels", "pass one label for each input")
-    owners = [client for client, part in parts.items() for _ in part.y]
-    x = concatenate([part.x for part in parts.values()])
-    return RawExamples(x, [label for part in parts.values() for label in part.y], owners)
-
-
-def _text(form: dict[str, str]) -> str:
-    return ", ".join(f"{name} {text}".strip() for name, text in form.items())
+    return isinstance(part, Dataset | TorchDataset) or is_hub_data(part) or (isinstance(part, tuple) and len(part) == 2)

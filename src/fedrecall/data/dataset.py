@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import isnan
 from typing import Any
 
 import numpy as np
@@ -131,14 +132,23 @@ class Dataset:
 
     @cached_property
     def num_values(self) -> dict[str, tuple[int, ...]]:
-        """Number of values 0..n-1 of every column of integer inputs, by name ("" for a single input)."""
+        """Number of values 0..n-1 of every column of integer inputs, by name ("" for a single input).
+
+        A table's categories as integers have one value more than the encoding has categories, at any number of rows.
+        """
         train, test = named_tensors(self.train_x, ""), named_tensors(self.test_x, "")
-        largest = {
-            name.removeprefix("."): torch.cat([t, test[name]]).view(len(t) + len(test[name]), -1).amax(0)
+        rows = {
+            name.removeprefix("."): torch.cat([t, test[name]]).view(len(t) + len(test[name]), -1)
             for name, t in train.items()
             if t.dtype == torch.int64
         }
-        counts = {name: tuple((values + 1).tolist()) for name, values in largest.items()}
+        if sizes := tuple(len(column.categories or ()) + 1 for column in self.columns if column.integers):
+            return dict.fromkeys(rows, sizes)  # the rows at hand may lack a category, such as those of a node
+        for name, values in rows.items():
+            if (values < 0).any():
+                message = f"the smallest integer is {values.min()}, and the model has an embedding of the values from 0"
+                raise self._invalid("data.invalid_inputs", message, name or "inputs", "use values from 0")
+        counts = {name: tuple((values.amax(0) + 1).tolist()) for name, values in rows.items()}
         tokens = {name: (self.vocabulary,) * len(n) for name, n in counts.items() if name in ("", "input_ids")}
         return counts if self.vocabulary is None else counts | tokens
 
@@ -255,12 +265,20 @@ def _label_array(column: Sequence[Any], key: str, where: str) -> np.ndarray[Any,
     if array.dtype.kind == "O" and array.ndim == 1 and all(isinstance(value, str) for value in array):
         array = array.astype(str)  # pandas stores text as objects
     kind = array.dtype.kind
-    is_integer = kind in "biu" or (kind == "f" and bool((np.isfinite(array) & (array == np.floor(array))).all()))
-    if array.ndim != 1 or not (is_integer or kind in "SU"):
+    is_integer = kind in "biu" or (kind == "f" and _are_integers(array))
+    # numpy turns NaN, a missing value of pandas, into the text "nan" if the other values are text
+    is_text = kind in "SU" and (array.ndim != 1 or not any(isinstance(v, float) and isnan(v) for v in column))
+    if array.ndim != 1 or not (is_integer or is_text):
         message = f"{where} are not one whole number or text for each example, with none missing"
         if array.ndim == 1:
-            hint = "replace or remove the other values"
+            hint = "replace or remove the other values; pass large numbers as integers, not as floats"
         else:
             message, hint = f"{message}; their shape is {list(array.shape)}", "flatten a column, argmax one-hot rows"
         raise UserError("data.invalid_labels", message, key, hint)
     return array.astype(np.int64) if is_integer else array.astype(str)
+
+
+def _are_integers(array: np.ndarray[Any, Any]) -> bool:
+    """Return True if all floats are whole numbers, in the range in which their type has every whole number."""
+    exact = 2.0 ** (np.finfo(array.dtype).nmant + 1)
+    return bool((np.isfinite(array) & (array == np.floor(array)) & (np.abs(array) < exact)).all())

@@ -4,6 +4,7 @@ import json
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -66,7 +67,7 @@ def to_input_tensor(x: Any, name: str, key: str | None = None) -> Tensor:
         x = x.to_dense()
     is_sparse = hasattr(x, "toarray")  # a sparse matrix, as of scikit-learn's text vectorizers
     try:
-        array = x.detach().cpu().numpy() if isinstance(x, Tensor) else np.asarray(x.toarray() if is_sparse else x)
+        array = _to_numpy(x.toarray() if is_sparse else x)
     except ValueError as error:
         raise UserError(
             "data.shape_mismatch",
@@ -102,6 +103,15 @@ def to_input_tensor(x: Any, name: str, key: str | None = None) -> Tensor:
     return tensor.permute(0, 3, 1, 2).contiguous() if channels_last else tensor
 
 
+def _to_numpy(x: Any) -> np.ndarray[Any, Any]:
+    """Return an array, of a tensor without a copy where possible."""
+    if not isinstance(x, Tensor):
+        return np.asarray(x)
+    x = x.detach().cpu()
+    array: np.ndarray[Any, Any] = (x.float() if x.dtype == torch.bfloat16 else x).numpy()  # numpy has no bfloat16
+    return array
+
+
 def _from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # the tensor is never written to
@@ -120,8 +130,8 @@ def read_items(data: "TorchDataset[Any]", name: str) -> RawExamples:
     xs, ys = [], []
     for i in range(len(data)):
         x, y = _pair(data[i], f'data "{name}": item {i} of the torch dataset')
-        xs.append({k: np.asarray(v) for k, v in x.items()} if isinstance(x, Mapping) else np.asarray(x))
-        ys.append(y.item() if hasattr(y, "item") else y)
+        xs.append({k: _to_numpy(v) for k, v in x.items()} if isinstance(x, Mapping) else _to_numpy(x))
+        ys.append(_to_label(y))
     if not xs:
         return RawExamples(to_input_tensor(np.empty((0, 1)), name), ys)
     if isinstance(xs[0], dict):
@@ -135,6 +145,13 @@ def read_items(data: "TorchDataset[Any]", name: str) -> RawExamples:
             )
         return RawExamples(to_inputs({key: _stack([x[key] for x in xs], name, key) for key in names}, name), ys)
     return RawExamples(to_input_tensor(_stack(xs, name, "inputs"), name), ys)
+
+
+def _to_label(y: Any) -> Any:
+    """Return the number of an array or a tensor with one; several, such as a one-hot row, as a list."""
+    if not hasattr(y, "item"):
+        return y
+    return y.item() if prod(y.shape) == 1 else y.tolist()
 
 
 def _pair(item: Any, where: str) -> tuple[Any, Any]:

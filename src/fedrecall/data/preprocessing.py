@@ -5,7 +5,7 @@ It contains the names of features and classes, and no names of clients.
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -87,6 +87,9 @@ class ColumnEncoding:
         if not _is_text(values):
             message = f'{file}: column "{name}" has values of type {values.type}, neither numbers nor text'
             raise UserError("data.unsupported_type", message, file, _drop_hint(name))
+        if values.null_count == len(values) and missing != "category":
+            message = f'{file}: column "{name}" has no value in any row'
+            raise UserError("data.missing_value", message, file, _drop_hint(name))
         _require_no_missing(values, name, file, missing)
         texts = _texts(values)
         categories = np.unique(texts[texts != MISSING_CATEGORY] if missing == "mean" else texts)
@@ -135,6 +138,8 @@ class ColumnEncoding:
             return np.concatenate([scaled, is_missing.astype(np.float32)[:, None]], axis=1) if self.flag else scaled
         _require_no_missing(values, self.name, file, self.missing)
         texts, known = _texts(values), np.asarray(self.categories)
+        if spell := spell_values(self.categories, values):
+            texts = np.asarray([spell(text) for text in texts.tolist()]).astype(str)
         position = np.searchsorted(known, texts).clip(max=len(known) - 1)
         is_known = known[position] == texts
         if not is_known.all():
@@ -146,6 +151,41 @@ class ColumnEncoding:
             return np.where(is_known, position + 1, 0)[:, None]
         one_hot: Float32s = np.eye(len(known), dtype=np.float32)[position]
         return np.where(is_known[:, None], one_hot, np.float32(0))
+
+
+def spell_values(names: Sequence[str], values: "ChunkedArray") -> Callable[[str], str] | None:
+    """Return the function from the text of a number or boolean to the name of the same value; None for other columns.
+
+    A CSV file's 01230 is read as the number 1230, and true as a boolean, which are not spelled as the names. A text
+    that is one of the names, or has the value of several or none of them, stays.
+    """
+    from pyarrow import types
+
+    if not _is_numeric(values):
+        return None
+    is_boolean = types.is_boolean(values.type)
+    spelled: dict[float, list[str]] = {}
+    for name in names:
+        if (value := _value(name, is_boolean)) is not None:
+            spelled.setdefault(value, []).append(name)
+
+    def spell(text: str) -> str:
+        found = () if text in names or (value := _value(text, is_boolean)) is None else spelled.get(value, ())
+        return found[0] if len(found) == 1 else text
+
+    return spell
+
+
+def _value(text: str, is_boolean: bool) -> float | None:
+    """Return the number or boolean that a text means, or None."""
+    if is_boolean:
+        return {"true": 1.0, "1": 1.0, "false": 0.0, "0": 0.0}.get(text.lower())
+    for number in (int, float):  # int first: it is exact
+        try:
+            return number(text)
+        except ValueError:
+            continue
+    return None
 
 
 def encode_columns(encodings: Sequence[ColumnEncoding], columns: "Mapping[str, ChunkedArray]", file: str) -> Inputs:

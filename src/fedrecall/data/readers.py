@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 READ_BATCH = 1000  # images decoded at a time, and between two steps of the progress bar
 
+# Formats that are decoded, whatever the suffix: Pillow has others, such as PostScript, for which it starts a program.
+# Pillow loads the decoders of all formats once one of the last two is tried.
+IMAGE_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "WEBP", "TIFF")
+
 IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
 
 # Files beside images that are no images themselves: notes, annotations, and what file managers write.
@@ -365,7 +369,7 @@ def _decode(encoded: bytes | Path, origin: str, channels: int | None, size: int 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            image = _convert_mode(Image.open(io.BytesIO(content)), channels)
+            image = _convert_mode(Image.open(io.BytesIO(content), formats=IMAGE_FORMATS), channels)
         if size is not None and image.size != (size, size):
             image = image.resize((size, size), Image.Resampling.BILINEAR)
         array = np.asarray(image)

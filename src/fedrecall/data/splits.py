@@ -1,5 +1,6 @@
 """Splits of a data set: stratified hold-out, the server's auxiliary set, examples held out from the clients."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import ceil
@@ -13,6 +14,9 @@ from torch import Tensor
 from fedrecall.data.partition import Partition
 from fedrecall.data.partitioners import Ints
 from fedrecall.errors import UserError, unknown_name
+
+# times as text whose alphabetical order is that of time
+SORTABLE_TIME = re.compile(r"[0-9]{4}(-[0-9]{2}(-[0-9]{2}([T ][0-9]{2}:[0-9:.]+(Z|[+-][0-9:]+)?)?)?)?")
 
 
 def stratified_holdout(groups: Tensor, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
@@ -87,8 +91,16 @@ def holdout_rows(labels: Tensor, share: float, seed: int, units: Tensor | None =
 def last_rows(times: Sequence[Any], share: float, units: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Hold out the last rows by time, at least the share; returns remaining rows and held-out rows, both ascending.
 
-    Rows of one time are on one side. With `units`, whole units are held out, by the time of their last row.
+    Rows of one time are on one side. With `units`, whole units are held out, by the time of their last row. Times that
+    are text must be such that their alphabetical order is that of time.
     """
+    if (odd := next((t for t in times if isinstance(t, str) and not SORTABLE_TIME.fullmatch(t)), None)) is not None:
+        raise UserError(
+            "data.invalid_inputs",
+            f"time = {odd}: a time as text is not of the form YYYY-MM-DD or YYYY-MM-DD HH:MM, so it cannot be sorted",
+            "time",
+            "write dates in this form, or convert the column to dates or numbers",
+        )
     _, rank = np.unique(np.asarray(times), return_inverse=True)
     if units is not None:
         _, unit = np.unique(units.numpy(), return_inverse=True)

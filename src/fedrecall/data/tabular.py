@@ -20,6 +20,7 @@ from fedrecall.data.preprocessing import (
     MissingRule,
     encode_columns,
     missing_value_error,
+    spell_values,
     warn_of_identifier,
 )
 from fedrecall.data.readers import missing_column_error
@@ -118,7 +119,7 @@ def from_table(
     # The split comes first, as a data set of row numbers: what replaces a missing number is fitted on training rows.
     rows = [replace(raw, x=torch.arange(len(raw.y))[:, None]) for raw in values.values()]
     split = make_dataset(name, rows[0], share if len(rows) == 1 else rows[1], None, seed)
-    split = split if classes is None else with_classes(split, tuple(classes))
+    split = split if classes is None else _with_classes(split, columns[label], tuple(classes))
     if len(rows) > 1:
         split = replace(split, test_split=f"all rows of {Path(list(parts)[1]).name}")
     train, held_out = (cast(Tensor, x)[:, 0] for x in (split.train_x, split.test_x))
@@ -133,6 +134,12 @@ def from_table(
     )
     x = [encode_columns(encodings, columns, file) for file, columns in parts.items()]
     return replace(split, train_x=x[0][train], test_x=x[-1][held_out], columns=encodings, split_again=again)
+
+
+def _with_classes(data: Dataset, labels: "ChunkedArray", classes: tuple[str, ...]) -> Dataset:
+    """Return the data with labels as positions in `classes`, whose spelling of numbers and booleans may be another."""
+    spell = spell_values(classes, labels)
+    return with_classes(data if spell is None else replace(data, classes=tuple(map(spell, data.classes))), classes)
 
 
 def _encoding(
