@@ -36,7 +36,8 @@ TEXT = {
     "most of a client's time is spent in convolutions, pooling and matrix products (profile above), which pfl-research "
     "computes by the same kernels: `small` and `pfl-cnn` differ by the rest only. On an AMD EPYC of the fifth "
     "generation (0.153 s, pfl-research 0.162 s, Flower 0.629 s: ratios 0.95 and 0.24) the forward and backward passes "
-    "of `small` alone take 0.123 s, 0.76 of pfl-research's round: its bound of 0.75 is out of reach of these kernels.",
+    "of `small` alone, timed in one process and divided by two cores, take 0.123 s, 0.76 of pfl-research's round: the "
+    "bound of 0.75 needs less than torch's autograd spends between the kernels.",
 }
 
 
