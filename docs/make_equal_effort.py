@@ -237,20 +237,22 @@ def missing_work(name: str, task: Task) -> str:
         return ""
     return (
         f"Not finished: {trials} of {wanted} trials and {runs} of {wanted_runs} runs are done. "
-        f"`python docs/make_equal_effort.py {name}` resumes."
+        f"`python docs/make_equal_effort.py {name}` resumes. Tables have the methods whose trials or runs are complete."
     )
 
 
 def section(name: str, task: Task) -> str:
     """Return the section of a task, from its records."""
-    folder, heading = RECORDS / f"equal-effort-{name}", f"## {task.title}"
-    if missing := missing_work(name, task):
-        return f"{heading}\n\n{missing}"
-    compared = comparison(load_results(folder), name)
+    folder, missing = RECORDS / f"equal-effort-{name}", missing_work(name, task)
+    parts = [f"## {task.title}", *([missing] if missing else [])]
+    if not (folder / "study.toml").exists():
+        return "\n\n".join(parts)
+    compared = comparison(load_results(folder), name, task.seeds if missing else 1)
     if task.searches is not None:
         effort = f"The settings are those that were found for the task `{task.searches}`."
-        return "\n\n".join([heading, effort, *compared])
-    searches = {method: read_trials(folder / "tuning" / method) for method in task.methods}
+        return "\n\n".join([*parts, effort, *compared])
+    found = {method: read_trials(folder / "tuning" / method) for method in task.methods}
+    searches = {method: trials for method, trials in found.items() if len(trials) >= task.trials}
     counts = sorted({len(trials) for trials in searches.values()})
     effort = (
         f"{len(searches)} methods with {' or '.join(map(str, counts))} trials each, of "
@@ -265,19 +267,20 @@ def section(name: str, task: Task) -> str:
         "What the searches found: accuracy on the clients' held-out examples with the defaults and at best. It is of "
         "one seed, and the best of several trials is too high: it chooses settings and compares no methods."
     )
-    return "\n\n".join([heading, effort, *compared, changed, "\n".join(lines)])
+    return "\n\n".join([*parts, effort, *compared, changed, "\n".join(lines)])
 
 
-def comparison(results: StudyResults, name: str) -> list[str]:
-    """Return the paragraphs and the table of the runs on fresh seeds."""
+def comparison(results: StudyResults, name: str, seeds_done: int) -> list[str]:
+    """Return the paragraphs and the table of the runs on fresh seeds, of methods with at least `seeds_done` runs."""
     groups = {method: run_group(results, method, name) for method in results.study.rows}
-    rows = [Row(method, g, fmean(g.accuracy("last10").values())) for method, g in groups.items() if g.completed]
+    shown = {method: group for method, group in groups.items() if len(group.completed) >= seeds_done}
+    rows = [Row(method, g, fmean(g.accuracy("last10").values())) for method, g in shown.items()]
     rows.sort(key=lambda row: -row.accuracy)
     reference, seeds = groups["fedavg"], results.study.seeds
     titles = ("method", "last 10, %", "less FedAvg", "forgotten, %", "less FedAvg", "absent, %", "pull, %")
     lines = [f"| {' | '.join(titles)} | MB up | MB down |", "|---|" + "---:|" * (len(titles) + 1)]
     lines += [f"| {' | '.join(_cells(row, reference))} |" for row in rows]
-    diverged = [method for method, group in groups.items() if not group.completed]
+    diverged = [method for method, group in groups.items() if not group.completed and seeds_done == 1]
     notes = [f"No run of {', '.join(diverged)} was completed."] if diverged else []
     which = f"The best settings were run with the seeds {', '.join(map(str, seeds))}. {verdicts(rows, reference)}"
     return [which, "\n".join(lines), *notes]
