@@ -17,7 +17,7 @@ from PIL import EpsImagePlugin, Image
 from torch.utils.data import IterableDataset, TensorDataset
 
 from fedrecall.config.experiment import Experiment
-from fedrecall.data.custom import as_dataset, from_arrays, from_folder, from_huggingface, from_torch
+from fedrecall.data.custom import as_dataset, from_arrays, from_clients, from_folder, from_huggingface, from_torch
 from fedrecall.data.readers import IMAGE_SUFFIXES
 from fedrecall.data.tabular import from_table
 from fedrecall.errors import UserError
@@ -132,6 +132,9 @@ def test_bad_arrays() -> None:
     check_error(lambda: from_arrays(X, [3] * 20, classes=["a", "b"]), "data.invalid_labels", "labels", "3 to 3", "0..1")
     check_error(lambda: from_arrays(X, Y, test=1.0), "config.invalid_value", "test", "test = 1.0")
     check_error(lambda: from_arrays(X, [3] * 20), "data.one_class", "labels", "3")
+    lists = [[0], [0, 1]] * 10
+    check_error(lambda: from_arrays(X, lists), "data.invalid_labels", "labels", "lists of different lengths")
+    check_error(lambda: from_clients([(X, lists), (X, [0, 1] * 10)]), "data.invalid_labels", "labels", "one label")
     check_error(lambda: from_arrays(X, np.eye(2)[[0, 1] * 10]), "data.invalid_labels", "labels", "[20, 2]", "argmax")
     check_error(lambda: from_arrays(X, range(20)), "data.cannot_hold_out", "test")
     check_error(lambda: from_arrays(X * np.inf, Y), "data.not_finite", "train_x")

@@ -7,6 +7,7 @@ import sys
 from io import StringIO
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -375,3 +376,21 @@ def test_rows_share_the_data_only_if_they_have_the_same_tokenizer(tmp_path: Path
     assert complete is head
     assert isinstance(complete.shape, dict)
     assert isinstance(words.shape, tuple), "words as integers, not the tokens of the transformer"
+
+
+def test_a_function_as_metric(tmp_path: Path) -> None:
+    def worst_probability(labels: np.ndarray, probabilities: np.ndarray) -> float:
+        return float(probabilities[np.arange(len(labels)), labels].min())
+
+    config = {
+        "data": {"name": "digits"},
+        "federation": {"clients": 4},
+        "run": {"rounds": 1, "metrics": ["macro_f1", worst_probability]},
+        "engine": {"name": "serial"},
+    }
+    for _ in range(2):  # the second comparison keeps the runs of the first
+        found = fr.compare(["fedavg"], config=config, seeds=1, out=tmp_path / "s", baselines=["majority"])
+        assert {"macro_f1", "worst_probability"} <= found.to_dict()["fedavg"].keys()
+    study = Study.load(tmp_path / "s")
+    assert study.base["run"]["metrics"][1].endswith("worst_probability")
+    assert fr.report(tmp_path / "s", tmp_path / "report")[0].exists()

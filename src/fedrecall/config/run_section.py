@@ -31,7 +31,7 @@ def _require_known_metric(metric: Any) -> Any:
     return metric
 
 
-def _dump_metric(metric: Any) -> str:
+def metric_reference(metric: Any) -> str:
     """Return the name of a metric; of a function, "package.module:function"."""
     return metric if isinstance(metric, str) else f"{metric.__module__}:{metric_name(metric)}"
 
@@ -44,7 +44,7 @@ def metric_name(function: Any) -> str:
 MetricLike = Annotated[
     Any,
     BeforeValidator(_require_known_metric),
-    PlainSerializer(_dump_metric),
+    PlainSerializer(metric_reference),
     WithJsonSchema({"anyOf": [{"enum": list(METRIC_NAMES)}, {"type": "string", "pattern": ":"}]}),
 ]
 """Name of a metric; a function of true labels [n] and probabilities [n, K], or its name "package.module:function"."""

@@ -261,7 +261,12 @@ def _warn_of_blanks(values: list[str], where: str) -> None:
 def _label_array(column: Sequence[Any], key: str, where: str) -> np.ndarray[Any, Any]:
     if getattr(column, "is_meta", False):
         raise UserError("data.invalid_labels", f"{where} are a tensor on the meta device", key, "pass their values")
-    array = np.asarray(column)
+    message = f"{where} are not one whole number or text for each example, with none missing"
+    try:
+        array = np.asarray(column)
+    except ValueError:
+        message += "; some are lists of different lengths"
+        raise UserError("data.invalid_labels", message, key, "give each example one label") from None
     if array.dtype.kind == "O" and array.ndim == 1 and all(isinstance(value, str) for value in array):
         array = array.astype(str)  # pandas stores text as objects
     kind = array.dtype.kind
@@ -269,7 +274,6 @@ def _label_array(column: Sequence[Any], key: str, where: str) -> np.ndarray[Any,
     # numpy turns NaN, a missing value of pandas, into the text "nan" if the other values are text
     is_text = kind in "SU" and (array.ndim != 1 or not any(isinstance(v, float) and isnan(v) for v in column))
     if array.ndim != 1 or not (is_integer or is_text):
-        message = f"{where} are not one whole number or text for each example, with none missing"
         if array.ndim == 1:
             hint = "replace or remove the other values; pass large numbers as integers, not as floats"
         else:

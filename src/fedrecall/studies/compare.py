@@ -1,7 +1,7 @@
 """Studies that compare methods: the same federation, cohorts and initial weights for each of them."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
@@ -9,6 +9,7 @@ from typing import get_args
 import numpy as np
 
 from fedrecall.config.experiment import Experiment
+from fedrecall.config.run_section import metric_reference
 from fedrecall.config.sources import COMPARE_DEFAULTS, ConfigLike, import_own_code
 from fedrecall.config.tables import Tables, merge_tables
 from fedrecall.core.method import Method
@@ -36,6 +37,8 @@ class StudyObjects(PythonObjects):
 
     methods: Mapping[str, Method] = field(default_factory=dict)
     """User-defined methods by row."""
+    metrics: Mapping[str, Callable[..., float]] = field(default_factory=dict)
+    """Functions passed in run.metrics, by the names that the study's tables have for them."""
     _federated: dict[str, FederatedData] = field(default_factory=dict, repr=False)
     """The federated data of the last cell: consecutive cells differ in the method, and share the data."""
 
@@ -43,6 +46,13 @@ class StudyObjects(PythonObjects):
     def is_empty(self) -> bool:
         """True if no object was passed."""
         return super().is_empty and not self.methods
+
+    def with_metrics(self, experiment: Experiment) -> Experiment:
+        """Return the experiment with the functions in place of their names."""
+        if not self.metrics:
+            return experiment
+        metrics = tuple(self.metrics.get(metric, metric) for metric in experiment.run.metrics)
+        return experiment.model_copy(update={"run": experiment.run.model_copy(update={"metrics": metrics})})
 
     def setup(self, cell: Cell, experiment: Experiment) -> Setup:
         """Build the setup of a cell's run."""
@@ -107,6 +117,11 @@ def comparison_study(
     if draws_test_set and experiment.data.split_seed is None:  # each seed has its own test set
         base = merge_tables(base, {"data": {"split_seed": "run"}})
         experiment = Experiment(**base)
+    functions = {metric_reference(metric): metric for metric in experiment.run.metrics if callable(metric)}
+    if functions:  # study.toml has their names
+        names = [metric_reference(metric) for metric in experiment.run.metrics]
+        base = merge_tables(base, {"run": {"metrics": names}})
+        experiment = Experiment(**base)
     rows, user_methods = _method_rows(methods or default_methods(experiment, objects.data))
     chosen = default_baselines(experiment, objects) if baselines is None else baselines
     rows |= _baseline_rows(chosen, experiment, objects)
@@ -123,7 +138,7 @@ def comparison_study(
         measure="last10",
         target=experiment.run.targets[0] if experiment.run.targets else Target(of=target_row, measure="last10"),
     )
-    return study, StudyObjects(objects.data, objects.model, objects.partition, user_methods)
+    return study, StudyObjects(objects.data, objects.model, objects.partition, user_methods, functions)
 
 
 def default_methods(experiment: Experiment, data: Dataset | None = None) -> list[str]:

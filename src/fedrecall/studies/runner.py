@@ -63,11 +63,13 @@ def run_study(
     that the study names is imported. A run that `store` has is copied from it, and a finished one is copied to it.
     """
     # validated before the first run
-    experiments = {folder: import_own_code(experiment) for folder, experiment in study.experiments.items()}
+    objects = objects or StudyObjects()
+    experiments = {
+        name: import_own_code(objects.with_metrics(experiment)) for name, experiment in study.experiments.items()
+    }
     for experiment in experiments.values():
         require_section_objects(experiment)
     write_or_extend(study, folder)
-    objects = objects or StudyObjects()
     # the settings of the user's own code and objects do not determine the result
     experiments_by_name = study.experiments.items()
     not_stored = {name for name, experiment in experiments_by_name if not objects.is_empty or own_code(experiment)}
