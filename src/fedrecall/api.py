@@ -8,6 +8,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from tempfile import mkdtemp
 
+import numpy as np
 from rich.console import Console
 from torch import nn
 
@@ -24,7 +25,7 @@ from fedrecall.config.sources import (
 from fedrecall.config.tables import merge_tables
 from fedrecall.errors import UserError
 from fedrecall.reporting.comparison import Comparison
-from fedrecall.runs.directory import remove_if_unused, require_empty
+from fedrecall.runs.directory import CONFIG_FILE, remove_if_unused, require_empty
 from fedrecall.runs.keywords import Keywords, MethodLike, ModelLike, NamedMethod, name_method
 from fedrecall.runs.notices import warn_of_no_effect
 from fedrecall.runs.progress import RunProgress, progress_console
@@ -100,8 +101,11 @@ def run(
     """
     keywords = Keywords(data, model, partition, clients, sample, alpha, rounds, seed, lr, epochs, batch)
     from_directory = resume and config is None and isinstance(out, str | Path)
+    if resume and isinstance(out, str | Path) and not (Path(out) / CONFIG_FILE).exists():
+        message = f"cannot resume {out}: not the directory of an interrupted run"
+        raise UserError("run.not_a_run", message, str(out), "give the directory of one")
     if from_directory:
-        config = Path(str(out)) / "config.toml"
+        config = Path(str(out)) / CONFIG_FILE
     named = None if method is None else name_method(method)
     if named is None and isinstance(config, Experiment) and CHOICES["method"].dump(config.method)["name"] == "own":
         named = NamedMethod("", {}, config.known_method)  # an object that the tables of the experiment only name
@@ -124,7 +128,7 @@ def run(
     ):
         for record in active:
             display.update(record)
-            if watch is not None and watch(record) is True:
+            if watch is not None and isinstance(stops := watch(record), bool | np.bool_) and stops:
                 active.stop()
     _warn_of_chance(active.result, setup)
     warn_of_no_effect(active.result)

@@ -132,14 +132,17 @@ def test_an_object_in_a_section_is_used_and_required(tmp_path: Path) -> None:
     assert torch.equal(finals[0], finals[1])
     assert torch.allclose(finals[0], finals[2], atol=1e-5)
     fr.run(experiment, out=tmp_path / "run", progress=False)
-    for run in (
-        lambda: fr.run(tmp_path / "run" / "config.toml", progress=False),
-        lambda: fr.compare(["fedavg"], config=experiment, progress=False),
-        lambda: fr.tune("fedprox", experiment, out=tmp_path / "search", progress=False),
+    for config in (experiment, quick | {"server": {"robust": Halved()}}):
+        compared = fr.compare(["fedavg"], config=config, seeds=1, baselines=["central"], progress=False)
+        assert compared.to_dict()["fedavg"]["final"]["mean"] == pytest.approx(100 * fr.run(experiment).summary["final"])
+    for run, code in (
+        (lambda: fr.run(tmp_path / "run" / "config.toml", progress=False), "config.needs_python_object"),
+        (lambda: fr.tune("fedprox", experiment, out=tmp_path / "search", progress=False), "config.invalid_value"),
     ):
         with pytest.raises(UserError) as error:
             run()
-        assert (error.value.code, error.value.key) == ("config.needs_python_object", "server.robust")
+        assert (error.value.code, error.value.key) == (code, "server.robust")
+    assert not (tmp_path / "search").exists()
 
 
 @pytest.mark.parametrize("kind", CHOICES)

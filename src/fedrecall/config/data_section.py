@@ -169,10 +169,14 @@ class DataSection(Section):
         return self.name in ("folder", "table", "femnist") and self.test_path is None and self.time is None
 
     def split_again(self, dataset: Dataset, run_seed: int) -> Dataset:
-        """Draw the test set of a user's data again, if a seed for it is set."""
-        if self.split_seed is None or dataset.split_again is None:
-            return dataset
-        return dataset.split_again(seed=self._split_seed(run_seed))
+        """Draw the test set of a user's data again, if its size or a seed for it is set.
+
+        A recorded configuration has every key, so a share is set if it is not the default.
+        """
+        changes: dict[str, float] = {} if self.test == type(self).model_fields["test"].default else {"test": self.test}
+        if self.split_seed is not None:
+            changes["seed"] = self._split_seed(run_seed)
+        return dataset if not changes or dataset.split_again is None else dataset.split_again(**changes)
 
     def _split_seed(self, run_seed: int) -> int:
         return run_seed if self.split_seed == "run" else self.split_seed or 0

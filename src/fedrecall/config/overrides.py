@@ -21,7 +21,8 @@ def with_overrides(tables: Tables, overrides: Iterable[str]) -> Tables:
 
 def apply_overrides(tables: Tables, overrides: Iterable[str]) -> None:
     """Apply "key=value" overrides in place. Names go first, because another name drops the settings of the former."""
-    for text in sorted(overrides, key=lambda text: not text.partition("=")[0].strip().endswith(".name")):
+    texts = [overrides] if isinstance(overrides, str) else overrides
+    for text in sorted(texts, key=lambda text: not text.partition("=")[0].strip().endswith(".name")):
         apply_override(tables, text)
 
 

@@ -32,13 +32,11 @@ def _require_known_metric(metric: Any) -> Any:
 
 
 def metric_reference(metric: Any) -> str:
-    """Return the name of a metric; of a function, "package.module:function"."""
-    return metric if isinstance(metric, str) else f"{metric.__module__}:{metric_name(metric)}"
-
-
-def metric_name(function: Any) -> str:
-    """Return the name of a user's function; of another callable object, the name of its class."""
-    return str(getattr(function, "__qualname__", type(function).__qualname__))
+    """Return the name of a metric; of a function or another callable object, "package.module:function"."""
+    if isinstance(metric, str):
+        return metric
+    name = getattr(metric, "__name__", type(metric).__qualname__)
+    return f"{metric.__module__}:{getattr(metric, '__qualname__', name)}"
 
 
 MetricLike = Annotated[

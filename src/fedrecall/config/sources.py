@@ -29,18 +29,35 @@ def load_tables(config: ConfigLike) -> Tables:
     if isinstance(config, Experiment):
         tables = config.to_tables()
         unset = {"clients", "partition"} - config.federation.model_fields_set  # the data may name its clients
-        return tables | {"federation": {k: v for k, v in tables["federation"].items() if k not in unset}}
+        tables["federation"] = {k: v for k, v in tables["federation"].items() if k not in unset}
+        tables["run"]["metrics"] = list(config.run.metrics)  # with the functions, which tables only name
+        return tables
     return merge_tables(config) if isinstance(config, Mapping) else read_toml(Path(config))
 
 
 def with_section_objects(tables: Tables, experiment: Experiment) -> Tables:
     """Return tables made from an experiment with the user's objects in its sections, which tables only name."""
     tables = merge_tables(tables)
-    for choice, section, chosen in _section_choices(experiment):
-        record = choice.dump(chosen)
-        if record["name"] == PYTHON_OBJECT and lookup(tables, choice.key) == record:  # else an override has changed it
+    for choice, section, chosen in _section_objects(experiment):
+        if lookup(tables, choice.key) == choice.dump(chosen):  # else an override has changed it
             tables[section][choice.kind] = chosen
     return tables
+
+
+def without_section_objects(tables: Tables, experiment: Experiment) -> tuple[Tables, dict[str, Any]]:
+    """Return the tables of an experiment with records of the user's objects in its sections, and these by key."""
+    tables, objects = merge_tables(tables), dict[str, Any]()
+    for choice, section, chosen in _section_objects(experiment):
+        tables[section][choice.kind] = choice.dump(chosen)
+        objects[choice.key] = chosen
+    return tables, objects
+
+
+def require_no_section_objects(experiment: Experiment, why: str) -> None:
+    """Raise an error if a section has an object passed in Python."""
+    for choice, _, chosen in _section_objects(experiment):
+        message = f"{choice.key}: an object passed in Python ({choice.dump(chosen)['of']}), {why}"
+        raise UserError("config.invalid_value", message, choice.key, f"remove it, or set {choice.key}.name")
 
 
 def require_section_objects(experiment: Experiment) -> None:
@@ -59,6 +76,13 @@ def _section_choices(experiment: Experiment) -> Iterator[tuple[NamedChoice, str,
             chosen = getattr(getattr(experiment, choice.section), choice.kind)
             if chosen is not None:
                 yield choice, choice.section, chosen
+
+
+def _section_objects(experiment: Experiment) -> Iterator[tuple[NamedChoice, str, Any]]:
+    """Yield those of `_section_choices` that are objects of the user, or only name one."""
+    for choice, section, chosen in _section_choices(experiment):
+        if choice.dump(chosen)["name"] == PYTHON_OBJECT:
+            yield choice, section, chosen
 
 
 def own_code(experiment: Experiment) -> list[str]:

@@ -6,6 +6,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fedrecall.errors import UserError
 
 Tables = dict[str, Any]  # a configuration or a part of one, as nested dictionaries
@@ -54,7 +56,10 @@ def read_toml(path: Path) -> Tables:
 
 
 def merge_tables(*parts: Mapping[str, Any]) -> Tables:
-    """Merge nested tables; later ones win. Another `name` of a method, model or partition drops the former keys."""
+    """Merge nested tables; later ones win. Another `name` of a method, model or partition drops the former keys.
+
+    Numbers of numpy become Python's, which alone can be written to a file.
+    """
     out: Tables = {}
     for part in parts:
         for key, value in part.items():
@@ -66,7 +71,7 @@ def merge_tables(*parts: Mapping[str, Any]) -> Tables:
                 )
                 out[key] = merge_tables({} if renamed else kept, value)
             else:
-                out[key] = value
+                out[key] = value.item() if isinstance(value, np.generic) else value
     return out
 
 

@@ -12,7 +12,7 @@ from pydantic_core import ErrorDetails
 from fedrecall.config.schema import key_infos
 from fedrecall.core.preaggregation import Bucketing, NearestNeighbourMixing
 from fedrecall.core.privacy import GaussianMechanism
-from fedrecall.core.robust import Krum
+from fedrecall.core.robust import AGGREGATION_RULES, Krum
 from fedrecall.core.schedules import Cosine
 from fedrecall.errors import UserError, unknown_name
 from fedrecall.simulation.attacks import Attack, num_malicious
@@ -96,10 +96,22 @@ def _training_conflicts(experiment: "Experiment") -> Iterator[UserError]:
     if private is not None and traits is not None and (traits.needs_auxiliary_data or traits.needs_global_model):
         wrong = f"the server has only the shared part of the model, and {method} needs the complete one there"
         yield _conflict("federation.private", private, wrong, "remove federation.private, or set another method")
+    rule, excludes = experiment.server.robust, () if traits is None else traits.excludes
+    if private is not None and "federation.private" in excludes:
+        hint = "remove federation.private, or set another method"
+        yield _conflict("federation.private", private, f"{method} trains two complete models", hint)
+    if rule is not None and {"server.robust", f"server.robust.{_rule_name(rule)}"} & {*excludes}:
+        wrong = f"{method} computes with all numbers of a reply together, of which the rule changes some"
+        yield _conflict("server.robust", rule, wrong, "remove server.robust, or set another method")
     rounds = experiment.run.rounds
     if isinstance(schedule, Cosine) and not schedule.final and (schedule.rounds or rounds) < rounds:
         wrong = f"less than run.rounds = {rounds}: the learning rate of later rounds would be 0"
         yield _conflict("local.schedule.rounds", schedule.rounds, wrong, "remove it, or set local.schedule.final")
+
+
+def _rule_name(rule: object) -> str | None:
+    """Return the name of an aggregation rule; None for a user's own."""
+    return next((name for name, cls in AGGREGATION_RULES.items() if type(rule) is cls), None)
 
 
 def _privacy_conflicts(experiment: "Experiment", privacy: GaussianMechanism) -> Iterator[UserError]:

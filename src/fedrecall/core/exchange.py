@@ -55,8 +55,12 @@ class Exchange:
 
     @property
     def size(self) -> int:
-        """|S_t|: the number of accepted replies; before the first one, the number of sampled clients."""
-        return self.replies or self._cohort.size
+        """|S_t|: the number of accepted replies; before the first one, the number of sampled clients.
+
+        It is the latter also if an aggregation rule counts missing replies as zero updates.
+        """
+        counts_missing = any(getattr(rule, "counts_missing_replies", False) for rule in self._policy.rules)
+        return self._cohort.size if counts_missing else self.replies or self._cohort.size
 
     @property
     def population(self) -> int:

@@ -178,8 +178,10 @@ class FlatModel:
         self, state: Tensor, data: Examples, rng: Generator | None = None, *, batch_statistics: bool = False
     ) -> Output:
         """Evaluate a frozen model on all examples: augmented if `rng` is given, else with the test-time transforms."""
+        batch_statistics = batch_statistics and len(data) > 1  # one example has no variance
         frozen = self.frozen_module(state, batch_statistics=batch_statistics)
-        parts = [self.run(frozen, data.batch(rows, rng).to(state.device)) for rows in eval_slices(len(data))]
+        slices = eval_slices(len(data), at_least_two=batch_statistics or self.uses_batch_statistics)
+        parts = [self.run(frozen, data.batch(rows, rng).to(state.device)) for rows in slices]
         return Output(torch.cat([part.h for part in parts]), torch.cat([part.z for part in parts]))
 
     def cache_outputs(self, key: int, state: Tensor, data: Examples, outputs: Output) -> None:
@@ -215,7 +217,7 @@ class FlatModel:
         """
         frozen, y = self.frozen_module(state), data.y.to(state.device)
         predicted, loss, kept = list[Tensor](), 0.0, list[Tensor]()
-        for rows in eval_slices(len(data)):
+        for rows in eval_slices(len(data), at_least_two=self.uses_batch_statistics):
             z = logits_fn(Output(*frozen(data.batch(rows).to(state.device))))
             predicted.append(z.argmax(-1))
             loss += float(F.cross_entropy(z, y[data.positions(rows)], reduction="sum"))
@@ -287,9 +289,12 @@ class FlatModel:
         ]
 
 
-def eval_slices(n: int) -> list[slice]:
-    """Split rows 0..n-1 into consecutive slices of `EVAL_BATCH`."""
-    return [slice(start, min(start + EVAL_BATCH, n)) for start in range(0, n, EVAL_BATCH)]
+def eval_slices(n: int, *, at_least_two: bool = False) -> list[slice]:
+    """Split rows 0..n-1 into consecutive slices of `EVAL_BATCH`; a last slice of one row may join the one before."""
+    starts = list(range(0, n, EVAL_BATCH))
+    if at_least_two and len(starts) > 1 and n - starts[-1] == 1:
+        starts.pop()
+    return [slice(start, end) for start, end in zip(starts, [*starts[1:], n], strict=False)]
 
 
 def _bytes(outputs: Output) -> int:

@@ -33,6 +33,11 @@ class Traits:
     """Smallest local.epochs with which the method trains every part of the model."""
     needs_one_label: bool = False
     """The method needs one label for each example: it does not train on labels of tokens."""
+    needs_linear_head: bool = False
+    """The method needs logits that are a linear layer of the features: the layer that is registered last."""
+    excludes: tuple[str, ...] = ()
+    """Settings with which the method is not defined: "federation.private", "server.robust" or, of its rules, one such
+    as "server.robust.clip"."""
     extra_tasks: tuple[str, ...] = ()
     """Names of methods `(Local) -> Payload` that `cohort.run` may call besides "train"."""
 

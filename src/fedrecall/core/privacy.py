@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
 from annotated_types import Ge, Le
@@ -141,6 +141,8 @@ def _parse_release(entry: dict[str, Any]) -> Release:
 @dataclass(frozen=True)
 class PrivateAggregation:
     """Aggregation rule of a private run: the method receives only the noised mean."""
+
+    counts_missing_replies: ClassVar[bool] = True
 
     privacy: GaussianMechanism
     seed: int

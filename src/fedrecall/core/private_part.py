@@ -14,7 +14,7 @@ PrivateChoice = Literal["head", "body", "norm"] | tuple[str, ...]
 
 PREFIX = "private."  # of the names in a client's state
 
-NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm)
+NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 
 
 class PrivatePart(NamedTuple):

@@ -55,11 +55,16 @@ class LocalTraining:
         return torch.where(present, n / (present.sum() * counts.clamp(min=1)), 1.0)
 
 
+def smallest_batch(training: LocalTraining, *, needs_pairs: bool) -> int:
+    """Return the number of examples below which a batch is skipped."""
+    return training.batch if training.drop_last else 2 if needs_pairs else 1
+
+
 def batches(
     n: int, training: LocalTraining, rng: Generator, *, needs_pairs: bool = False
 ) -> Iterator[tuple[int, Tensor]]:
     """Yield (epoch, rows) of every mini-batch. With `needs_pairs` a batch of one example is skipped."""
-    smallest = training.batch if training.drop_last else 2 if needs_pairs else 1
+    smallest = smallest_batch(training, needs_pairs=needs_pairs)
     for epoch in range(training.epochs):
         order = torch.randperm(n, generator=rng)
         chunks = (order[start : start + training.batch] for start in range(0, n, training.batch))

@@ -1,7 +1,7 @@
 """Data sets of clients, joined to the examples of one data set: common encoding, labels by name, units kept apart."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +25,9 @@ def is_hub_data(data: Any) -> bool:
 def read_part(part: Any, name: str, *, test: bool) -> RawExamples:
     """Return the training or test examples of one client's data set, with labels by name."""
     if is_hub_data(part):
+        if isinstance(part, Mapping):
+            message = f'data "{name}": a client\'s data has several splits ({", ".join(part)})'
+            raise UserError("data.unsupported_type", message, "data", 'pass one split, such as data["train"]')
         raw, classes = read_columns(part, None, "label", None, None, name)
         if classes is None:
             return raw
@@ -32,6 +35,9 @@ def read_part(part: Any, name: str, *, test: bool) -> RawExamples:
         return replace(raw, y=[classes[i] for i in labels.tolist()])
     if isinstance(part, Dataset):
         x, y = (part.test_x, part.test_y) if test else (part.train_x, part.train_y)
+        if y.ndim > 1:
+            message, hint = f'data "{name}": tokens have labels', "pass all texts to from_tokens(..., clients=)"
+            raise UserError("data.unsupported_type", message, "data", hint)
         units = None if test or part.train_units is None else part.train_units.tolist()
         return RawExamples(x, [part.classes[i] for i in y.tolist()], groups=units)
     if isinstance(part, TorchDataset):
@@ -40,6 +46,15 @@ def read_part(part: Any, name: str, *, test: bool) -> RawExamples:
         return RawExamples(to_inputs(part[0], name), part[1])
     message = f'data "{name}": a client\'s data of type {type(part).__name__} is not supported'
     raise UserError("data.unsupported_type", message, "data", "pass (x, y), or a torch or Hugging Face dataset")
+
+
+def common_classes(parts: Iterable[Dataset]) -> tuple[str, ...]:
+    """Return the classes of all clients: in the order that all have, or else sorted, as numbers if they are some."""
+    stated = {part.classes for part in parts}
+    names = {name for classes in stated for name in classes}
+    if len(stated) == 1:
+        return stated.pop()
+    return tuple(sorted(names, key=int) if all(name.isdecimal() for name in names) else sorted(names))
 
 
 def common_encoding(parts: Mapping[Any, Any], name: str) -> dict[str, Any]:
@@ -95,7 +110,7 @@ def join_parts(parts: dict[Any, RawExamples], name: str) -> RawExamples:
                 f'data "{name}": the inputs of client {client} are {_text(form)}, those of client {first} '
                 f"{_text(forms[first])}",
                 str(client),
-                "use the same names, shapes and types for all clients",
+                "use the same names, shapes and types for all clients; pass all texts to from_text(..., clients=)",
             )
         if len(parts[client].x) != len(parts[client].y):
             message = (

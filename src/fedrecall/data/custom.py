@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 
 from fedrecall.data.catalog import DATASETS
-from fedrecall.data.client_parts import common_encoding, is_hub_data, join_parts, read_part
+from fedrecall.data.client_parts import common_classes, common_encoding, is_hub_data, join_parts, read_part
 from fedrecall.data.dataset import Dataset, encode_labels, with_classes
 from fedrecall.data.inputs import RawExamples, from_images, read_columns, read_items, read_texts, to_inputs
 from fedrecall.data.readers import find_idx_files, read_idx, read_image_folder, subfolders
@@ -66,7 +66,7 @@ def from_arrays(
     data = make_dataset(name, RawExamples(to_inputs(x, name), y, clients, groups), test_part, names, seed)
     if not isinstance(test, tuple):
         options: dict[str, Any] = {"clients": clients, "groups": groups, "classes": classes, "standardise": standardise}
-        data = replace(data, split_again=partial(from_arrays, x, y, test=test, name=name, **options))
+        data = replace(data, split_again=partial(from_arrays, x, y, test=test, name=name, seed=seed, **options))
     if not standardise:
         return data
     if isinstance(data.train_x, TensorDict) or data.train_x.dtype == torch.uint8:
@@ -102,7 +102,7 @@ def from_torch(
     train = replace(read_items(data, name), clients=clients)
     if isinstance(test, TorchDataset):
         return make_dataset(name, train, read_items(test, name), None, seed)
-    again = partial(from_torch, data, test=test, clients=clients, name=name)
+    again = partial(from_torch, data, test=test, clients=clients, name=name, seed=seed)
     return replace(make_dataset(name, train, test, None, seed), split_again=again)
 
 
@@ -153,7 +153,7 @@ def from_huggingface(
         test_part = read_columns(test_split, inputs, label, client, size, name)[0]
         return make_dataset(name, train, test_part, classes, seed)
     columns: dict[str, Any] = {"inputs": inputs, "label": label, "client": client, "test": test, "size": size}
-    again = partial(from_huggingface, data, name=name, **columns)
+    again = partial(from_huggingface, data, name=name, seed=seed, **columns)
     return replace(make_dataset(name, train, test, classes, seed), split_again=again)
 
 
@@ -188,7 +188,7 @@ def from_text(
     data = make_dataset(name, RawExamples(x, labels, clients, groups), held_out, names, seed)
     if not isinstance(test, tuple):
         options: dict[str, Any] = {"tokenizer": tokenizer, "clients": clients, "groups": groups, "classes": classes}
-        again = partial(from_text, texts, labels, test=test, max_tokens=max_tokens, name=name, **options)
+        again = partial(from_text, texts, labels, test=test, max_tokens=max_tokens, name=name, seed=seed, **options)
         data = replace(data, split_again=again)
     encoding = describe_encoding(tokenizer, max_tokens)
     return replace(data, vocabulary=vocabulary, text=encoding, test_transform=Transform(trim=True))
@@ -238,19 +238,19 @@ def _draw_test_set(
     drawn = make_dataset(name, about, test, names, seed)
     rows = cast(Tensor, drawn.train_x), cast(Tensor, drawn.test_x)
     parts = x[rows[0]], x[rows[1]]
-    draw = partial(_draw_test_set, about=about, names=names, order=order, test=test, name=name)
+    draw = partial(_draw_test_set, about=about, names=names, order=order, test=test, name=name, seed=seed)
     again = partial(_draw_another_test_set, parts, rows, draw)
     data = replace(drawn, train_x=parts[0], test_x=parts[1], split_again=again)
     return data if order is None else with_classes(data, order)
 
 
 def _draw_another_test_set(
-    parts: Sequence[Tensor], rows: Sequence[Tensor], draw: Callable[..., Dataset], *, seed: int
+    parts: Sequence[Tensor], rows: Sequence[Tensor], draw: Callable[..., Dataset], **changes: float
 ) -> Dataset:
-    """Put the parts of a split together again and split them by another seed: a copy of all would double the memory."""
+    """Put the parts of a split together again and split them otherwise: a copy of all would double the memory."""
     x = parts[0].new_empty((len(parts[0]) + len(parts[1]), *parts[0].shape[1:]))
     x[rows[0]], x[rows[1]] = parts
-    return draw(x, seed=seed)
+    return draw(x, **changes)
 
 
 def _read_folder(
@@ -300,10 +300,11 @@ def from_clients(
         raise UserError("data.empty", message, str(empty), "pass at least one, or remove the client")
     train = join_parts(raw, name)
     if not all(isinstance(part, Dataset) for part in named.values()):
-        again = partial(from_clients, named, test=test, name=name)
+        again = partial(from_clients, named, test=test, name=name, seed=seed)
         return replace(make_dataset(name, train, test, None, seed), split_again=again, **encoding)
     held_out = join_parts({client: read_part(part, name, test=True) for client, part in named.items()}, name)
-    return replace(make_dataset(name, train, held_out, None, seed), **encoding)
+    data = replace(make_dataset(name, train, held_out, None, seed), **encoding)
+    return with_classes(data, common_classes(named.values()))
 
 
 def as_dataset(data: Any) -> Dataset:

@@ -52,7 +52,7 @@ class Dataset:
     text: TextEncoding | None = None  # encoding of texts
     train_units: Tensor | None = None  # unit of each example (patient, session) that no split divides: int64 [N]
     test_split: str = ""  # how the test set was chosen, for reports
-    # makes the data set again with another test set: split_again(seed=1); None if the test set is not drawn
+    # makes the data set again with another test set: split_again(seed=1, test=0.3); None if the test set is not drawn
     split_again: "Callable[..., Dataset] | None" = None
 
     def __post_init__(self) -> None:

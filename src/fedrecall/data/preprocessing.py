@@ -16,7 +16,7 @@ import torch
 from fedrecall.data.column_sums import ColumnSums
 from fedrecall.data.transforms import Transform
 from fedrecall.errors import Problems, UserError, warn_once
-from fedrecall.tensor_dict import Inputs, TensorDict
+from fedrecall.tensor_dict import Inputs, TensorDict, named_tensors
 
 if TYPE_CHECKING:
     from pyarrow import ChunkedArray
@@ -261,6 +261,22 @@ class Preprocessing:
             hint = f"the model needs the columns {', '.join(column.name for column in self.columns)}"
             raise UserError("data.missing_column", f"{file}: there is no column {', '.join(missing)}", file, hint)
         return encode_columns(self.columns, columns, file)
+
+    def checked(self, x: Inputs) -> Inputs:
+        """Return inputs of the shapes and types of the training data; integers become floats where it has these."""
+        tensors = {name.removeprefix("."): t for name, t in named_tensors(x, "").items()}
+        shapes = {name: tuple(t.shape[1:]) for name, t in tensors.items()}
+        if shapes != dict(self.shapes):
+            message = f"data: examples are {shapes}, and the model takes {dict(self.shapes)}"
+            raise UserError("data.shape_mismatch", message, "data", "pass inputs of this shape")
+        for name, t in tensors.items():
+            wanted: torch.dtype = getattr(torch, self.types[name])
+            if wanted.is_floating_point and (t.is_floating_point() or t.dtype == torch.int64):
+                tensors[name] = t.to(wanted)
+            elif t.dtype != wanted:
+                message = f"data: numbers are {t.dtype}, and the model was trained on {wanted}".replace("torch.", "")
+                raise UserError("data.shape_mismatch", message, name or "data", "convert them as for the training")
+        return TensorDict(tensors) if isinstance(x, TensorDict) else tensors[""]
 
     def standardise(self, x: Inputs) -> Inputs:
         """Return inputs with the mean and standard deviation of the training data removed, where it was fitted."""

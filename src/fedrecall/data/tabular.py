@@ -111,7 +111,7 @@ def from_table(
     values = {file: _values(columns, label, client, group, time) for file, columns in parts.items()}
     options: dict[str, Any] = {"client": client, "group": group, "time": time, "drop": drop, "missing": missing}
     options |= {"fixed": fixed, "classes": classes}
-    texts: dict[str, Any] = {"tokenizer": tokenizer, "max_tokens": max_tokens}
+    texts: dict[str, Any] = {"tokenizer": tokenizer, "max_tokens": max_tokens, "seed": seed}
     again = None
     if len(parts) == 1 and time is None:
         loaded = LoadedTable(file, columns)  # the file may be gone when the table is split again

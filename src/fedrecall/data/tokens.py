@@ -68,7 +68,7 @@ def from_tokens(
     data = _with_labels_of_tokens(data)
     if not isinstance(test, tuple):
         options: dict[str, Any] = {"tokenizer": tokenizer, "clients": clients, "groups": groups, "classes": classes}
-        again = partial(from_tokens, words, labels, test=test, max_tokens=max_tokens, name=name, **options)
+        again = partial(from_tokens, words, labels, test=test, max_tokens=max_tokens, name=name, seed=seed, **options)
         data = replace(data, split_again=again)
     return replace(data, vocabulary=vocabulary, test_transform=Transform(trim=True))
 

@@ -81,8 +81,14 @@ class CCVR(Method):
 
     @property
     def traits(self) -> Traits:
-        """Clients compute statistics of one model after training; their counts add up to the number of examples."""
-        return Traits(needs_global_model=True, needs_one_label=True, extra_tasks=("class_statistics",))
+        """Clients compute statistics of one model after training, which the server pools exactly."""
+        return Traits(
+            needs_global_model=True,
+            needs_one_label=True,
+            needs_linear_head=True,
+            excludes=("server.robust",),
+            extra_tasks=("class_statistics",),
+        )
 
     def class_statistics(self, r: Local) -> Payload:
         """Return count [K], mean [K, D] and unbiased covariance [K, D, D] of the client's features by class."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedrecall.constraints import Weight
 from fedrecall.core.method import Method
+from fedrecall.core.method_extensions import Traits
 from fedrecall.core.training import train
 from fedrecall.core.types import Local, Payload, Step
 
@@ -37,6 +38,11 @@ class Ditto(Method):
 
     lam: Weight = 1.0
     """Weight of the distance to the global weights; the paper has 0.1, 1 and 2."""
+
+    @property
+    def traits(self) -> Traits:
+        """Personal and global model are complete: a private part would belong to both."""
+        return Traits(excludes=("federation.private",))
 
     def memory(self, w: Tensor) -> Payload:
         """Return the personal model before the client's first round: the weights that it receives."""

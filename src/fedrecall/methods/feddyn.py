@@ -47,7 +47,7 @@ class FedDyn(Method):
 
     def alpha_of(self, r: Local) -> float:
         """Return the client's strength of the regulariser."""
-        return self.alpha if self.mean_examples is None else self.alpha * self.mean_examples / len(r.y)
+        return self.alpha if self.mean_examples is None else self.alpha * self.mean_examples / len(r.data)
 
     def reply(self, w: Tensor, steps: int, r: Local) -> tuple[Payload, Payload]:
         """Send the weights; store g_k <- g_k - alpha (w_k - w^t)."""

@@ -29,8 +29,8 @@ class FedNova(Method):
 
     @property
     def traits(self) -> Traits:
-        """a_k is defined for SGD."""
-        return Traits(needs_sgd=True)
+        """a_k is defined for SGD. Clipped, it would no longer be the divisor of its update."""
+        return Traits(needs_sgd=True, excludes=("server.robust.clip",))
 
     def memory(self, w: Tensor) -> Payload:
         """Return the client's last normalised direction, for ccvr_code."""

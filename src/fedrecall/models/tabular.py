@@ -84,7 +84,7 @@ class TabularNetwork(nn.Module):
 
     def forward(self, x: Tensor | None = None, **inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Map inputs [B, ...] to features [B, D] and logits [B, K]."""
-        tensors = [t.view(len(t), -1) for t in ([] if x is None else [x]) + list(inputs.values())]
+        tensors = [t.reshape(len(t), -1) for t in ([] if x is None else [x]) + list(inputs.values())]
         columns = (column for t in tensors if t.dtype == torch.int64 for column in t.unbind(1))
         embedded = [embedding(column) for embedding, column in zip(self.embeddings, columns, strict=True)]
         numbers = [t.to(self.classifier.weight.dtype) for t in tensors if t.dtype != torch.int64]

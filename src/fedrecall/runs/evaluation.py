@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from fedrecall.config.run_section import RunSection, metric_name
+from fedrecall.config.run_section import RunSection
 from fedrecall.core.client_report import has_global_model, has_personal_model
 from fedrecall.core.evaluation import (
     EVALUATE,
@@ -25,7 +25,10 @@ log = logging.getLogger(__name__)
 
 def requested_metrics(run: RunSection) -> tuple[Metric, ...]:
     """Return the metrics of run.metrics and of run.stop, each once."""
-    found = {metric.name: metric for metric in map(_resolve, run.metrics) if metric is not None}
+    found = dict[str, Metric]()
+    for metric in filter(None, map(_resolve, run.metrics)):
+        if found.setdefault(metric.name, metric).function is not metric.function:
+            raise duplicate_metric(metric.name)
     if run.stop is not None and run.stop.metric not in found:
         if run.stop.metric not in METRICS:
             raise unknown_name("metric", run.stop.metric, [*METRICS, *found], key="run.stop.metric")
@@ -33,10 +36,16 @@ def requested_metrics(run: RunSection) -> tuple[Metric, ...]:
     return tuple(found.values())
 
 
+def duplicate_metric(name: str) -> UserError:
+    """Return the error for two functions of one name, which tables and records could not tell apart."""
+    message = f"run.metrics: two functions have the name {name}"
+    return UserError("config.conflict", message, "run.metrics", "set __name__ of one of them to another name")
+
+
 def _resolve(chosen: Any) -> Metric | None:
     """Return the metric of a name or of a user's function; None for the confusion matrix, which is not a number."""
     if callable(chosen):
-        name = metric_name(chosen).rpartition(".")[2]
+        name = getattr(chosen, "__name__", type(chosen).__name__)
         return Metric(name, chosen, bool(getattr(chosen, "greater_is_better", True)))
     if chosen == CONFUSION:
         return None

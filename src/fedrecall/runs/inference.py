@@ -2,6 +2,8 @@
 
 import json
 import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -11,6 +13,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from fedrecall.config.choices import PythonObject
 from fedrecall.config.experiment import Experiment
 from fedrecall.core.flat_model import eval_slices
 from fedrecall.core.seeds import single_threaded
@@ -21,7 +24,7 @@ from fedrecall.data.preprocessing import Preprocessing
 from fedrecall.data.readers import decode_images, image_files, missing_column_error, read_files
 from fedrecall.data.tabular import table_columns
 from fedrecall.data.text import encode_as_in_training
-from fedrecall.errors import UserError, missing_extra, unknown_name
+from fedrecall.errors import UserError, first_line, missing_extra, unknown_name
 from fedrecall.files import parse_json, write_atomic
 from fedrecall.models.adapt import without_hooks
 from fedrecall.runs.setup import MODEL_FILE, UserModel, build_model, load_weights
@@ -64,6 +67,9 @@ class DeployedModel:
         cls, folder: Path, experiment: Experiment, model: UserModel | None = None, weights: str = MODEL_FILE
     ) -> "DeployedModel":
         """Load the model of a run directory, from its file `weights`. The training data is not needed."""
+        if model is None and isinstance(experiment.model, PythonObject):
+            hint = f'pass it: fedrecall.load("{folder}", model=...)'
+            raise UserError("config.needs_python_object", f"{folder}: the run is on your own module", "model", hint)
         file = folder / PREPROCESS_FILE
         try:
             preprocessing = Preprocessing.from_json(parse_json(file.read_text()))
@@ -95,11 +101,14 @@ class DeployedModel:
     def predict(self, data: Any) -> "DataFrame":
         """Return the predicted class of every example and the probability of each class.
 
-        `data` is a table (a DataFrame, a CSV or Parquet file) with the columns of the training data, a list of texts, a
-        folder of images or one image, or an array of inputs.
+        `data` is a table (a DataFrame, a list of dictionaries, a CSV or Parquet file) with the columns of the training
+        data, a list of texts, a folder of images or one image, or an array of inputs. Predictions on a DataFrame have
+        its index.
         """
         from pandas import DataFrame
 
+        if self.preprocessing.columns and isinstance(data, list) and all(isinstance(row, Mapping) for row in data):
+            data = DataFrame(data)
         x, names = self._inputs(data)
         if len(x) == 0:
             raise UserError("data.empty", "data: there are no examples", "data", "pass at least one")
@@ -108,20 +117,21 @@ class DeployedModel:
         columns: dict[str, Any] = {} if names is None else {"file": names}
         columns["prediction"] = classes[probabilities.argmax(1).numpy()]
         columns |= {f"p({name})": probabilities[:, i].numpy() for i, name in enumerate(classes)}
-        return DataFrame(columns)
+        return DataFrame(columns, index=data.index if isinstance(data, DataFrame) else None)
 
     def _inputs(self, data: Any) -> tuple[Inputs, list[str] | None]:
         """Return raw examples as inputs, and the names of their files."""
         spec = self.preprocessing
         is_path = isinstance(data, str | Path)
-        if spec.text is not None and isinstance(data, list | tuple):
+        if spec.text is not None and not is_path and not hasattr(data, "columns"):
             return encode_as_in_training(list(data), spec.text, "data"), None
         if is_path and Path(data).suffix.lower() not in (".csv", ".parquet"):
             path, shape = Path(data).expanduser(), spec.shapes.get("", ())
             files = image_files(path) if path.is_dir() else [path]
             if len(shape) != 3 or spec.types[""] != "uint8":
                 message = f"{path}: the model was not trained on images"
-                raise UserError("data.unsupported_type", message, str(path), "pass a table or an array")
+                hint = "pass a table or an array" if spec.text is None else "pass a list of texts, or a table"
+                raise UserError("data.unsupported_type", message, str(path), hint)
             size = shape[1] if shape[1] == shape[2] else None
             return decode_images(read_files(files), path.name, shape[0], size)[0], [str(file) for file in files]
         if is_path or hasattr(data, "columns"):
@@ -135,14 +145,13 @@ class DeployedModel:
                 message = f"{file}: the model was not trained on a table"
                 raise UserError("data.unsupported_type", message, file, "pass inputs as in training")
             return spec.encode_table(columns, file), None
-        x = to_inputs(data, "data")
-        shapes = {
-            name: tuple(t.shape[1:]) for name, t in (x.tensors.items() if isinstance(x, TensorDict) else [("", x)])
-        }
-        if shapes != dict(spec.shapes):
-            message = f"data: examples are {shapes}, and the model takes {dict(spec.shapes)}"
-            raise UserError("data.shape_mismatch", message, "data", "pass inputs of this shape")
-        return spec.standardise(x), None
+        if spec.columns:
+            message, hint = (
+                "data: the model was trained on a table",
+                "pass a table with the columns of the training data",
+            )
+            raise UserError("data.unsupported_type", message, "data", hint)
+        return spec.standardise(spec.checked(to_inputs(data, "data"))), None
 
     def metadata(self) -> dict[str, str]:
         """Return the metadata of model.safetensors."""
@@ -157,9 +166,12 @@ class DeployedModel:
         if kind not in get_args(ExportFormat):
             raise unknown_name("export format", kind, get_args(ExportFormat), key="kind")
         file = Path(path)
+        if not file.parent.is_dir():
+            raise _cannot_export(file, f"there is no folder {file.parent}")
         if kind == "safetensors":
             state = {name: t.contiguous().clone() for name, t in self.plain().state_dict().items()}
-            write_atomic(file, safetensors.torch.save(state, self.metadata()))
+            with _naming_export(file):
+                write_atomic(file, safetensors.torch.save(state, self.metadata()))
             return file
         examples = Examples(
             self.preprocessing.zeros(3), torch.zeros(3, dtype=torch.int64), self.preprocessing.transform
@@ -171,7 +183,9 @@ class DeployedModel:
         module = Logits(self.plain(), names).eval()
         program = torch.export.export(module, (*tensors.values(),), dynamic_shapes=dynamic, strict=False)
         if kind == "torch.export":
-            torch.export.save(program, file, extra_files={PREPROCESS_FILE: json.dumps(self.preprocessing.to_json())})
+            extra = {PREPROCESS_FILE: json.dumps(self.preprocessing.to_json())}
+            with _naming_export(file):
+                torch.export.save(program, file, extra_files=extra)
             return file
         try:
             import onnx  # noqa: F401
@@ -187,8 +201,22 @@ class DeployedModel:
         if exported is None:
             raise RuntimeError("torch.onnx.export returned no program")
         exported.model.metadata_props.update(self.metadata())
-        exported.save(str(file))
+        with _naming_export(file):
+            exported.save(str(file))
         return file
+
+
+@contextmanager
+def _naming_export(file: Path) -> Iterator[None]:
+    """Turn an error of writing into one that names the file."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:  # torch writes files in C++
+        raise _cannot_export(file, getattr(error, "strerror", None) or first_line(error)) from None
+
+
+def _cannot_export(file: Path, reason: str) -> UserError:
+    return UserError("run.cannot_write", f"{file}: cannot write the model: {reason}", str(file), "set another path")
 
 
 def default_export_path(kind: str, folder: Path | None) -> Path:

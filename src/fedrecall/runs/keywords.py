@@ -149,7 +149,7 @@ def name_method(method: MethodLike) -> NamedMethod:
     if isinstance(method, Mapping):
         CHOICES["method"].build(method)  # raises an error if the table is invalid
         settings = {key: value for key, value in method.items() if key != "name"}
-        return NamedMethod(_label(str(method.get("name", "fedavg")), settings), {"method": dict(method)}, None)
+        return NamedMethod(_label(str(method.get("name", "fedavg")), settings), merge_tables({"method": method}), None)
     if not isinstance(method, Method):
         raise UserError(
             "config.invalid_value",

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,6 +18,7 @@ from fedrecall.core.failures import ClientFailure, FailurePolicy
 from fedrecall.core.flat_model import FlatModel
 from fedrecall.core.rounds import RoundResult, run_rounds
 from fedrecall.core.seeds import single_threaded
+from fedrecall.core.training import smallest_batch
 from fedrecall.core.types import Payload, Score
 from fedrecall.errors import FULL_ERRORS, UserError
 from fedrecall.runs.card import CARD_FILE, model_card
@@ -278,17 +280,23 @@ class Run:
         self._lost.append(failure)
         return None if self._directory is None else self._directory.save_traceback(failure)
 
+    def _can_train(self) -> bool:
+        """Return True if some client has a batch that is not skipped: a cohort of others only trains nothing."""
+        setup = self._setup
+        fewest = smallest_batch(setup.clients.training, needs_pairs=setup.server.f.needs_two_examples)
+        return bool(np.diff(setup.data.partition.offsets).max(initial=0) >= fewest)
+
     def _log_round(self, round_result: RoundResult) -> RoundRecord:
         """Append a round to the logs, save a checkpoint if one is due, and inform the tracker."""
         setup, directory, run = self._setup, self._directory, self._setup.experiment.run
-        if round_result.train_loss is None:
+        if round_result.train_loss is None and not self._can_train():
             local = setup.experiment.local
             raise UserError(
                 "round.no_training_step",
-                f"round {round_result.number}: no client made a training step: with local.batch = {local.batch} and "
+                f"round {round_result.number}: no client can train: with local.batch = {local.batch} and "
                 f"local.drop_last = {str(local.drop_last).lower()} all batches are skipped",
                 "local.drop_last",
-                "set a smaller local.batch, or local.drop_last = false",
+                "set a smaller local.batch, or local.drop_last = false; batch normalisation needs two examples",
             )
         round_result = round_result._replace(received=self._score_received(round_result))
         self._server, self._last_round, self._score = round_result.server, round_result, round_result.score

@@ -120,8 +120,10 @@ def build_setup(experiment: Experiment, federated: FederatedData, model: UserMod
         check_without_test(experiment)
     module, run = build_model(experiment, federated.dataset, model), experiment.run
     if run.start is not None:
-        load_weights(module, run.start)
+        load_weights(module, run.start, "run.start")
     f = make_flat_model(experiment, module)
+    if method.traits.needs_linear_head:
+        _require_linear_head(f, _sample(federated.dataset))
     server = Server(
         f=f,
         w=f.w,
@@ -161,10 +163,10 @@ def check_without_test(experiment: Experiment) -> None:
     confusion = [name for name in run.probes if name == "confusion"]
     if request.predictions or request.shift or request.features or confusion:
         key, value = ("run.local_accuracy", "true") if run.local_accuracy else ("run.probes", ", ".join(run.probes))
-        message = f"{key} = {value}: it is measured on the server's test set, and data.test = {data.test:g}"
-        raise UserError("config.conflict", message, key, f"remove {key}, or set data.test")
+        message = f"{key} = {value}: it is measured on the server's test set, and there is none"
+        raise UserError("config.conflict", message, key, f"remove {key}, or set data.test to more than 0")
     if not data.client_test and not data.validation:
-        log.warning("data.test, data.client_test and data.validation are 0: accuracy is not measured")
+        log.warning("there is no test set, and data.client_test and data.validation are 0: accuracy is not measured")
 
 
 def make_simulated_clients(experiment: Experiment, federated: FederatedData) -> SimulatedClients:
@@ -368,6 +370,23 @@ def _sample(dataset: Dataset) -> Inputs:
     return Examples(dataset.train_x, dataset.train_y, dataset.test_transform).batch(rows)
 
 
+def _require_linear_head(f: FlatModel, x: Inputs) -> None:
+    """Raise an error unless the logits are those of the last registered linear layer, applied to the features."""
+    h, z = f(f.join(f.w, f.b), x)
+    weights, classes = f.w[f.head], z.shape[1]
+    if len(weights) in (classes * h.shape[1], classes * (h.shape[1] + 1)):
+        matrix, bias = weights.tensor_split((classes * h.shape[1],))
+        expected = h @ matrix.view(classes, -1).T + (bias if len(bias) else 0)
+        if torch.allclose(expected, z, rtol=1e-3, atol=1e-4):
+            return
+    raise UserError(
+        "model.no_head",
+        "the linear layer that is registered last does not make the logits from the features, as this method needs",
+        "model",
+        "make the layer that returns the logits the last one in the module's __init__",
+    )
+
+
 def instantiate(model: UserModel) -> nn.Module:
     """Return a user's module, or the module that a user's class or function makes."""
     module: object = model() if callable(model) and not isinstance(model, nn.Module) else model
@@ -388,21 +407,22 @@ def weights_to_save(module: nn.Module, model: object) -> dict[str, Tensor]:
     return {name: t.clone() for name, t in module.state_dict().items() if name not in left_out}
 
 
-def load_weights(module: nn.Module, path: Path) -> None:
-    """Load the weights of a global model: a file, or the run directory that contains it."""
+def load_weights(module: nn.Module, path: Path, key: str | None = None) -> None:
+    """Load the weights of a global model: a file, or the run directory that contains it, which `key` may name."""
     file = path / MODEL_FILE if path.is_dir() else path
+    where = str(file) if key is None else f"{key} = {file}"
     try:
         tensors = safetensors.torch.load_file(file)
         frozen = {name: p for name, p in module.named_parameters() if not p.requires_grad}  # the file may lack a base
         module.load_state_dict(frozen | tensors)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise UserError("model.unreadable_file", f"run.start = {file}: cannot read it: {reason}", "run.start") from None
+        raise UserError("model.unreadable_file", f"{where}: cannot read it: {reason}", key or str(file)) from None
     except RuntimeError as error:  # torch lists every mismatch on a line of its own
         first = str(error).splitlines()[1].strip() if "\n" in str(error) else str(error)
         raise UserError(
             "model.wrong_weights",
-            f"run.start = {file}: the weights are of another model: {first}",
-            "run.start",
+            f"{where}: the weights are of another model: {first}",
+            key or "model",
             "set the model that the file was made with",
         ) from None

@@ -4,20 +4,29 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 
+from fedrecall.config.choices import PythonObject
 from fedrecall.config.experiment import Experiment
 from fedrecall.config.run_section import metric_reference
-from fedrecall.config.sources import COMPARE_DEFAULTS, ConfigLike, import_own_code
+from fedrecall.config.sources import (
+    COMPARE_DEFAULTS,
+    ConfigLike,
+    import_own_code,
+    with_section_objects,
+    without_section_objects,
+)
 from fedrecall.config.tables import Tables, merge_tables
 from fedrecall.core.method import Method
 from fedrecall.data.catalog import DATASETS
 from fedrecall.data.dataset import Dataset
+from fedrecall.data.partition import Partition
 from fedrecall.errors import UserError, unknown_name
 from fedrecall.methods import METHODS
 from fedrecall.runs.directory import RunDirectory
+from fedrecall.runs.evaluation import duplicate_metric
 from fedrecall.runs.keywords import Keywords, MethodLike, PythonObjects, name_method
 from fedrecall.runs.setup import FederatedData, Setup, build_setup, load_and_partition, with_resolved_choices
 from fedrecall.studies.study import Baseline, Cell, Study, Target, slug
@@ -39,20 +48,26 @@ class StudyObjects(PythonObjects):
     """User-defined methods by row."""
     metrics: Mapping[str, Callable[..., float]] = field(default_factory=dict)
     """Functions passed in run.metrics, by the names that the study's tables have for them."""
+    sections: Mapping[str, object] = field(default_factory=dict)
+    """Objects passed in sections, such as server.robust, by key."""
     _federated: dict[str, FederatedData] = field(default_factory=dict, repr=False)
     """The federated data of the last cell: consecutive cells differ in the method, and share the data."""
 
     @property
     def is_empty(self) -> bool:
         """True if no object was passed."""
-        return super().is_empty and not self.methods
+        return super().is_empty and not self.methods and not self.sections
 
-    def with_metrics(self, experiment: Experiment) -> Experiment:
-        """Return the experiment with the functions in place of their names."""
-        if not self.metrics:
-            return experiment
+    def with_functions(self, experiment: Experiment) -> Experiment:
+        """Return the experiment with the functions and the objects of sections in place of their names."""
         metrics = tuple(self.metrics.get(metric, metric) for metric in experiment.run.metrics)
-        return experiment.model_copy(update={"run": experiment.run.model_copy(update={"metrics": metrics})})
+        changes: dict[str, Any] = {"run": experiment.run.model_copy(update={"metrics": metrics})}
+        for key, chosen in self.sections.items():
+            section, _, name = key.partition(".")
+            table = changes.get(section, getattr(experiment, section))
+            if isinstance(getattr(table, name), PythonObject):  # a baseline has no such setting
+                changes[section] = table.model_copy(update={name: chosen})
+        return experiment.model_copy(update=changes)
 
     def setup(self, cell: Cell, experiment: Experiment) -> Setup:
         """Build the setup of a cell's run."""
@@ -64,8 +79,8 @@ class StudyObjects(PythonObjects):
         return build_setup(experiment, federated, self.model)
 
     def require_unchanged(self, cell: Cell, experiment: Experiment, path: Path) -> None:
-        """Raise an error if a finished run was made with other objects of the same names."""
-        if self.is_empty:
+        """Raise an error if a finished run was made with other objects or files of the same names."""
+        if self.is_empty and not experiment.data.may_name_clients:
             return
         if differences := RunDirectory(path).differences(self.setup(cell, experiment)):
             raise UserError(
@@ -98,8 +113,11 @@ def comparison_study(
     The first method is the reference of the others. `baselines` are rows below them; None: those of
     `default_baselines`.
     """
-    if seeds < 1:
-        raise UserError("config.invalid_value", f"seeds = {seeds}: less than one", "seeds", "set at least 1")
+    given: object = seeds  # written by users, whom no type checker stops
+    if not isinstance(given, int) or given < 1:
+        message, hint = f"seeds = {seeds!r}: not a number of seeds from 1", "set how many; seed= sets the first one"
+        raise UserError("config.invalid_value", message, "seeds", hint)
+    overrides = [overrides] if isinstance(overrides, str) else overrides
     if any(text.replace(" ", "").startswith(("method.name=", "method=")) for text in overrides):
         raise UserError(
             "config.conflict",
@@ -110,18 +128,21 @@ def comparison_study(
     keywords = keywords or Keywords()
     defaults = COMPARE_DEFAULTS if config is None and keywords.data is None else None
     base, objects = keywords.apply(defaults if config is None else config, overrides)
+    if isinstance(config, Experiment):
+        base = with_section_objects(base, config)
     experiment = Experiment(**base)
     draws_test_set = experiment.data.draws_test_set
     if objects.data is not None:
         draws_test_set = objects.data.split_again is not None
-    if draws_test_set and experiment.data.split_seed is None:  # each seed has its own test set
+    # each seed has its own test set; a partition that was passed has the rows of one
+    if draws_test_set and experiment.data.split_seed is None and not isinstance(objects.partition, Partition):
         base = merge_tables(base, {"data": {"split_seed": "run"}})
         experiment = Experiment(**base)
-    functions = {metric_reference(metric): metric for metric in experiment.run.metrics if callable(metric)}
-    if functions:  # study.toml has their names
+    if functions := _functions(experiment):  # study.toml has their names
         names = [metric_reference(metric) for metric in experiment.run.metrics]
         base = merge_tables(base, {"run": {"metrics": names}})
         experiment = Experiment(**base)
+    base, sections = without_section_objects(base, experiment)
     rows, user_methods = _method_rows(methods or default_methods(experiment, objects.data))
     chosen = default_baselines(experiment, objects) if baselines is None else baselines
     rows |= _baseline_rows(chosen, experiment, objects)
@@ -138,7 +159,16 @@ def comparison_study(
         measure="last10",
         target=experiment.run.targets[0] if experiment.run.targets else Target(of=target_row, measure="last10"),
     )
-    return study, StudyObjects(objects.data, objects.model, objects.partition, user_methods, functions)
+    return study, StudyObjects(objects.data, objects.model, objects.partition, user_methods, functions, sections)
+
+
+def _functions(experiment: Experiment) -> dict[str, Callable[..., float]]:
+    """Return the functions in run.metrics, by their names in tables."""
+    found = dict[str, Callable[..., float]]()
+    for metric in (metric for metric in experiment.run.metrics if callable(metric)):
+        if found.setdefault(name := metric_reference(metric), metric) is not metric:
+            raise duplicate_metric(name)
+    return found
 
 
 def default_methods(experiment: Experiment, data: Dataset | None = None) -> list[str]:
@@ -217,8 +247,10 @@ def _method_rows(
     methods: Sequence[MethodLike] | Mapping[str, MethodLike],
 ) -> tuple[dict[str, Tables], dict[str, Method]]:
     """Return the rows of a study by name, and the user-defined methods of some of them."""
-    if isinstance(methods, str):
-        raise UserError("config.invalid_value", f'methods = "{methods}": not a list', "methods", f'pass ["{methods}"]')
+    given: object = methods
+    if isinstance(given, str | Method):
+        message = f"methods = {given if isinstance(given, str) else type(given).__name__}: not a list"
+        raise UserError("config.invalid_value", message, "methods", "pass a list of methods")
     pairs = methods.items() if isinstance(methods, Mapping) else ((None, method) for method in methods)
     rows, user_methods = dict[str, Tables](), dict[str, Method]()
     for name, method_like in pairs:

@@ -65,7 +65,7 @@ def run_study(
     # validated before the first run
     objects = objects or StudyObjects()
     experiments = {
-        name: import_own_code(objects.with_metrics(experiment)) for name, experiment in study.experiments.items()
+        name: import_own_code(objects.with_functions(experiment)) for name, experiment in study.experiments.items()
     }
     for experiment in experiments.values():
         require_section_objects(experiment)

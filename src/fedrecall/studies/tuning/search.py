@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from fedrecall.config.experiment import Experiment
 from fedrecall.config.overrides import with_overrides
-from fedrecall.config.sources import COMPARE_DEFAULTS, ConfigLike, import_own_code, require_section_objects
+from fedrecall.config.sources import COMPARE_DEFAULTS, ConfigLike, import_own_code, require_no_section_objects
 from fedrecall.config.tables import Tables, merge_tables
 from fedrecall.core import seeds
 from fedrecall.core.exchange import Diverged
@@ -105,7 +105,6 @@ class Search:
 
     def __enter__(self) -> Self:
         experiment = import_own_code(Experiment(**self._tables))
-        require_section_objects(experiment)
         data, model, partition = self._objects.data, self._objects.model, self._objects.partition
         section = experiment.data.model_copy(update={"validation": self.validation, "client_test": 0.0})
         validated = experiment.model_copy(update={"data": section})
@@ -249,6 +248,7 @@ def resolve_search(
     defaults = COMPARE_DEFAULTS if config is None and keywords.data is None else None
     base, objects = keywords.apply(defaults if config is None else config)
     experiment = import_own_code(Experiment(**with_overrides(merge_tables(base, named.tables), overrides)))
+    require_no_section_objects(experiment, "which the file of the best settings cannot have")
     tables = experiment.to_tables()
     space = spaces.search_space(str(tables["method"]["name"]), over)
     spaces.require_valid(tables, space)

@@ -22,7 +22,8 @@ def search_space(method: str, texts: Sequence[str]) -> SearchSpace:
             message, hint = f"method = {method}: it has no search space", "pass one: --over method.mu=0.01,0.1"
             raise UserError("tune.invalid_space", message, "over", hint)
         return SEARCH_SPACES[method]
-    return SearchSpace("--over", dict(_dimension(text) for text in texts))
+    given = [texts] if isinstance(texts, str) else texts
+    return SearchSpace("--over", dict(_dimension(text) for text in given))
 
 
 def _dimension(text: str) -> tuple[str, GridValues | FloatRange]:
