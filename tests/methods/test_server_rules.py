@@ -374,7 +374,7 @@ def test_fixed_point_of_feddyn(weights: str, mean_examples: float | None) -> Non
     for _ in range(400):
         replies = []
         for k in range(3):
-            r = SimpleNamespace(w=server.w, memory=states[k], y=torch.zeros(int(n[k])))
+            r = SimpleNamespace(w=server.w, memory=states[k], data=torch.zeros(int(n[k])))
             alpha = method.alpha_of(r)
             minimum = (c[k] * m[k] + states[k]["g"] + alpha * server.w) / (c[k] + alpha)
             up, states[k] = method.reply(minimum, 1, r)
