@@ -12,6 +12,7 @@ from fedrecall.core.robust import AGGREGATION_RULES
 from fedrecall.simulation import SerialEngine
 from fedrecall.simulation.attacks import ATTACKS, LabelFlip, Scaling, SignFlip
 from fedrecall.testing.federation import CLASSES, model, simulated_clients
+from support.errors import refused
 from support.markdown import script
 
 PAGE = script("make_robustness")
@@ -35,7 +36,12 @@ def tables(method: str, rule: object, attack: str = "sign-flip", engine: str = "
 
 @pytest.mark.parametrize("method", fr.METHODS)
 @pytest.mark.parametrize("rule", AGGREGATION_RULES)
-def test_every_rule_runs_with_every_method(method: str, rule: str) -> None:
+def test_every_rule_runs_with_every_method_that_does_not_exclude_it(method: str, rule: str) -> None:
+    excluded = fr.METHODS[method]().traits.excludes
+    assert set(excluded) <= {"federation.private", "server.robust", *(f"server.robust.{r}" for r in AGGREGATION_RULES)}
+    if {"server.robust", f"server.robust.{rule}"} & set(excluded):
+        refused(lambda: fr.run(tables(method, rule)), "config.conflict", "server.robust")
+        return
     result = fr.run(tables(method, rule))
     assert torch.isfinite(result.server.state).all()
     assert [line["replies"] for line in result.rounds] == [7, 7]

@@ -249,8 +249,8 @@ def _method_rows(
     """Return the rows of a study by name, and the user-defined methods of some of them."""
     given: object = methods
     if isinstance(given, str | Method):
-        message = f"methods = {given if isinstance(given, str) else type(given).__name__}: not a list"
-        raise UserError("config.invalid_value", message, "methods", "pass a list of methods")
+        shown = f'"{given}"' if isinstance(given, str) else type(given).__name__
+        raise UserError("config.invalid_value", f"methods = {shown}: not a list", "methods", f"pass [{shown}]")
     pairs = methods.items() if isinstance(methods, Mapping) else ((None, method) for method in methods)
     rows, user_methods = dict[str, Tables](), dict[str, Method]()
     for name, method_like in pairs:
