@@ -172,9 +172,10 @@ def make_study(name: str, task: Task, found: dict[str, Trial | None]) -> Study:
 
 
 def keep_records(name: str, out: Path) -> None:
-    """Copy the new records of a task to results/: searches, configurations, rounds and predictions; no weights."""
+    """Copy the new records of a task to results/: searches, and finished runs without their weights."""
     target = RECORDS / f"equal-effort-{name}"
-    for kept in [*out.glob("tuning/*/*"), *out.glob("study/cells/**/*"), out / "study" / "study.toml"]:
+    finished = [file for done in out.glob("study/cells/*/*/*/summary.json") for file in done.parent.iterdir()]
+    for kept in [*out.glob("tuning/*/*"), *finished, out / "study" / "study.toml"]:
         if kept.name not in RECORD_FILES or not kept.exists():
             continue
         path = target / kept.relative_to(out if "tuning" in kept.relative_to(out).parts[:1] else out / "study")

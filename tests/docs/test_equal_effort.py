@@ -80,6 +80,18 @@ def test_a_task_is_resumed_from_its_records(tmp_path: Path, monkeypatch: pytest.
     assert not [path for path in kept if path.name in ("model.safetensors", "environment.json")]
 
 
+def test_a_run_that_is_not_finished_is_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(effort, "RECORDS", tmp_path / "results")
+    done, cut_off = (tmp_path / "out/study/cells/fedavg/digits" / name for name in ("seed-0", "seed-1"))
+    for folder in (done, cut_off):
+        folder.mkdir(parents=True)
+        (folder / "rounds.jsonl").write_text("{}")
+    (done / "summary.json").write_text("{}")
+    effort.keep_records("digits", tmp_path / "out")
+    kept = {path.parent.name for path in (tmp_path / "results").rglob("*.jsonl")}
+    assert kept == {"seed-0"}
+
+
 def test_the_default_is_in_every_space() -> None:
     """Otherwise the first trial would not be the default, and what tuning changed would not be known."""
     for name in METHODS:
