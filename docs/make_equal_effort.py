@@ -192,6 +192,9 @@ def restore_records(name: str, out: Path) -> None:
             folder = parent / kept.relative_to(records)
             if not folder.exists():
                 shutil.copytree(kept, folder)
+    study = out / "study" / "study.toml"  # without it the folder of the runs would be that of something else
+    if (records / study.name).exists() and not study.exists():
+        shutil.copyfile(records / study.name, study)
 
 
 def best_settings(method: str, task: Task, out: Path) -> Trial | None:

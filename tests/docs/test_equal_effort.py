@@ -50,7 +50,9 @@ def test_the_best_settings_were_run_on_fresh_seeds(name: str) -> None:
         assert {run.cell.seed for run in results.finished_runs(method)} == set(results.study.seeds)
 
 
-def test_a_task_is_resumed_from_its_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_is_resumed_from_its_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Two methods, two trials, then one more trial and seed; the records are small, and the page has the table."""
     monkeypatch.setattr(effort, "RECORDS", tmp_path / "results")
     monkeypatch.setattr(effort, "PAGE", tmp_path / "page.md")
@@ -76,6 +78,9 @@ def test_a_task_is_resumed_from_its_records(tmp_path: Path, monkeypatch: pytest.
     assert page == effort.page()
     assert "seeds 10, 11" in page
     assert sum(line.startswith("| `fedlmd` |") for line in page.splitlines()) == 2, "one row of each table"
+    capsys.readouterr()
+    call("c", 3, 2)  # the records have all searches and runs: nothing is run again
+    assert {line.partition(":")[0] for line in capsys.readouterr().out.splitlines() if ", seed" in line} == {"kept"}
     kept = [path for path in (tmp_path / "results").rglob("*") if path.is_file()]
     assert not [path for path in kept if path.name in ("model.safetensors", "environment.json")]
 
