@@ -194,6 +194,7 @@ def restore_records(name: str, out: Path) -> None:
                 shutil.copytree(kept, folder)
     study = out / "study" / "study.toml"  # without it the folder of the runs would be that of something else
     if (records / study.name).exists() and not study.exists():
+        study.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(records / study.name, study)
 
 
