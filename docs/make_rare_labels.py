@@ -97,7 +97,7 @@ def section() -> str:
     parts = []
     for task, title in TASKS.items():
         folder = RESULTS / f"equal-effort-{task}"
-        if not (folder / "study.toml").exists():
+        if not any(folder.glob("cells/*/*/*/summary.json")):
             parts.append(f"### {title}\n\nNot run yet.")
             continue
         results = load_results(folder)
