@@ -39,8 +39,8 @@ TEXT = {
     "of `small` alone, timed in one process and divided by two cores, take 0.123 s, 0.76 of pfl-research's round. "
     "Written out operation by operation, without autograd, they take 13 % less, 0.66 of it: the bound of 0.75 would "
     "leave 0.09 for rows, optimiser, messages and the average, which take 0.19. A later run on the same kind of "
-    "processor has 0.71 for `fedavg` and 0.98 for `small`, and with the AVX2 kernels of torch, oneDNN and MKL on it 0.81 "
-    "and 0.89.",
+    "processor has 0.71 for `fedavg` and 0.98 for `small`, and with the AVX2 kernels of torch, oneDNN and MKL on it "
+    "0.81 and 0.89.",
 }
 
 
