@@ -1,5 +1,6 @@
 """Comparison with equal effort: the page is that of the records, and every method had the same effort."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 from fedrecall.methods import METHODS
 from fedrecall.studies.tuning.trials import best_trial, read_trials
-from support.markdown import script
+from support.markdown import ROOT, script
 
 effort = script("make_equal_effort")
 TINY = {
@@ -110,3 +111,25 @@ def test_the_default_is_in_every_space() -> None:
                 low, dots, high = values.partition("..")
                 inside = float(low) <= value <= float(high) if dots else value in map(float, values.split(","))
                 assert inside, (name, key)
+
+
+@pytest.mark.parametrize(
+    ("task", "begin", "end"), [("digits", "**Digits**", "**CIFAR-10**"), ("cifar10", "**CIFAR-10**", "**The papers'")]
+)
+def test_differences_in_prose_are_those_of_the_records(task: str, begin: str, end: str) -> None:
+    """Every "`method` +1.2" of the page on choosing a method, and of the README's sentence."""
+    results = effort.load_results(effort.RECORDS / f"equal-effort-{task}")
+    reference = effort.run_group(results, "fedavg", task)
+    prose = (ROOT / "docs" / "choose.md").read_text().partition(begin)[2].partition(end)[0]
+    stated = re.findall(r"`([a-z-]+)`(?: as released)? ([+-]\d+\.\d)", prose)
+    assert len(stated) >= 6
+    readme = re.search(
+        r"FedNTD is (\d+\.\d) points above FedAvg on CIFAR-10, and (\d+\.\d) on digits",
+        (ROOT / "README.md").read_text(),
+    )
+    assert readme is not None
+    stated.append(("fedntd", readme[1] if task == "cifar10" else readme[2]))
+    for method, value in stated:
+        runs = effort.run_group(results, method, task)
+        cell = effort.difference_cell(runs, reference, lambda group: group.accuracy("last10"), "last10")
+        assert cell.numbers["mean"] == pytest.approx(float(value), abs=0.0501), method
